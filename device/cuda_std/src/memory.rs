@@ -165,6 +165,22 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
+/// `ld.global.nc.b8`, with zeros above: loads memory that no thread writes while the kernel runs.
+///
+/// # Safety
+/// - `address` is a global one, and may be read.
+/// - No thread writes this memory before the launch has ended.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+    }
+    r
+}
+
 /// `ld.global.nc.b32` where `present`, else 0 and nothing is read. Without a branch, and where it is written:
 /// such loads are all under way at once, and ahead of the copies behind them.
 ///

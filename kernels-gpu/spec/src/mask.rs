@@ -2,7 +2,7 @@
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
 //! among the keys ([`crate::Window::shift`]).
-use crate::{FastDiv, Integers, ScoreKinds};
+use crate::{And, FastDiv, Integers, ScoreKinds};
 
 /// The mask kind, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +131,11 @@ pub struct BitsParams {
     pub keys: u32,
     /// Zero.
     pub reserved: u32,
+}
+
+/// Keys that both masks see (FlexAttention's `and_masks`).
+impl<A: MaskMarker, B: MaskMarker> MaskMarker for (A, B) {
+    type Params = And<A::Params, B::Params>;
 }
 
 macro_rules! masks {

@@ -127,6 +127,6 @@ mod tests {
         type Dense = Fwd<F16, Scored<Causal, Sink>, 8, 2, 1, 4, 4, 4, 2>;
         assert_eq!(<With<Dense>>::INFO, Dense::INFO);
         assert_eq!((Dense::INFO.mask, Dense::INFO.scores), (MaskKind::Causal, ScoreKinds::SINK));
-        assert!(<With<Split<Dense>>>::INFO.splits);
+        const { assert!(<With<Split<Dense>>>::INFO.splits) }
     }
 }

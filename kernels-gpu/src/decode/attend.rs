@@ -4,12 +4,12 @@ use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::entries::Run;
 use crate::lengths::Unchecked;
-use crate::mask::MaskFn;
 use crate::partial::Partial;
 use crate::softcap::softcap;
+use crate::variant::MaskFn;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
-use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
+use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, MaskKind, PageMarker, Rows, Tiles};
 use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
 use tile::shared::SharedTile;
@@ -35,7 +35,7 @@ impl Find for Rows {
 impl<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -46,6 +46,10 @@ impl<
     /// Item after item, as many blocks apart as there are.
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
+        const {
+            let takes = matches!(Mask::KIND, MaskKind::Causal | MaskKind::Local);
+            assert!(takes, "decode kernels take the masks `Causal`, which also runs full masks, and `Local`")
+        }
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
         let few = Unchecked::load(&p, block.warp().lane());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {

@@ -1,7 +1,7 @@
 //! Which block does what. Every block derives it from the lengths on the device: no kernel before, no state
 //! between launches.
 use crate::lengths::Unchecked;
-use crate::mask::MaskFn;
+use crate::variant::MaskFn;
 use attention_tile::PackedRows;
 use core::ops::Range;
 use cuda_std::math::rcp;

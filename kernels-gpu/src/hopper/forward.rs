@@ -5,7 +5,7 @@ use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::MaskFn;
+use crate::variant::MaskFn;
 use spec::{FwdHopper, HopperParams, Kernel};
 use tile::epilogue::StoreBuffer;
 use tile::mma::{Acc, WarpgroupCore};
@@ -21,7 +21,7 @@ type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: 
 
 impl<
     E: WarpgroupCore,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const W: usize,
     const N: usize,
     const D: usize,
@@ -89,7 +89,7 @@ impl<
 
 impl<
     E: WarpgroupCore,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const W: usize,
     const N: usize,
     const D: usize,

@@ -1,11 +1,12 @@
 //! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
 //! blocks.
+use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::{BlockRange, MaskFn, Rows, Seen};
-use crate::softcap::softcap;
+use crate::rows::Rows;
+use crate::variant::{MaskFn, Scores};
 use core::marker::PhantomData;
-use spec::{HopperParams, Kernel};
+use spec::{HopperParams, Kernel, MaskKind};
 use tile::group::Warpgroup;
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
 use tile::pipeline::{Consumer, MbarrierPipeline, Producer, StageGuard};
@@ -75,14 +76,18 @@ pub struct View<'p, P: MapTile, Mask, const W: usize, const N: usize> {
     mask: PhantomData<Mask>,
 }
 
-impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
+impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
     /// That of a work tile.
     #[inline(always)]
     pub fn of(p: &'p P::Params, tile: P) -> Self {
+        const {
+            let takes = matches!(Mask::KIND, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+            assert!(takes, "Hopper's kernels take the masks `Full`, `Causal` and `Local`")
+        }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let seen = Mask::blocks(&rows, Self::TILE_N);
+        let seen = BlockRange::of(&Mask::keys(&(), &rows), &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // Behind all keys that any row sees: where there are more splits than blocks.
@@ -116,12 +121,12 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// is the warp's, in the tile.
     #[inline(always)]
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
-        if Mask::LEFT {
-            let p = self.p.as_ref();
-            softcap(s, p.softcap, p.scale_log2);
-        }
+        let (p, rows) = (self.p.as_ref(), &self.rows);
+        let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        Mask::scores(p, &(), rows).change(p, s, at);
         if edge {
-            Seen::<Mask, 1>::of(&self.rows, self.rows.first + first_row, n * Self::TILE_N, warp).mask(s);
+            let mask = Mask::keys(&(), rows);
+            Seen::<_, 1>::of(&mask, at).mask(s, &mask, at);
         }
     }
 
@@ -185,7 +190,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 pub fn copy<
     S: Scheduler,
     E: Mma,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const W: usize,
     const N: usize,
     const D: usize,

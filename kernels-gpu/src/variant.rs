@@ -1,0 +1,149 @@
+//! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
+use crate::alibi::Alibi;
+use crate::blocks::At;
+use crate::mask::{MaskMod, Windowed};
+use crate::rows::Rows;
+use crate::score::ScoreMod;
+use crate::softcap::softcap;
+use crate::work::Problem;
+use core::f32::consts::{LN_2, LOG2_E};
+use core::ops::Range;
+use spec::{Local, MaskMarker, Scored, Window};
+use tile::mma::Acc;
+
+/// A mask with what becomes of scores. Every [`MaskMod`] is one; [`Scored`] adds a [`ScoreMod`].
+pub trait MaskFn: MaskMarker {
+    /// Which keys queries see.
+    type Keys: MaskMod;
+    /// What becomes of scores.
+    type Scores: Scores;
+
+    /// Whether intervals of keys may begin after key 0.
+    const LEFT: bool = <Self::Keys as MaskMod>::LEFT;
+    /// Whether every query sees every key.
+    const SEES_ALL: bool = <Self::Keys as MaskMod>::SEES_ALL;
+    /// Whether there is an attention sink.
+    const SINK: bool = Self::SCORES.sink;
+
+    /// Loads what the mask needs, before any key.
+    fn keys(params: &Self::Params, rows: &Rows) -> Self::Keys;
+    /// Loads what scores need, while the first keys are under way.
+    fn scores(p: &impl Problem, params: &Self::Params, rows: &Rows) -> Self::Scores;
+
+    /// The natural logit of the sink; minus infinity if there is none, or if it does not count. Kernels load
+    /// it at the end of a work tile, so that it takes no register in the main loop.
+    #[inline(always)]
+    fn sink(_: &Self::Params, _: &Rows, _: bool) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    /// Keys that the query at position `at` sees in decoding, where parameters say for every mask how far it
+    /// sees to the right. The bounds may be below 0.
+    #[inline(always)]
+    fn keys_at(window: &Window, at: i32, k_len: u32) -> Range<i32> {
+        let start = if Self::LEFT { at - window.left } else { 0 };
+        start..at.saturating_add(window.right + 1).min(k_len as i32)
+    }
+}
+
+/// What becomes of a warp's scores before they are masked. The functions take all scores at once: what
+/// parameters decide is decided once per block of keys, not once per score.
+pub trait Scores: Copy {
+    /// Whether scores are scaled products in the end, not products.
+    const SCALED: bool = false;
+
+    /// Changes the products of a warp's rows and keys.
+    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At);
+
+    /// Factor from changed scores to exponents of 2.
+    #[inline(always)]
+    fn scale_log2(p: &impl Problem) -> f32 {
+        if Self::SCALED { LOG2_E } else { p.scale_log2() }
+    }
+}
+
+/// Scores stay products.
+impl Scores for () {
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, _: &impl Problem, _: &mut Acc<W, N>, _: At) {}
+}
+
+/// [`Local`]'s: softcap, then slopes, if parameters ask for them.
+#[derive(Clone, Copy)]
+pub struct CapAndSlope(Alibi);
+
+impl Scores for CapAndSlope {
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At) {
+        softcap(acc_s, p.softcap(), p.scale_log2());
+        self.0.subtract(acc_s, at);
+    }
+}
+
+/// The scores of a mask, then those of a [`ScoreMod`].
+#[derive(Clone, Copy)]
+pub struct Then<A, S>(A, Option<S>);
+
+impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
+    const SCALED: bool = {
+        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scores are scaled before a score that is not");
+        A::SCALED || S::CHANGES && S::SCALED
+    };
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At) {
+        let Then(first, then) = self;
+        first.change(p, acc_s, at);
+        let Some(then) = then else { return };
+        let scale = if Self::SCALED && !A::SCALED { p.scale_log2() * LN_2 } else { 1.0 };
+        acc_s.map_at(at.first(), at.warp, |s, q, k| {
+            then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
+        });
+    }
+}
+
+impl<M: MaskMod> MaskFn for M {
+    type Keys = M;
+    type Scores = ();
+    #[inline(always)]
+    fn keys(params: &M::Params, rows: &Rows) -> M {
+        M::load(params, rows)
+    }
+    #[inline(always)]
+    fn scores(_: &impl Problem, _: &M::Params, _: &Rows) {}
+}
+
+impl MaskFn for Local {
+    type Keys = Windowed;
+    type Scores = CapAndSlope;
+    #[inline(always)]
+    fn keys(params: &(), rows: &Rows) -> Windowed {
+        Windowed::load(params, rows)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Problem, _: &(), rows: &Rows) -> CapAndSlope {
+        CapAndSlope(Alibi::of(p, rows))
+    }
+}
+
+impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
+    type Keys = M::Keys;
+    type Scores = Then<M::Scores, S>;
+    #[inline(always)]
+    fn keys(params: &Self::Params, rows: &Rows) -> M::Keys {
+        M::keys(&params.a, rows)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Problem, params: &Self::Params, rows: &Rows) -> Self::Scores {
+        let then = if S::CHANGES { Some(S::load(&params.b, rows)) } else { None };
+        Then(M::scores(p, &params.a, rows), then)
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, rows: &Rows, counts: bool) -> f32 {
+        const { assert!(!(M::SINK && S::KINDS.sink), "scores have two sinks: one is supported") }
+        match (M::SINK, S::KINDS.sink) {
+            (true, _) => M::sink(&params.a, rows, counts),
+            (_, true) if counts => S::load(&params.b, rows).sink(),
+            _ => f32::NEG_INFINITY,
+        }
+    }
+}
