@@ -1,7 +1,6 @@
 //! Key blocks: which of them a work tile takes, and which scores of a block are masked.
 use crate::mask::{MaskMod, keys_of};
 use crate::rows::Rows;
-use core::marker::PhantomData;
 use spec::FastDiv;
 use tile::Warp;
 use tile::mma::{Acc, RowBounds};
@@ -107,7 +106,7 @@ impl At<'_> {
 pub struct Seen<M, const W: usize> {
     start: RowBounds<W>,
     end: RowBounds<W>,
-    mask: PhantomData<M>,
+    mask: M,
 }
 
 impl<M: MaskMod, const W: usize> Seen<M, W> {
@@ -118,7 +117,7 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
         Seen {
             start: RowBounds::new(|row| keys_of(mask, rows, row0 + row).start - key0 as i32, warp),
             end: RowBounds::new(|row| keys_of(mask, rows, row0 + row).end - key0 as i32, warp),
-            mask: PhantomData,
+            mask: *mask,
         }
     }
 
@@ -130,9 +129,9 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
 
     /// Keeps the scores of keys that rows see.
     #[inline(always)]
-    pub fn mask<const N: usize>(&self, acc_s: &mut Acc<W, N>, mask: &M, at: At) {
+    pub fn mask<const N: usize>(&self, acc_s: &mut Acc<W, N>, at: At) {
         if M::HOLES {
-            acc_s.keep_where(at.first(), at.warp, |q, k| mask.sees(q, k));
+            acc_s.keep_where(at.first(), at.warp, |q, k| self.mask.sees(q, k));
         }
         acc_s.keep_before(&self.end);
         if M::LEFT {

@@ -75,9 +75,9 @@ pub fn attend<
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
-            scores.change(p, &mut acc_s, at);
+            scores.change(p.softcap, &mut acc_s, at);
             if edge {
-                seen.mask(&mut acc_s, &mask, at);
+                seen.mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)

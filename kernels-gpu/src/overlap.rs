@@ -97,9 +97,9 @@ impl<
                 }
             });
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
-            scores.change(p, &mut acc_s, at);
+            scores.change(0.0, &mut acc_s, at);
             if edge {
-                Seen::<_, W>::of(&mask, at).mask(&mut acc_s, &mask, at);
+                Seen::<_, W>::of(&mask, at).mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());

@@ -4,9 +4,8 @@ use crate::blocks::At;
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Rows;
 use crate::score::ScoreMod;
-use crate::softcap::softcap;
 use crate::work::Problem;
-use core::f32::consts::{LN_2, LOG2_E};
+use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{Local, MaskMarker, Scored, Window};
 use tile::mma::Acc;
@@ -53,7 +52,7 @@ pub trait Scores: Copy {
     const SCALED: bool = false;
 
     /// Changes the products of a warp's rows and keys.
-    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At);
+    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At);
 
     /// Factor from changed scores to exponents of 2.
     #[inline(always)]
@@ -65,7 +64,7 @@ pub trait Scores: Copy {
 /// Scores stay products.
 impl Scores for () {
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, _: &impl Problem, _: &mut Acc<W, N>, _: At) {}
+    fn change<const W: usize, const N: usize>(self, _: f32, _: &mut Acc<W, N>, _: At) {}
 }
 
 /// [`Local`]'s: softcap, then slopes, if parameters ask for them.
@@ -74,8 +73,8 @@ pub struct CapAndSlope(Alibi);
 
 impl Scores for CapAndSlope {
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At) {
-        softcap(acc_s, p.softcap(), p.scale_log2());
+    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At) {
+        crate::softcap::softcap(acc_s, softcap, at.rows.scale_log2);
         self.0.subtract(acc_s, at);
     }
 }
@@ -90,11 +89,11 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         A::SCALED || S::CHANGES && S::SCALED
     };
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, p: &impl Problem, acc_s: &mut Acc<W, N>, at: At) {
+    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At) {
         let Then(first, then) = self;
-        first.change(p, acc_s, at);
+        first.change(softcap, acc_s, at);
         let Some(then) = then else { return };
-        let scale = if Self::SCALED && !A::SCALED { p.scale_log2() * LN_2 } else { 1.0 };
+        let scale = at.rows.scale();
         acc_s.map_at(at.first(), at.warp, |s, q, k| {
             then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
         });

@@ -7,6 +7,7 @@
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
+use crate::mask::MaskMod;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::variant::{MaskFn, Scores};
@@ -16,7 +17,7 @@ use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
 use tile::copy::TileSource;
 use tile::exchange::Sums;
 use tile::group::SplitGroup;
-use tile::mma::{AFrag, Acc, Part, PlaceA, TensorCore};
+use tile::mma::{AFrag, Acc, Mma, Part, PlaceA, TensorCore};
 use tile::pipeline::Ring;
 use tile::shared::SharedTile;
 use tile::{Block, Smem};
@@ -37,6 +38,27 @@ fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
+}
+
+/// Takes in a block's scores and values: softmax, O += P V. `seen`: the mask, if the scores need one.
+#[inline(always)]
+fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
+    p: &FwdParams,
+    (acc_o, softmax): (&mut Acc<W, D>, &mut Softmax<W>),
+    mut acc_s: Acc<W, N>,
+    scores: impl Scores,
+    seen: Option<Seen<M, W>>,
+    v: &SharedTile<E, N, D>,
+    at: At,
+) {
+    let (mut probs, warp) = (AFrag::zero(), at.warp);
+    scores.change(p.softcap, &mut acc_s, at);
+    if let Some(seen) = seen {
+        seen.mask(&mut acc_s, at);
+    }
+    softmax.observe(&acc_s, acc_o, warp);
+    softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
+    acc_o.mma_ab(&probs, v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
 }
 
 impl<
@@ -87,7 +109,7 @@ impl<
         };
         let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
         let mut step = |n: u32, edge: bool| {
-            let (mut acc_s, values) = kv.advance_and_add(
+            let (acc_s, values) = kv.advance_and_add(
                 block,
                 (&mut sums, mine, team),
                 (
@@ -108,15 +130,9 @@ impl<
                 },
             );
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
-            let mut probs = AFrag::zero();
-            scores.change(p, &mut acc_s, at);
-            if edge {
-                Seen::<_, W>::of(&mask, at).mask(&mut acc_s, &mask, at);
-            }
-            softmax.observe(&acc_s, &mut acc_o, warp);
-            softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
-            let v = values.columns(team);
-            acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
+            let seen = Seen::<_, W>::of(&mask, at);
+            let state = (&mut acc_o, &mut softmax);
+            weigh(p, state, acc_s, scores, edge.then_some(seen), &values.columns(team), at);
         };
         each_key_block!(Mask, range, step);
 

@@ -123,10 +123,9 @@ impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> 
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
         let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
-        Mask::scores(p, &(), rows).change(p, s, at);
+        Mask::scores(p, &(), rows).change(p.softcap, s, at);
         if edge {
-            let mask = Mask::keys(&(), rows);
-            Seen::<_, 1>::of(&mask, at).mask(s, &mask, at);
+            Seen::<_, 1>::of(&Mask::keys(&(), rows), at).mask(s, at);
         }
     }
 
