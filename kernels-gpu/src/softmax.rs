@@ -88,11 +88,11 @@ impl<const M: usize> Softmax<M> {
         (mine, theirs)
     }
 
-    /// Takes in an attention sink: one more key of natural logit `sink`, whose value is 0. Taken in at the end,
+    /// Takes in an attention sink: one more key of natural logit `sink` ([`finite_logit`]), whose value is 0. Taken in at the end,
     /// it leaves probabilities their precision, however large it is.
     #[inline(always)]
     pub fn add_sink<const D: usize>(&mut self, sink: f32, acc_o: &mut Acc<M, D>) {
-        let logit = finite_logit(sink) * LOG2_E;
+        let logit = sink * LOG2_E;
         let (old, sum) = (self.minus_max, self.row_sum.total());
         let new = old.map(|minus_max| minus_max.min(-logit));
         let rescale = new.zip(old, |new, old| ex2(new - old));

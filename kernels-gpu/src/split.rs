@@ -3,7 +3,7 @@
 use crate::entries::{Portable, Run, RunAs};
 use crate::forward::Tile;
 use crate::partial::Partial;
-use crate::softmax::{Softmax, finite_logit};
+use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::KvSplit;
 use core::f32::consts::{LN_2, LOG2_E};
@@ -30,12 +30,7 @@ impl TensorTile for KvSplit {
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
         PartialRows::<D>::new(&self.partials, self.index, self.head).clear(first, tile, block);
-        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(
-            finite_logit(sink),
-            first,
-            tile,
-            block,
-        );
+        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(sink, first, tile, block);
     }
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(

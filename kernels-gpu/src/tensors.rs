@@ -1,7 +1,7 @@
 //! A work tile's tensors, and the epilogue's stores.
 use crate::lengths::Span;
 use crate::rows::Rows;
-use crate::softmax::{Softmax, finite_logit};
+use crate::softmax::Softmax;
 use crate::work::{QueryTile, TileNumber};
 use spec::{FwdParams, Kernel, WorkTile};
 use tile::Block;
@@ -69,7 +69,7 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     #[inline(always)]
     pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, sink: f32, block: &Block<K>) {
         self.o.clear::<_, M>(self.rows.first, block);
-        self.lse.fill(finite_logit(sink), self.rows.first, self.rows.tile, block);
+        self.lse.fill(sink, self.rows.first, self.rows.tile, block);
     }
 
     /// Normalises and stores O through `place`, and stores LSE.

@@ -4,6 +4,7 @@ use crate::blocks::At;
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Rows;
 use crate::score::ScoreMod;
+use crate::softmax::finite_logit;
 use crate::work::Problem;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
@@ -29,7 +30,7 @@ pub trait MaskFn: MaskMarker {
     /// Loads what scores need, while the first keys are under way.
     fn scores(p: &impl Problem, params: &Self::Params, rows: &Rows) -> Self::Scores;
 
-    /// The natural logit of the sink; minus infinity if there is none, or if it does not count. Kernels load
+    /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not count. Kernels load
     /// it at the end of a work tile, so that it takes no register in the main loop.
     #[inline(always)]
     fn sink(_: &Self::Params, _: &Rows, _: bool) -> f32 {
@@ -141,7 +142,7 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
         const { assert!(!(M::SINK && S::KINDS.sink), "scores have two sinks: one is supported") }
         match (M::SINK, S::KINDS.sink) {
             (true, _) => M::sink(&params.a, rows, counts),
-            (_, true) if counts => S::load(&params.b, rows).sink(),
+            (_, true) if counts => finite_logit(S::load(&params.b, rows).sink()),
             _ => f32::NEG_INFINITY,
         }
     }
