@@ -1,7 +1,7 @@
 //! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance of key and query.
 use crate::blocks::At;
 use crate::rows::Rows;
-use crate::work::Problem;
+use crate::work::Scaling;
 use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{fma, rcp};
@@ -22,7 +22,7 @@ impl Alibi {
 
     /// The slope of the head of `rows`, if the problem has slopes.
     #[inline(always)]
-    pub fn of(p: &impl Problem, rows: &Rows) -> Self {
+    pub fn of(p: &impl Scaling, rows: &Rows) -> Self {
         let Some(slopes) = p.alibi() else { return Self::NONE };
         if slopes.base == 0 {
             return Self::NONE;

@@ -5,7 +5,7 @@ use crate::mask::{MaskMod, Windowed};
 use crate::rows::Rows;
 use crate::score::ScoreMod;
 use crate::softmax::finite_logit;
-use crate::work::Problem;
+use crate::work::Scaling;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{Local, MaskMarker, Scored, Window};
@@ -28,7 +28,7 @@ pub trait MaskFn: MaskMarker {
     /// Loads what the mask needs, before any key.
     fn keys(params: &Self::Params, rows: &Rows) -> Self::Keys;
     /// Loads what scores need, while the first keys are under way.
-    fn scores(p: &impl Problem, params: &Self::Params, rows: &Rows) -> Self::Scores;
+    fn scores(p: &impl Scaling, params: &Self::Params, rows: &Rows) -> Self::Scores;
 
     /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not count. Kernels load
     /// it at the end of a work tile, so that it takes no register in the main loop.
@@ -51,13 +51,23 @@ pub trait MaskFn: MaskMarker {
 pub trait Scores: Copy {
     /// Whether scores are scaled products in the end, not products.
     const SCALED: bool = false;
+    /// Whether [`Scores::change_one`] changes a score.
+    const CHANGES_EACH: bool = false;
 
     /// Changes the products of a warp's rows and keys.
     fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At);
 
+    /// Changes the product of query `q` and key `k`, beside softcap and slopes. Decode kernels call it: their
+    /// columns are queries of several heads, each with its own value of this type. `scale` leads from products
+    /// to scores.
+    #[inline(always)]
+    fn change_one(self, _scale: f32, s: f32, _q: i32, _k: i32) -> f32 {
+        s
+    }
+
     /// Factor from changed scores to exponents of 2.
     #[inline(always)]
-    fn scale_log2(p: &impl Problem) -> f32 {
+    fn scale_log2(p: &impl Scaling) -> f32 {
         if Self::SCALED { LOG2_E } else { p.scale_log2() }
     }
 }
@@ -99,6 +109,14 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
             then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
         });
     }
+    const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
+    #[inline(always)]
+    fn change_one(self, scale: f32, s: f32, q: i32, k: i32) -> f32 {
+        let Then(first, then) = self;
+        let s = first.change_one(scale, s, q, k);
+        let Some(then) = then else { return s };
+        then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
+    }
 }
 
 impl<M: MaskMod> MaskFn for M {
@@ -109,7 +127,7 @@ impl<M: MaskMod> MaskFn for M {
         M::load(params, rows)
     }
     #[inline(always)]
-    fn scores(_: &impl Problem, _: &M::Params, _: &Rows) {}
+    fn scores(_: &impl Scaling, _: &M::Params, _: &Rows) {}
 }
 
 impl MaskFn for Local {
@@ -120,7 +138,7 @@ impl MaskFn for Local {
         Windowed::load(params, rows)
     }
     #[inline(always)]
-    fn scores(p: &impl Problem, _: &(), rows: &Rows) -> CapAndSlope {
+    fn scores(p: &impl Scaling, _: &(), rows: &Rows) -> CapAndSlope {
         CapAndSlope(Alibi::of(p, rows))
     }
 }
@@ -133,7 +151,7 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
         M::keys(&params.a, rows)
     }
     #[inline(always)]
-    fn scores(p: &impl Problem, params: &Self::Params, rows: &Rows) -> Self::Scores {
+    fn scores(p: &impl Scaling, params: &Self::Params, rows: &Rows) -> Self::Scores {
         let then = if S::CHANGES { Some(S::load(&params.b, rows)) } else { None };
         Then(M::scores(p, &params.a, rows), then)
     }

@@ -6,8 +6,19 @@ use crate::rows::Rows;
 use crate::variant::MaskFn;
 use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
 
+/// How a problem scales scores.
+pub trait Scaling {
+    /// As [`FwdParams::scale_log2`].
+    fn scale_log2(&self) -> f32;
+    /// As [`FwdParams::alibi`], of kernels that have slopes.
+    #[inline(always)]
+    fn alibi(&self) -> Option<&PerHead> {
+        None
+    }
+}
+
 /// A problem, as parameters of forward kernels describe it.
-pub trait Problem {
+pub trait Problem: Scaling {
     /// Whether a kernel processes a work tile of no sequence like any other.
     const DOES_PADDING: bool;
     /// The order of work tiles.
@@ -16,14 +27,29 @@ pub trait Problem {
     fn lens(&self) -> [u32; 2];
     /// The window.
     fn window(&self) -> Window;
-    /// As [`FwdParams::scale_log2`].
-    fn scale_log2(&self) -> f32;
     /// As [`FwdParams::softcap`].
     fn softcap(&self) -> f32;
-    /// As [`FwdParams::alibi`], of kernels that have slopes.
+}
+impl Scaling for FwdParams {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
     #[inline(always)]
     fn alibi(&self) -> Option<&PerHead> {
-        None
+        Some(&self.alibi)
+    }
+}
+impl<Q, K> Scaling for HopperParams<Q, K> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
+}
+impl<P: Scaling> Scaling for Unsloped<'_, P> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.0.scale_log2()
     }
 }
 impl Problem for FwdParams {
@@ -41,16 +67,8 @@ impl Problem for FwdParams {
         self.window
     }
     #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.scale_log2
-    }
-    #[inline(always)]
     fn softcap(&self) -> f32 {
         self.softcap
-    }
-    #[inline(always)]
-    fn alibi(&self) -> Option<&PerHead> {
-        Some(&self.alibi)
     }
 }
 impl<Q, K> Problem for HopperParams<Q, K> {
@@ -66,10 +84,6 @@ impl<Q, K> Problem for HopperParams<Q, K> {
     #[inline(always)]
     fn window(&self) -> Window {
         self.window
-    }
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.scale_log2
     }
     #[inline(always)]
     fn softcap(&self) -> f32 {
@@ -93,10 +107,6 @@ impl<P: Problem> Problem for Unsloped<'_, P> {
     #[inline(always)]
     fn window(&self) -> Window {
         self.0.window()
-    }
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.0.scale_log2()
     }
     #[inline(always)]
     fn softcap(&self) -> f32 {

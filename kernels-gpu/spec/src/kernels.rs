@@ -41,7 +41,10 @@ kernels!(
     PAGED,
     HOPPERS,
     HOPPERS_PACKED,
-    HOPPERS_PAGED
+    HOPPERS_PAGED,
+    HOPPER_VARIANTS,
+    HOPPER_PACKED_VARIANTS,
+    HOPPER_PAGED_VARIANTS
 );
 
 /// [`KERNELS`], one by one.
@@ -51,7 +54,9 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 
 /// Every compiled attention kernel.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
-    [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
+    let hopper_variants = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
+    let lists = [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
+    lists.into_iter().chain(hopper_variants).flatten()
 }
 
 /// The head dims of a list, each once, in its order.

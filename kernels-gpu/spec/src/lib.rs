@@ -62,8 +62,8 @@ pub use pastey;
 pub use scores::{Bias, BiasParams, ScoreKinds, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED,
-    PAGED, PLANNED,
+    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED, PAGED, PLANNED,
 };
 pub use variant::{And, AttnKernel, VariantParams, With, WithParams};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -111,6 +111,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
+    // Trees of drafts: few rows; many rows, as drafts times query heads of a key head.
+    d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
+    d64 [Bits] 32_tiles: With<Decode<E, E, Mask, Tiles, 4, 4, 8, 3>>;
+    d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
+    d128 [Bits] 32_tiles_w4: With<Decode<E, E, Mask, Tiles, 4, 8, 4, 3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`DecodeCombine`].
@@ -207,6 +212,27 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled Hopper kernel with sinks, for dense tensors (gpt-oss: head dim 64, causal and windows).
+    HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
+    d128 [Causal] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 8, 2, true>>;
+    d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
+    }
+    $crate::lines! { $emit
+    /// As [`HOPPER_VARIANTS`], for varlen tensors.
+    HOPPER_PACKED_VARIANTS: AttnInfo, hopper_packed [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
+    d128 [Causal] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 8, 2, false>>>;
+    d128 [Local] sink_128x96: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>>;
+    }
+    $crate::lines! { $emit
+    /// As [`HOPPER_VARIANTS`], for KV caches.
+    HOPPER_PAGED_VARIANTS: AttnInfo, hopper_paged [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
+    d128 [Causal] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 8, 2, false>>>;
+    d128 [Local] sink_128x96: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>>;
     }
 } }
 
