@@ -3,7 +3,7 @@
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::rows::Rows;
+use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
 use core::marker::PhantomData;
 use spec::{HopperParams, Kernel, MaskKind};
@@ -87,7 +87,8 @@ impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> 
             assert!(takes, "Hopper's kernels take the masks `Full`, `Causal` and `Local`")
         }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let seen = BlockRange::of(&Mask::keys(&(), &rows), &rows, Self::TILE_N);
+        let of = Sequence::of(p.as_ref(), &rows, tile.before());
+        let seen = BlockRange::of(&Mask::keys(&(), &of), &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // Behind all keys that any row sees: where there are more splits than blocks.
@@ -123,9 +124,10 @@ impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> 
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
         let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
-        Mask::scores(p, &(), rows).change(p.softcap, s, at);
+        let of = Sequence::of(p, rows, 0);
+        Mask::scores(p, &(), &of).change(p, s, at);
         if edge {
-            Seen::<_, 1>::of(&Mask::keys(&(), rows), at).mask(s, at);
+            Seen::<_, 1>::of(&Mask::keys(&(), &of), at).mask(s, at);
         }
     }
 
