@@ -1,7 +1,7 @@
 //! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance of key and query.
 use crate::blocks::At;
-use crate::rows::Rows;
-use crate::work::Scaling;
+use crate::rows::Sequence;
+use crate::work::Capped;
 use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{fma, rcp};
@@ -20,14 +20,14 @@ impl Alibi {
     /// No slopes.
     const NONE: Self = Alibi { wanted: false, slope: 0.0 };
 
-    /// The slope of the head of `rows`, if the problem has slopes.
+    /// The slope of the head, if the problem has slopes.
     #[inline(always)]
-    pub fn of(p: &impl Scaling, rows: &Rows) -> Self {
+    pub fn of(p: &impl Capped, of: &Sequence) -> Self {
         let Some(slopes) = p.alibi() else { return Self::NONE };
         if slopes.base == 0 {
             return Self::NONE;
         }
-        let slope = load_per_head(slopes, rows.sequence(), rows.head());
+        let slope = load_per_head(slopes, of.index, of.head);
         Alibi { wanted: true, slope: slope * LOG2_E * rcp(p.scale_log2()) }
     }
 

@@ -2,6 +2,7 @@
 use crate::blocks::BlockRange;
 use crate::entries::{Portable, Run};
 use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::rows::Sequence;
 use crate::tensors::TensorTile;
 use crate::variant::MaskFn;
 use crate::work::TileNumber;
@@ -111,10 +112,11 @@ impl<
         let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let mask = Mask::keys(variant, &rows);
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
         let range = tile.share(BlockRange::of(&mask, &rows, (N * KV_WARPS) as u32 * 16));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
-            let sink = Mask::sink(variant, &rows, tile.counts_sink());
+            let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
 
@@ -134,7 +136,7 @@ impl<
 
         // Mainloop.
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
-        let share = Share { rows, mask, range, mine, team };
+        let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
             attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
 
@@ -150,7 +152,7 @@ impl<
             }
         }
         if Mask::SINK {
-            softmax.add_sink(Mask::sink(variant, &rows, tile.counts_sink()), &mut acc_o);
+            softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }
         tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }

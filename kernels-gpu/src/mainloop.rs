@@ -4,7 +4,8 @@
 //! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block that
 //! it takes.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
-use crate::rows::Rows;
+use crate::mask::Loaded;
+use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;
 use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
@@ -33,8 +34,10 @@ pub trait Stages<T> {
 pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The work tile's rows.
     pub rows: Rows,
+    /// Their sequence.
+    pub of: Sequence,
     /// The mask.
-    pub mask: Keys,
+    pub mask: Loaded<Keys>,
     /// The key blocks that the rows see.
     pub range: BlockRange,
     /// The warp's rows.
@@ -61,10 +64,10 @@ pub fn attend<
     stages: &mut impl Stages<KvStage<E, N, D, KV_WARPS>>,
 ) -> (Acc<W, D>, Softmax<W>) {
     let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
-    let Share { rows, mask, range, mine, team } = share;
+    let Share { rows, of, mask, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
     let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
-    let scores = Mask::scores(p, params, &rows);
+    let scores = Mask::scores(p, params, &of);
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
@@ -75,7 +78,7 @@ pub fn attend<
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
-            scores.change(p.softcap, &mut acc_s, at);
+            scores.change(p, &mut acc_s, at);
             if edge {
                 seen.mask(&mut acc_s, at);
             }

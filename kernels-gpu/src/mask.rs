@@ -3,7 +3,7 @@
 //! A mask is an interval of keys per query, so that masking costs a compare and a select per element, and
 //! blocks that every row sees completely cost nothing. A mask may have holes inside of its intervals.
 use crate::lengths;
-use crate::rows::Rows;
+use crate::rows::{Rows, Sequence};
 use core::ops::Range;
 use spec::{And, Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, MaskMarker, Prefix, PrefixParams};
 use tile::global::GlobalBytes;
@@ -20,21 +20,22 @@ pub trait MaskMod: MaskMarker {
     /// Whether every query sees every key.
     const SEES_ALL: bool = false;
 
-    /// Loads what the mask needs for the sequence and the head of `rows`.
-    fn load(params: &Self::Params, rows: &Rows) -> Self;
+    /// Loads what the mask needs for a sequence and head.
+    fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// An interval that contains all keys that query `q` sees. It may begin below 0 and end behind the last
-    /// key. Neither bound falls from one query to the next. The kernel skips blocks outside of all intervals.
+    /// An interval that contains all keys that a query at position `p` sees. The position of query `q` is `q +
+    /// of.shift`. The interval may begin below 0 and end behind the last key. Neither bound falls from one
+    /// position to the next. The kernel skips blocks outside of all intervals.
     #[inline(always)]
-    fn keys(&self, rows: &Rows, _q: i32) -> Range<i32> {
-        0..rows.keys()
+    fn keys(&self, of: &Sequence, _p: i32) -> Range<i32> {
+        0..of.keys
     }
 
-    /// Keys without holes: every query of the tile sees these keys if they are in its interval. Blocks of
-    /// such keys need no mask.
+    /// Keys without holes: every query of the work tile sees these keys if they are in its interval. Blocks
+    /// of such keys need no mask.
     #[inline(always)]
-    fn whole(&self, rows: &Rows) -> Range<i32> {
-        if Self::HOLES { 0..0 } else { 0..rows.keys() }
+    fn whole(&self, of: &Sequence) -> Range<i32> {
+        if Self::HOLES { 0..0 } else { 0..of.keys }
     }
 
     /// Whether query `q` sees key `k` of its interval. Kernels also ask for queries and keys behind the last
@@ -45,11 +46,38 @@ pub trait MaskMod: MaskMarker {
     }
 }
 
-/// The keys of a row's interval that exist.
-#[inline(always)]
-pub fn keys_of<M: MaskMod>(mask: &M, rows: &Rows, row: u32) -> Range<i32> {
-    let Range { start, end } = mask.keys(rows, rows.query(row));
-    start..end.min(rows.keys())
+/// Mask `M` on a work tile.
+#[derive(Clone, Copy)]
+pub struct Loaded<M> {
+    mask: M,
+    of: Sequence,
+}
+
+impl<M: MaskMod> Loaded<M> {
+    /// Loads the mask.
+    #[inline(always)]
+    pub fn new(params: &M::Params, of: &Sequence) -> Self {
+        Loaded { mask: M::load(params, of), of: *of }
+    }
+
+    /// The keys of a row's interval: it may begin below 0, and ends before or with the last key.
+    #[inline(always)]
+    pub fn of_row(&self, rows: &Rows, row: u32) -> Range<i32> {
+        let Range { start, end } = self.mask.keys(&self.of, row as i32 + rows.window.shift);
+        start..end.min(rows.k_len as i32)
+    }
+
+    /// As [`MaskMod::whole`].
+    #[inline(always)]
+    pub fn whole(&self) -> Range<i32> {
+        self.mask.whole(&self.of)
+    }
+
+    /// Whether a row sees a key of its interval.
+    #[inline(always)]
+    pub fn sees(&self, row: i32, key: i32) -> bool {
+        self.mask.sees(row + self.of.before, key)
+    }
 }
 
 impl MaskMod for Full {
@@ -57,7 +85,7 @@ impl MaskMod for Full {
     const HOLES: bool = false;
     const SEES_ALL: bool = true;
     #[inline(always)]
-    fn load(_: &(), _: &Rows) -> Self {
+    fn load(_: &(), _: &Sequence) -> Self {
         Full
     }
 }
@@ -66,12 +94,12 @@ impl MaskMod for Causal {
     const LEFT: bool = false;
     const HOLES: bool = false;
     #[inline(always)]
-    fn load(_: &(), _: &Rows) -> Self {
+    fn load(_: &(), _: &Sequence) -> Self {
         Causal
     }
     #[inline(always)]
-    fn keys(&self, rows: &Rows, q: i32) -> Range<i32> {
-        0..q + 1 + rows.shift()
+    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+        0..p + 1
     }
 }
 
@@ -86,13 +114,13 @@ impl MaskMarker for Windowed {
 impl MaskMod for Windowed {
     const HOLES: bool = false;
     #[inline(always)]
-    fn load(_: &(), _: &Rows) -> Self {
+    fn load(_: &(), _: &Sequence) -> Self {
         Windowed
     }
     #[inline(always)]
-    fn keys(&self, rows: &Rows, q: i32) -> Range<i32> {
-        let (position, window) = (q + rows.shift(), &rows.window);
-        position - window.left..position.saturating_add(window.right + 1)
+    fn keys(&self, of: &Sequence, p: i32) -> Range<i32> {
+        let [left, right] = of.window;
+        p - left..p.saturating_add(right + 1)
     }
 }
 
@@ -100,45 +128,44 @@ impl MaskMod for Prefix {
     const LEFT: bool = false;
     const HOLES: bool = false;
     #[inline(always)]
-    fn load(p: &PrefixParams, rows: &Rows) -> Self {
-        Prefix { keys: lengths::prefix(p, rows.sequence()) }
+    fn load(p: &PrefixParams, of: &Sequence) -> Self {
+        Prefix { keys: lengths::prefix(p, of.index) }
     }
     #[inline(always)]
-    fn keys(&self, rows: &Rows, q: i32) -> Range<i32> {
-        0..(q + 1 + rows.shift()).max(self.keys)
+    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+        0..(p + 1).max(self.keys)
     }
 }
 
 impl MaskMod for Chunked {
     const HOLES: bool = false;
     #[inline(always)]
-    fn load(p: &ChunkedParams, _: &Rows) -> Self {
+    fn load(p: &ChunkedParams, _: &Sequence) -> Self {
         Chunked { chunk: p.chunk }
     }
     #[inline(always)]
-    fn keys(&self, rows: &Rows, q: i32) -> Range<i32> {
-        let position = q + rows.shift();
-        let (_, within) = self.chunk.div_rem(position.max(0) as u32);
-        position.max(0) - within as i32..position + 1
+    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+        let (_, within) = self.chunk.div_rem(p.max(0) as u32);
+        p.max(0) - within as i32..p + 1
     }
 }
 
 impl MaskMod for Bits {
     const LEFT: bool = false;
     #[inline(always)]
-    fn load(p: &BitsParams, rows: &Rows) -> Self {
-        let sequence = (rows.sequence() as u64).wrapping_mul(p.batch_bytes);
-        let head = (rows.head() as u64).wrapping_mul(p.head_bytes);
+    fn load(p: &BitsParams, of: &Sequence) -> Self {
+        let sequence = (of.index as u64).wrapping_mul(p.batch_bytes);
+        let head = (of.head as u64).wrapping_mul(p.head_bytes);
         Bits {
             base: p.base.wrapping_add(sequence).wrapping_add(head),
             row_bytes: p.row_bytes,
             last_row: p.rows - 1,
             last_byte: (p.keys - 1) / 8,
-            first_key: (rows.keys() as u32).saturating_sub(p.keys),
+            first_key: (of.keys as u32).saturating_sub(p.keys),
         }
     }
     #[inline(always)]
-    fn whole(&self, _: &Rows) -> Range<i32> {
+    fn whole(&self, _: &Sequence) -> Range<i32> {
         0..self.first_key as i32
     }
     #[inline(always)]
@@ -156,12 +183,12 @@ impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
     const HOLES: bool = A::HOLES || B::HOLES;
     const SEES_ALL: bool = A::SEES_ALL && B::SEES_ALL;
     #[inline(always)]
-    fn load(And { a, b }: &Self::Params, rows: &Rows) -> Self {
-        (A::load(a, rows), B::load(b, rows))
+    fn load(And { a, b }: &Self::Params, of: &Sequence) -> Self {
+        (A::load(a, of), B::load(b, of))
     }
     #[inline(always)]
-    fn keys(&self, rows: &Rows, q: i32) -> Range<i32> {
-        let (a, b) = (self.0.keys(rows, q), self.1.keys(rows, q));
+    fn keys(&self, of: &Sequence, p: i32) -> Range<i32> {
+        let (a, b) = (self.0.keys(of, p), self.1.keys(of, p));
         let start = match (A::LEFT, B::LEFT) {
             (true, true) => a.start.max(b.start),
             (true, false) => a.start,
@@ -170,8 +197,8 @@ impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
         start..a.end.min(b.end)
     }
     #[inline(always)]
-    fn whole(&self, rows: &Rows) -> Range<i32> {
-        let (a, b) = (self.0.whole(rows), self.1.whole(rows));
+    fn whole(&self, of: &Sequence) -> Range<i32> {
+        let (a, b) = (self.0.whole(of), self.1.whole(of));
         a.start.max(b.start)..a.end.min(b.end)
     }
     #[inline(always)]

@@ -3,9 +3,11 @@
 use crate::blocks::{At, BlockRange, Seen};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
+use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::variant::{MaskFn, Scores};
+use crate::work::Uncapped;
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::copy::TileSource;
 use tile::copy::Walk;
@@ -58,10 +60,11 @@ impl<
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
-        let mask = Mask::keys(variant, &rows);
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
         let range = BlockRange::of(&mask, &rows, tile_n);
         if P::may_see_nothing::<Mask>() && range.end == 0 {
-            let sink = Mask::sink(variant, &rows, true);
+            let sink = Mask::sink(variant, &of, true);
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
         let mut n = range.end - 1;
@@ -86,7 +89,7 @@ impl<
 
         // Mainloop: `step` takes S(n) and returns S(n - 1).
         let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
-        let scores = Mask::scores(p, variant, &rows);
+        let scores = Mask::scores(p, variant, &of);
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool| {
             let stage = kv.advance(block, |slot, block| {
                 if n > 0 {
@@ -97,7 +100,7 @@ impl<
                 }
             });
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
-            scores.change(0.0, &mut acc_s, at);
+            scores.change(&Uncapped, &mut acc_s, at);
             if edge {
                 Seen::<_, W>::of(&mask, at).mask(&mut acc_s, at);
             }
@@ -129,7 +132,7 @@ impl<
 
         // Epilogue.
         if Mask::SINK {
-            softmax.add_sink(Mask::sink(variant, &rows, true), &mut acc_o);
+            softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
         }
         tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }

@@ -24,6 +24,10 @@ impl QueryTile for CacheTile<'_> {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
+    fn before(&self) -> u32 {
+        self.of.before()
+    }
+    #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.of.rows(p, tile_m)
     }

@@ -1,63 +1,71 @@
-//! The rows of a work tile: what masks and scores know of it.
+//! The rows of a work tile, and the sequence that they belong to.
+use crate::work::Capped;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
 use spec::Window;
 
-/// The rows of one thread block's work tile, with their sequence.
-///
-/// Queries and keys are numbered from 0 within their sequence, for dense, varlen and paged tensors alike.
-/// Inside of kernels, a *row* counts from the first row of the tile's tensors: on varlen and paged tensors
-/// they begin with the tile, which saves the main loop a number.
+/// The rows of one thread block. A row counts from the first row of the tile's tensors: on varlen and paged
+/// tensors they begin with the tile, which saves the main loop a number.
 #[derive(Clone, Copy)]
 pub struct Rows {
     /// First row of the tile.
-    pub(crate) first: u32,
+    pub first: u32,
     /// Rows of a tile.
-    pub(crate) tile: u32,
+    pub tile: u32,
     /// Rows of the tensors.
-    pub(crate) q_len: u32,
+    pub q_len: u32,
     /// Keys of the sequence.
-    pub(crate) k_len: u32,
+    pub k_len: u32,
     /// The window. Its shift leads from a row to its position among the keys.
-    pub(crate) window: Window,
-    /// Queries of the sequence before row 0.
-    pub(crate) before: u32,
-    /// Factor from scores to exponents of 2.
-    pub(crate) scale_log2: f32,
+    pub window: Window,
     /// Sequence and query head.
-    pub(crate) of: [u32; 2],
+    pub of: [u32; 2],
 }
 
-impl Rows {
-    /// Queries of the sequence.
-    #[inline(always)]
-    pub fn queries(&self) -> i32 {
-        (self.before + self.q_len) as i32
-    }
-
-    /// Keys of the sequence.
-    #[inline(always)]
-    pub fn keys(&self) -> i32 {
-        self.k_len as i32
-    }
-
-    /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment the last query
+/// The sequence and head of a work tile, as masks and scores see it.
+///
+/// Queries and keys are numbered from 0 within their sequence, on dense, varlen and paged tensors alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    /// Number of the sequence, or of the batch.
+    pub index: u32,
+    /// Query head.
+    pub head: u32,
+    /// Number of queries.
+    pub queries: i32,
+    /// Number of keys.
+    pub keys: i32,
+    /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment, the last query
     /// stands at the last key.
-    #[inline(always)]
-    pub fn shift(&self) -> i32 {
-        self.window.shift - self.before as i32
-    }
+    pub shift: i32,
+    /// The window's keys before and behind the position, with which the host plans; [`Window::UNBOUNDED`] if
+    /// there is no bound. Masks may ignore them.
+    pub window: [i32; 2],
+    /// The first and the last query of the work tile.
+    pub tile: [i32; 2],
+    /// Factor from scores to exponents of 2.
+    pub(crate) scale_log2: f32,
+    /// Queries before row 0 of the tile's tensors.
+    pub(crate) before: i32,
+}
 
-    /// The sequence, or the batch.
+impl Sequence {
+    /// The sequence of `rows`, whose row 0 is query `before`.
     #[inline(always)]
-    pub fn sequence(&self) -> u32 {
-        self.of[0]
-    }
-
-    /// The query head.
-    #[inline(always)]
-    pub fn head(&self) -> u32 {
-        self.of[1]
+    pub(crate) fn of(p: &impl Capped, rows: &Rows, before: u32) -> Self {
+        let (before, last) = (before as i32, (rows.first + rows.tile).min(rows.q_len) - 1);
+        let Window { shift, left, right } = rows.window;
+        Sequence {
+            index: rows.of[0],
+            head: rows.of[1],
+            queries: before + rows.q_len as i32,
+            keys: rows.k_len as i32,
+            shift: shift - before,
+            window: [left, right],
+            tile: [rows.first, last].map(|row| before + row as i32),
+            scale_log2: p.scale_log2(),
+            before,
+        }
     }
 
     /// Factor from products of queries and keys to scores.
@@ -70,18 +78,5 @@ impl Rows {
     #[inline(always)]
     pub fn unscale(&self) -> f32 {
         LOG2_E * rcp(self.scale_log2)
-    }
-
-    /// The first and the last query of the tile.
-    #[inline(always)]
-    pub fn ends(&self) -> [i32; 2] {
-        let last = (self.first + self.tile).min(self.q_len) - 1;
-        [self.first, last].map(|row| self.query(row))
-    }
-
-    /// The query of a row.
-    #[inline(always)]
-    pub(crate) fn query(&self, row: u32) -> i32 {
-        (row + self.before) as i32
     }
 }

@@ -1,5 +1,5 @@
 //! What becomes of scores. FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
-use crate::rows::Rows;
+use crate::rows::Sequence;
 use attention_tile::load_per_head;
 use core::marker::PhantomData;
 use cuda_std::math::{fma, unpack_bf16, unpack_f16};
@@ -16,11 +16,11 @@ pub trait ScoreMod: ScoreMarker {
     const CHANGES: bool = true;
     /// Whether [`ScoreMod::score`] takes scaled products of queries and keys. That costs one multiplication
     /// per score. If not, it takes the products themselves, and the kernel scales what it returns: a number
-    /// that is added to a score must be multiplied by [`Rows::unscale`] first.
+    /// that is added to a score must be multiplied by [`Sequence::unscale`] first.
     const SCALED: bool = true;
 
-    /// Loads what scores need for the sequence and the head of `rows`.
-    fn load(params: &Self::Params, rows: &Rows) -> Self;
+    /// Loads what scores need for a sequence and head.
+    fn load(params: &Self::Params, of: &Sequence) -> Self;
 
     /// The score of query `q` and key `k`. Kernels also ask for queries and keys behind the last ones, and
     /// ignore the answer.
@@ -40,10 +40,10 @@ pub trait ScoreMod: ScoreMarker {
 impl ScoreMod for Sink {
     const CHANGES: bool = false;
     #[inline(always)]
-    fn load(p: &SinkParams, rows: &Rows) -> Self {
+    fn load(p: &SinkParams, of: &Sequence) -> Self {
         let logits =
             PerHead { base: p.base, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
-        Sink { logit: load_per_head(&logits, 0, rows.head()) }
+        Sink { logit: load_per_head(&logits, 0, of.head) }
     }
     #[inline(always)]
     fn sink(&self) -> f32 {
@@ -82,15 +82,15 @@ impl BiasElement for Bf16 {
 impl<T: BiasElement> ScoreMod for Bias<T> {
     const SCALED: bool = false;
     #[inline(always)]
-    fn load(p: &BiasParams, rows: &Rows) -> Self {
-        let sequence = (rows.sequence() as u64).wrapping_mul(p.batch_bytes);
-        let head = (rows.head() as u64).wrapping_mul(p.head_bytes);
+    fn load(p: &BiasParams, of: &Sequence) -> Self {
+        let sequence = (of.index as u64).wrapping_mul(p.batch_bytes);
+        let head = (of.head as u64).wrapping_mul(p.head_bytes);
         Bias {
             base: p.base.wrapping_add(sequence).wrapping_add(head),
             row_bytes: p.row_bytes,
             last_row: p.rows - 1,
             last_word: (p.keys - 1) / T::PER_WORD,
-            factor: rows.unscale(),
+            factor: of.unscale(),
             element: PhantomData,
         }
     }
@@ -113,9 +113,9 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         if A::CHANGES { A::SCALED } else { B::SCALED }
     };
     #[inline(always)]
-    fn load(And { a, b }: &Self::Params, rows: &Rows) -> Self {
+    fn load(And { a, b }: &Self::Params, of: &Sequence) -> Self {
         const { assert!(!(A::KINDS.sink && B::KINDS.sink), "scores have two sinks: one is supported") }
-        (A::load(a, rows), B::load(b, rows))
+        (A::load(a, of), B::load(b, of))
     }
     #[inline(always)]
     fn score(&self, s: f32, q: i32, k: i32) -> f32 {

@@ -4,6 +4,7 @@ use crate::blocks::BlockRange;
 use crate::entries::{Portable, Run};
 use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::rows::Sequence;
 use crate::tensors::TensorTile;
 use crate::variant::MaskFn;
 use crate::work::TileNumber;
@@ -41,10 +42,11 @@ impl<
     fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
         let tensors = TileNumber(block.index()).tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let mask = Mask::keys(variant, &rows);
+        let of = Sequence::of(p, &rows, 0);
+        let mask = Mask::keys(variant, &of);
         let range = BlockRange::of(&mask, &rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
-            return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &rows, true), &block);
+            return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &of, true), &block);
         }
 
         // Prologue: every warp copies Q.
@@ -68,11 +70,11 @@ impl<
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
                 let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
-                let share = Share { rows, mask, range, mine, team: SplitGroup::ONLY };
+                let share = Share { rows, of, mask, range, mine, team: SplitGroup::ONLY };
                 let (mut acc_o, mut softmax) =
                     attend::<E, Mask, M, W, 1, N, D, Q_STEPS>((p, variant), share, &q_frag, kv);
                 if Mask::SINK {
-                    softmax.add_sink(Mask::sink(variant, &rows, true), &mut acc_o);
+                    softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
                 }
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },

@@ -1,11 +1,12 @@
 //! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
 use crate::alibi::Alibi;
 use crate::blocks::At;
-use crate::mask::{MaskMod, Windowed};
-use crate::rows::Rows;
+use crate::mask::{Loaded, MaskMod, Windowed};
+use crate::rows::Sequence;
 use crate::score::ScoreMod;
+use crate::softcap::softcap;
 use crate::softmax::finite_logit;
-use crate::work::Scaling;
+use crate::work::Capped;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{Local, MaskMarker, Scored, Window};
@@ -26,14 +27,14 @@ pub trait MaskFn: MaskMarker {
     const SINK: bool = Self::SCORES.sink;
 
     /// Loads what the mask needs, before any key.
-    fn keys(params: &Self::Params, rows: &Rows) -> Self::Keys;
+    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<Self::Keys>;
     /// Loads what scores need, while the first keys are under way.
-    fn scores(p: &impl Scaling, params: &Self::Params, rows: &Rows) -> Self::Scores;
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
-    /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not count. Kernels load
-    /// it at the end of a work tile, so that it takes no register in the main loop.
+    /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not
+    /// count. Kernels load it at the end of a work tile, so that it takes no register in the main loop.
     #[inline(always)]
-    fn sink(_: &Self::Params, _: &Rows, _: bool) -> f32 {
+    fn sink(_: &Self::Params, _: &Sequence, _: bool) -> f32 {
         f32::NEG_INFINITY
     }
 
@@ -55,19 +56,18 @@ pub trait Scores: Copy {
     const CHANGES_EACH: bool = false;
 
     /// Changes the products of a warp's rows and keys.
-    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At);
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
     /// Changes the product of query `q` and key `k`, beside softcap and slopes. Decode kernels call it: their
-    /// columns are queries of several heads, each with its own value of this type. `scale` leads from products
-    /// to scores.
+    /// columns are queries of several heads, each with its own value of this type.
     #[inline(always)]
-    fn change_one(self, _scale: f32, s: f32, _q: i32, _k: i32) -> f32 {
+    fn change_one(self, s: f32, _q: i32, _k: i32) -> f32 {
         s
     }
 
     /// Factor from changed scores to exponents of 2.
     #[inline(always)]
-    fn scale_log2(p: &impl Scaling) -> f32 {
+    fn scale_log2(p: &impl Capped) -> f32 {
         if Self::SCALED { LOG2_E } else { p.scale_log2() }
     }
 }
@@ -75,7 +75,7 @@ pub trait Scores: Copy {
 /// Scores stay products.
 impl Scores for () {
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, _: f32, _: &mut Acc<W, N>, _: At) {}
+    fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
 }
 
 /// [`Local`]'s: softcap, then slopes, if parameters ask for them.
@@ -84,15 +84,20 @@ pub struct CapAndSlope(Alibi);
 
 impl Scores for CapAndSlope {
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At) {
-        crate::softcap::softcap(acc_s, softcap, at.rows.scale_log2);
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
+        softcap(acc_s, p.softcap(), p.scale_log2());
         self.0.subtract(acc_s, at);
     }
 }
 
 /// The scores of a mask, then those of a [`ScoreMod`].
 #[derive(Clone, Copy)]
-pub struct Then<A, S>(A, Option<S>);
+pub struct Then<A, S> {
+    first: A,
+    then: Option<S>,
+    scale: f32,
+    before: i32,
+}
 
 impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
     const SCALED: bool = {
@@ -100,20 +105,21 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         A::SCALED || S::CHANGES && S::SCALED
     };
     #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, softcap: f32, acc_s: &mut Acc<W, N>, at: At) {
-        let Then(first, then) = self;
-        first.change(softcap, acc_s, at);
-        let Some(then) = then else { return };
-        let scale = at.rows.scale();
-        acc_s.map_at(at.first(), at.warp, |s, q, k| {
-            then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
-        });
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
+        let Then { first, then, scale, before } = self;
+        first.change(p, acc_s, at);
+        if let Some(then) = then {
+            acc_s.map_at(at.first(), at.warp, |s, row, k| {
+                let s = if Self::SCALED && !A::SCALED { s * scale } else { s };
+                then.score(s, row + before, k)
+            });
+        }
     }
     const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
     #[inline(always)]
-    fn change_one(self, scale: f32, s: f32, q: i32, k: i32) -> f32 {
-        let Then(first, then) = self;
-        let s = first.change_one(scale, s, q, k);
+    fn change_one(self, s: f32, q: i32, k: i32) -> f32 {
+        let Then { first, then, scale, .. } = self;
+        let s = first.change_one(s, q, k);
         let Some(then) = then else { return s };
         then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
     }
@@ -123,23 +129,23 @@ impl<M: MaskMod> MaskFn for M {
     type Keys = M;
     type Scores = ();
     #[inline(always)]
-    fn keys(params: &M::Params, rows: &Rows) -> M {
-        M::load(params, rows)
+    fn keys(params: &M::Params, of: &Sequence) -> Loaded<M> {
+        Loaded::new(params, of)
     }
     #[inline(always)]
-    fn scores(_: &impl Scaling, _: &M::Params, _: &Rows) {}
+    fn scores(_: &impl Capped, _: &M::Params, _: &Sequence) {}
 }
 
 impl MaskFn for Local {
     type Keys = Windowed;
     type Scores = CapAndSlope;
     #[inline(always)]
-    fn keys(params: &(), rows: &Rows) -> Windowed {
-        Windowed::load(params, rows)
+    fn keys(params: &(), of: &Sequence) -> Loaded<Windowed> {
+        Loaded::new(params, of)
     }
     #[inline(always)]
-    fn scores(p: &impl Scaling, _: &(), rows: &Rows) -> CapAndSlope {
-        CapAndSlope(Alibi::of(p, rows))
+    fn scores(p: &impl Capped, _: &(), of: &Sequence) -> CapAndSlope {
+        CapAndSlope(Alibi::of(p, of))
     }
 }
 
@@ -147,20 +153,20 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Keys = M::Keys;
     type Scores = Then<M::Scores, S>;
     #[inline(always)]
-    fn keys(params: &Self::Params, rows: &Rows) -> M::Keys {
-        M::keys(&params.a, rows)
+    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<M::Keys> {
+        M::keys(&params.a, of)
     }
     #[inline(always)]
-    fn scores(p: &impl Scaling, params: &Self::Params, rows: &Rows) -> Self::Scores {
-        let then = if S::CHANGES { Some(S::load(&params.b, rows)) } else { None };
-        Then(M::scores(p, &params.a, rows), then)
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {
+        let then = if S::CHANGES { Some(S::load(&params.b, of)) } else { None };
+        Then { first: M::scores(p, &params.a, of), then, scale: of.scale(), before: of.before }
     }
     #[inline(always)]
-    fn sink(params: &Self::Params, rows: &Rows, counts: bool) -> f32 {
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
         const { assert!(!(M::SINK && S::KINDS.sink), "scores have two sinks: one is supported") }
         match (M::SINK, S::KINDS.sink) {
-            (true, _) => M::sink(&params.a, rows, counts),
-            (_, true) if counts => finite_logit(S::load(&params.b, rows).sink()),
+            (true, _) => M::sink(&params.a, of, counts),
+            (_, true) if counts => finite_logit(S::load(&params.b, of).sink()),
             _ => f32::NEG_INFINITY,
         }
     }

@@ -8,6 +8,7 @@ use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
 use crate::mask::MaskMod;
+use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::variant::{MaskFn, Scores};
@@ -52,7 +53,7 @@ fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
     at: At,
 ) {
     let (mut probs, warp) = (AFrag::zero(), at.warp);
-    scores.change(p.softcap, &mut acc_s, at);
+    scores.change(p, &mut acc_s, at);
     if let Some(seen) = seen {
         seen.mask(&mut acc_s, at);
     }
@@ -84,10 +85,11 @@ impl<
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
-        let mask = Mask::keys(variant, &rows);
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
         let range = tile.share(BlockRange::of(&mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
-            let sink = Mask::sink(variant, &rows, tile.counts_sink());
+            let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
 
@@ -104,8 +106,8 @@ impl<
 
         // Mainloop.
         let scores = match P::PAGES {
-            true => Mask::scores(&Unsloped(p), variant, &rows),
-            false => Mask::scores(p, variant, &rows),
+            true => Mask::scores(&Unsloped(p), variant, &of),
+            false => Mask::scores(p, variant, &of),
         };
         let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
         let mut step = |n: u32, edge: bool| {
@@ -139,7 +141,7 @@ impl<
         // Epilogue: it computes places of results anew, from the warp's number, so that they take no register
         // before.
         if Mask::SINK {
-            softmax.add_sink(Mask::sink(variant, &rows, tile.counts_sink()), &mut acc_o);
+            softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }
         let left = kv.reclaim(block);
         block.forget_thread();

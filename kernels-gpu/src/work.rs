@@ -6,10 +6,12 @@ use crate::rows::Rows;
 use crate::variant::MaskFn;
 use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
 
-/// How a problem scales scores.
-pub trait Scaling {
+/// Scale, softcap and slopes of a problem's scores.
+pub trait Capped {
     /// As [`FwdParams::scale_log2`].
     fn scale_log2(&self) -> f32;
+    /// As [`FwdParams::softcap`].
+    fn softcap(&self) -> f32;
     /// As [`FwdParams::alibi`], of kernels that have slopes.
     #[inline(always)]
     fn alibi(&self) -> Option<&PerHead> {
@@ -17,8 +19,22 @@ pub trait Scaling {
     }
 }
 
+/// No softcap: for schedules that do not take [`spec::Local`]. (A reference to parameters in the loop of
+/// [`crate::overlap`] changes the order in which LLVM numbers registers: up to 3 more.)
+pub struct Uncapped;
+impl Capped for Uncapped {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        1.0
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        0.0
+    }
+}
+
 /// A problem, as parameters of forward kernels describe it.
-pub trait Problem: Scaling {
+pub trait Problem: Capped {
     /// Whether a kernel processes a work tile of no sequence like any other.
     const DOES_PADDING: bool;
     /// The order of work tiles.
@@ -27,29 +43,19 @@ pub trait Problem: Scaling {
     fn lens(&self) -> [u32; 2];
     /// The window.
     fn window(&self) -> Window;
-    /// As [`FwdParams::softcap`].
-    fn softcap(&self) -> f32;
 }
-impl Scaling for FwdParams {
+impl Capped for FwdParams {
     #[inline(always)]
     fn scale_log2(&self) -> f32 {
         self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
     }
     #[inline(always)]
     fn alibi(&self) -> Option<&PerHead> {
         Some(&self.alibi)
-    }
-}
-impl<Q, K> Scaling for HopperParams<Q, K> {
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.scale_log2
-    }
-}
-impl<P: Scaling> Scaling for Unsloped<'_, P> {
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.0.scale_log2()
     }
 }
 impl Problem for FwdParams {
@@ -65,6 +71,12 @@ impl Problem for FwdParams {
     #[inline(always)]
     fn window(&self) -> Window {
         self.window
+    }
+}
+impl<Q, K> Capped for HopperParams<Q, K> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
     }
     #[inline(always)]
     fn softcap(&self) -> f32 {
@@ -85,15 +97,21 @@ impl<Q, K> Problem for HopperParams<Q, K> {
     fn window(&self) -> Window {
         self.window
     }
-    #[inline(always)]
-    fn softcap(&self) -> f32 {
-        self.softcap
-    }
 }
 
 /// A problem without slopes, whatever its parameters say.
 pub struct Unsloped<'p, P>(pub &'p P);
 
+impl<P: Problem> Capped for Unsloped<'_, P> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.0.scale_log2()
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.0.softcap()
+    }
+}
 impl<P: Problem> Problem for Unsloped<'_, P> {
     const DOES_PADDING: bool = P::DOES_PADDING;
     #[inline(always)]
@@ -107,10 +125,6 @@ impl<P: Problem> Problem for Unsloped<'_, P> {
     #[inline(always)]
     fn window(&self) -> Window {
         self.0.window()
-    }
-    #[inline(always)]
-    fn softcap(&self) -> f32 {
-        self.0.softcap()
     }
 }
 
@@ -127,6 +141,11 @@ pub trait QueryTile: Copy {
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {
         range
+    }
+    /// Queries of its sequence before row 0 of its tensors.
+    #[inline(always)]
+    fn before(&self) -> u32 {
+        0
     }
     /// Whether the attention sink counts for it: of a tile's splits, for one.
     #[inline(always)]
@@ -153,8 +172,6 @@ impl QueryTile for WorkTile {
             q_len,
             k_len,
             window: p.window(),
-            before: 0,
-            scale_log2: p.scale_log2(),
             of: [self.batch, self.head],
         }
     }
@@ -195,6 +212,10 @@ impl QueryTile for SequenceTile {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
+    fn before(&self) -> u32 {
+        self.before
+    }
+    #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         fn q_len<P: Problem>(_: &P, queries: Span) -> u32 {
             // A tile without queries has one row, which sees no key.
@@ -206,8 +227,6 @@ impl QueryTile for SequenceTile {
             q_len: q_len(p, self.queries),
             k_len: self.keys.rows(),
             window: Window { shift: self.shift, ..p.window() },
-            before: self.before,
-            scale_log2: p.scale_log2(),
             of: [self.sequence, self.tile.head],
         }
     }

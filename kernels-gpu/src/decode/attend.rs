@@ -4,11 +4,12 @@ use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::entries::{Run, RunAs};
 use crate::lengths::Unchecked;
-use crate::mask::MaskMod;
+use crate::mask::{Loaded, MaskMod};
 use crate::partial::Partial;
+use crate::rows::Sequence;
 use crate::softcap::softcap;
 use crate::variant::{MaskFn, Scores};
-use crate::work::Scaling;
+use crate::work::Capped;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
@@ -65,10 +66,14 @@ impl<X: 'static> Told<X> for WithParams<DecodeParams, X> {
     }
 }
 
-impl Scaling for DecodeParams {
+impl Capped for DecodeParams {
     #[inline(always)]
     fn scale_log2(&self) -> f32 {
         self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
     }
 }
 
@@ -183,17 +188,14 @@ fn attend<
     let k_factor = factor.map(|x| x * k_factor);
 
     // One mask and one state of the scores per column, as columns are queries of several heads.
-    let rows = |row| item.rows(p, queries.unpack(row)[1]);
-    let seen = |row| seen_by::<Mask>(p, variant, &rows(row), queries.unpack(row)[0]);
+    let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
+    let seen = |row| seen_by::<Mask>(p, item, &Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
     let query = ColVec::<i32, G>::from_fn(warp, |row| queries.unpack(row)[0] as i32);
-    let mask = ColVec::<Mask::Keys, G>::from_fn(warp, |row| Mask::keys(variant, &rows(row)));
-    let scores = ColVec::<Mask::Scores, G>::from_fn(warp, |row| Mask::scores(p, variant, &rows(row)));
-    let whole = ColVec::<[i32; 2], G>::from_fn(warp, |row| {
-        let keys = Mask::keys(variant, &rows(row)).whole(&rows(row));
-        [keys.start, keys.end]
-    });
+    let mask = ColVec::<Loaded<Mask::Keys>, G>::from_fn(warp, |row| Mask::keys(variant, &of(row)));
+    let scores = ColVec::<Mask::Scores, G>::from_fn(warp, |row| Mask::scores(p, variant, &of(row)));
+    let whole = mask.map(|mask| [mask.whole().start, mask.whole().end]);
     let whole = whole.reduce(|a, b| [a[0].max(b[0]), a[1].min(b[1])]);
 
     for key in share.tiles() {
@@ -206,8 +208,7 @@ fn attend<
                 softcap(&mut s, p.softcap, p.scale_log2);
             }
             if Mask::Scores::CHANGES_EACH {
-                let scale = item.rows(p, 0).scale();
-                s.map_at(key, *warp, |x, c, k| scores[c].change_one(scale, x, query[c], k));
+                s.map_at(key, *warp, |x, c, k| scores[c].change_one(x, query[c], k));
             }
             if Mask::LEFT {
                 s.keep_from(&start, key, *warp);

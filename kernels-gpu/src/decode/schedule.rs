@@ -1,7 +1,7 @@
 //! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
 //! no state survives a launch.
 use crate::lengths::Unchecked;
-use crate::mask::keys_of;
+use crate::mask::Loaded;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
 use attention_tile::PackedRows;
@@ -45,17 +45,17 @@ fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32
     Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
 }
 
-/// An interval that contains all keys that query `query` of a head with these rows sees.
+/// An interval that contains all keys that query `query` of a head under `mask` sees.
 #[inline(always)]
 pub fn seen_by<Mask: MaskFn>(
     p: &DecodeParams,
-    variant: &Mask::Params,
-    rows: &Rows,
+    item: &Item,
+    mask: &Loaded<Mask::Keys>,
     query: u32,
 ) -> Range<i32> {
     match is_window(Mask::KIND) {
-        true => in_window::<Mask>(p, query, rows.k_len),
-        false => keys_of(&Mask::keys(variant, rows), rows, query),
+        true => in_window::<Mask>(p, query, item.keys),
+        false => mask.of_row(&item.rows(p, 0), query),
     }
 }
 
@@ -303,7 +303,7 @@ impl Item {
         PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
     }
 
-    /// All queries of the sequence in query head `head` of its key head, for masks and scores.
+    /// The sequence's queries in query head `head` of the key head, for masks and scores.
     #[inline(always)]
     pub fn rows(&self, p: &DecodeParams, head: u32) -> Rows {
         let aligned = self.keys as i32 - p.q.rows as i32;
@@ -313,8 +313,6 @@ impl Item {
             q_len: p.q.rows,
             k_len: self.keys,
             window: Window { shift: aligned + p.window.shift, ..p.window },
-            before: 0,
-            scale_log2: p.scale_log2,
             of: [self.sequence, self.kv_head * p.group.get() + head],
         }
     }

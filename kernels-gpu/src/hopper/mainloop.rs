@@ -3,7 +3,8 @@
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::rows::Rows;
+use crate::mask::Loaded;
+use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel};
 use tile::group::Warpgroup;
@@ -73,7 +74,8 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// The key blocks that some row sees. If there is none, the range has one block, which the mask removes
     /// completely: so all work tiles end in one way.
     pub range: BlockRange,
-    mask: Mask::Keys,
+    of: Sequence,
+    mask: Loaded<Mask::Keys>,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
@@ -83,7 +85,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let mask = Mask::keys(variant, &rows);
+        let of = Sequence::of(p.as_ref(), &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
         let seen = BlockRange::of(&mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
@@ -93,7 +96,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         if P::may_see_nothing::<Mask>() {
             range.end = range.end.max(range.start + 1);
         }
-        View { p, variant, tile, rows, range, mask }
+        View { p, variant, tile, rows, range, of, mask }
     }
 
     /// The coordinates of its first query.
@@ -126,7 +129,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
         let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
-        Mask::scores(p, self.variant, rows).change(p.softcap, s, at);
+        Mask::scores(p, self.variant, &self.of).change(p, s, at);
         if edge {
             Seen::<_, 1>::of(&self.mask, at).mask(s, at);
         }
@@ -178,7 +181,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         send: impl FnOnce(&Acc<1, D>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
-        let sink = || Mask::sink(self.variant, &self.rows, self.tile.counts_sink());
+        let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
         let (normalise, lse) = softmax.finish(Mask::SINK.then(sink), warp);
         acc_o.scale_or_clear_rows(&normalise);
         send(&acc_o, self.queries(), group);

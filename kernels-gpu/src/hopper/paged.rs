@@ -24,6 +24,10 @@ impl QueryTile for CacheTile {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
+    fn before(&self) -> u32 {
+        self.0.before()
+    }
+    #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.0.rows(p, tile_m)
     }
