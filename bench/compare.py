@@ -158,11 +158,11 @@ def host_overhead(calls=100, repeats=40):
     launch, _o, _lse = ferroflash.prepare(q, k, v, causal=True, bhsd=True)
     library, stream = ferroflash.LIB, launch.stream
     raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, stream)
-    plan_too, no_plan = library.ferroflash_forward, (launch.context, launch.where, stream)
+    plan_too, no_plan = library.ferroflash_attention, (launch.context, launch.where, stream)
     work = {
         "an empty call through ctypes": library.ferroflash_abi_version,
         "ferroflash_launch through ctypes": lambda: raw(*arguments),
-        "ferroflash_forward (plan and launch) through ctypes": lambda: plan_too(*no_plan),
+        "ferroflash_attention (plan and launch) through ctypes": lambda: plan_too(*no_plan),
         "flash_attn_func of ferroflash.py, outputs allocated": ours,
         "SDPA, whichever backend it picks": lambda: sdpa(q, k, v, is_causal=True),
     }

@@ -17,12 +17,13 @@ import torch
 
 ABI_VERSION = 1
 UNSUPPORTED = 2
-FULL, CAUSAL, WINDOW = 0, 1, 3
+FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = 0, 1, 3, 4, 5, 6
 DTYPES = {torch.float16: 0, torch.bfloat16: 1}
+BIAS_DTYPES = {**DTYPES, torch.float32: 3}
 
 
-class Forward(ctypes.Structure):
-    """ferroflash_forward_t"""
+class Attention(ctypes.Structure):
+    """ferroflash_attention_t"""
 
     _fields_ = (
         [("size", ctypes.c_uint64)]
@@ -30,12 +31,20 @@ class Forward(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("batch", "seqlen_q", "seqlen_k", "heads_q", "heads_k", "head_dim")]
         + [(name, ctypes.c_int64 * 4) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
         + [("lse_strides", ctypes.c_int64 * 2)]
-        + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right")]
+        + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right", "alignment", "cache_dtype")]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
-        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64), ("alignment", ctypes.c_int32)]
+        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
+        + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
         + [(name, ctypes.c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k")]
-        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
+        + [(name, ctypes.c_void_p) for name in ("block_table", "cache_batch_idx")]
+        + [(name, ctypes.c_int64) for name in ("pages", "page", "columns", "table_stride")]
+        + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32), ("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
+        + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
+        + [("sinks", ctypes.c_void_p), ("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
+        + [("bias", ctypes.c_void_p), ("bias_strides", ctypes.c_int64 * 3)]
+        + [("prefix_lengths", ctypes.c_void_p), ("mask_bits", ctypes.c_void_p), ("mask_bits_strides", ctypes.c_int64 * 3)]
+        + [("mask_bits_keys", ctypes.c_int64), ("bias_dtype", ctypes.c_int32), ("mask_length", ctypes.c_int32)]
     )
 
 
@@ -78,10 +87,10 @@ def _open():
     lib = ctypes.CDLL(_find())
     for name in ("ferroflash_version", "ferroflash_last_error", "ferroflash_entry_name"):
         getattr(lib, name).restype = ctypes.c_char_p
-    for name in ("ferroflash_forward_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
+    for name in ("ferroflash_attention_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
         getattr(lib, name).restype = ctypes.c_size_t
     pointer = ctypes.c_void_p
-    lib.ferroflash_workspace_size.argtypes = [pointer, pointer, pointer]
+    lib.ferroflash_scratch_size.argtypes = [pointer, pointer, pointer, pointer]
     lib.ferroflash_entry_name.argtypes = [ctypes.c_size_t]
     lib.ferroflash_context_create.argtypes = [pointer]
     lib.ferroflash_plan_create.argtypes = [pointer, pointer, pointer]
@@ -89,9 +98,9 @@ def _open():
     lib.ferroflash_plan_destroy.argtypes, lib.ferroflash_plan_destroy.restype = [pointer], None
     lib.ferroflash_load.argtypes = [pointer, pointer]
     lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer]
-    lib.ferroflash_forward.argtypes = [pointer, pointer, pointer]
-    ours = (ABI_VERSION, ctypes.sizeof(Forward), ctypes.sizeof(PlanInfo))
-    theirs = (lib.ferroflash_abi_version(), lib.ferroflash_forward_size(), lib.ferroflash_plan_info_size())
+    lib.ferroflash_attention.argtypes = [pointer, pointer, pointer]
+    ours = (ABI_VERSION, ctypes.sizeof(Attention), ctypes.sizeof(PlanInfo))
+    theirs = (lib.ferroflash_abi_version(), lib.ferroflash_attention_size(), lib.ferroflash_plan_info_size())
     if ours != theirs:
         raise Error(f"the library's version and struct sizes are {theirs}, this file knows {ours}")
     return lib
@@ -120,61 +129,120 @@ def _context(index):
         return _contexts[index]
 
 
-def described(function, plan):
-    """A plan as `function` describes it."""
-    info = PlanInfo(size=ctypes.sizeof(PlanInfo))
-    _check(function(plan, ctypes.byref(info)))
-    return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
-            "threads": info.block[0], "smem_bytes": info.smem_bytes}
+_counters, _counters_lock = {}, threading.Lock()
 
 
-class Launch:
-    """One problem on one stream of a device: its plan, its workspace, and its arguments. Belongs to one thread, which points it at tensors."""
+def _zeros(device, stream, count):
+    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the launches that know them.
 
-    def __init__(self, stream, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
-        self.stream, self.context = stream, _context(q.device.index)
+    A graph that is being captured has its own, from its own memory, and sets them each time that it is replayed.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(count, dtype=torch.uint8, device=device)
+    with _counters_lock:
+        kept = _counters.setdefault((device.index, stream), [])
+        if not kept or kept[-1].numel() < count:
+            kept.append(torch.zeros(count, dtype=torch.uint8, device=device))
+        return kept[-1]
 
-        args = self.args = Forward(size=ctypes.sizeof(Forward))
-        row, head = (2, 1) if bhsd else (1, 2)
-        order = (0, row, head, 3)
-        strides = lambda t: (ctypes.c_int64 * 4)(*(t.stride(i) for i in order))
-        args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
-        args.seqlen_k, args.heads_k = k.shape[row], k.shape[head]
-        args.q_strides, args.k_strides, args.v_strides, args.o_strides = (strides(t) for t in (q, k, v, o))
-        if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(lse.stride(0), lse.stride(1))
-        args.dtype, args.mask = DTYPES[q.dtype], mask
-        args.window_left, args.window_right = window
+
+class Planned:
+    """One request on the stream that is current here: its arguments, its plan, its scratch memory. Belongs to one thread."""
+
+    def __init__(self, q, mask, window, scale, softcap, config):
+        self.context, self.stream = _context(q.device.index), torch._C._cuda_getCurrentRawStream(q.device.index)
+        args = self.args = Attention(size=ctypes.sizeof(Attention))
+        self.where, self.device = ctypes.addressof(args), q.device
+        args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
         args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
+
+    def point(self, **tensors):
+        """Sets the addresses of tensors."""
+        for name, tensor in tensors.items():
+            setattr(self.args, name, None if tensor is None else tensor.data_ptr())
+
+    def strides(self, lse, slopes, **tensors):
+        """Sets the strides of tensors, from the last dimension on; and those of ALiBi slopes, (heads) or (batch, heads)."""
+        padded = lambda strides, count: (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
+        for name, strides in tensors.items():
+            setattr(self.args, f"{name}_strides", padded(strides, 4))
+        if lse is not None:
+            self.args.lse_strides = padded(lse.stride()[:-1], 2)
         if slopes is not None:
-            args.alibi_strides = slope_strides(slopes)
-        self.point(q, k, v, o, lse, slopes)
-        self.where = ctypes.addressof(args)
-        needed = ctypes.c_uint64()
-        _check(LIB.ferroflash_workspace_size(self.context, self.where, ctypes.byref(needed)))
-        if needed.value:
-            self.workspace = torch.empty(needed.value, dtype=torch.uint8, device=q.device)
-            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), needed.value
-        plan = ctypes.c_void_p()
+            self.args.alibi_strides = padded(slopes.stride(), 2)
+
+    def extras(self, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
+        """Sets sinks, a bias and masks; the sizes are set already.
+
+        `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or float32.
+        `prefix` is a number of keys that every query sees, or int32 (batch). `chunked` is the number of positions per chunk.
+        `mask_bits` is uint8 (batch or 1, heads or 1, queries, bytes): bits of the last `mask_keys` keys, or of all.
+        """
+        args, (lengths, number) = self.args, (prefix, 0) if isinstance(prefix, torch.Tensor) else (None, prefix)
+        shared = lambda t: (ctypes.c_int64 * 3)(*(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
+        self.point(bias=bias, prefix_lengths=lengths, mask_bits=mask_bits)
+        if sinks is not None:
+            self.point(sinks=sinks)
+        if bias is not None:
+            wanted = (args.batch, args.heads_q, args.seqlen_q)
+            if bias.dim() != 4 or any(n not in (1, want) for n, want in zip(bias.shape, wanted)) or bias.stride(3) != 1:
+                raise Error(f"bias {tuple(bias.shape)}: it must be {wanted} or 1 each, and keys, which are contiguous")
+            args.bias_dtype, args.bias_strides = BIAS_DTYPES[bias.dtype], shared(bias)
+        if prefix is not None:
+            args.mask, args.mask_length = PREFIX, number
+        if chunked is not None:
+            args.mask, args.mask_length = CHUNKED, chunked
+        if mask_bits is not None:
+            args.mask, args.mask_bits_strides, args.mask_bits_keys = BITS, shared(mask_bits), mask_keys
+            if mask_bits.shape[2] == 1:
+                # A stride of 0 would share a row.
+                args.mask_bits_strides[2] = mask_bits.shape[3]
+
+    def plan_it(self, share=None):
+        """Allocates scratch memory, plans, and loads the kernels. `share` is another launch of the same stream, whose
+        workspace is used where that is large enough."""
+        args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
+        _check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
+        self.workspace = share.workspace if share else None
+        if self.workspace is None or self.workspace.numel() < room.value:
+            self.workspace = torch.empty(room.value, dtype=torch.uint8, device=self.device)
+        if room.value:
+            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
+        if counted.value:
+            self.counters = _zeros(self.device, self.stream, counted.value)
+            args.counters, args.counters_bytes = self.counters.data_ptr(), counted.value
+        plan = self.plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
-        self.plan = plan
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
         # Compiled now: a launch may be captured in a graph.
         _check(LIB.ferroflash_load(self.context, plan))
-
-    def point(self, q, k, v, o, lse, slopes=None):
-        args = self.args
-        args.alibi_slopes = None if slopes is None else slopes.data_ptr()
-        args.q, args.k, args.v, args.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-        args.lse = None if lse is None else lse.data_ptr()
 
     def enqueue(self):
         _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
         """What was chosen: entry, reason, grid, threads, shared memory."""
-        return described(LIB.ferroflash_plan_describe, self.plan)
+        info = PlanInfo(size=ctypes.sizeof(PlanInfo))
+        _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
+        return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
+                "threads": info.block[0], "smem_bytes": info.smem_bytes}
+
+
+class Launch(Planned):
+    """Attention on tensors, which its thread points at tensors of one layout."""
+
+    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None, **extras):
+        super().__init__(q, mask, window, scale, softcap, config)
+        args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
+        order = (0, row, head, 3)
+        args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
+        args.seqlen_k, args.heads_k = k.shape[row], k.shape[head]
+        ordered = lambda t: [t.stride(i) for i in order]
+        self.strides(lse, slopes, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
+        self.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
+        self.extras(**extras)
+        self.plan_it()
 
 
 def masked(causal, window_size):
@@ -199,11 +267,6 @@ def sloped(alibi_slopes, q, batch, heads):
     return alibi_slopes
 
 
-def slope_strides(slopes):
-    """Elements from one sequence and head to the next."""
-    return (ctypes.c_int64 * 2)(slopes.stride(0) if slopes.dim() == 2 else 0, slopes.stride(-1))
-
-
 class _Local(threading.local):
     """What a thread has prepared."""
 
@@ -215,7 +278,7 @@ _local = _Local()
 
 
 def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-            return_lse=False, config=None, bhsd=False):
+            return_lse=False, config=None, bhsd=False, **extras):
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
@@ -228,22 +291,30 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     slopes = sloped(alibi_slopes, q, q.shape[0], heads)
     key = (q.device.index, stream, q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
            o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd,
-           None if slopes is None else (slopes.shape, slopes.stride()))
+           None if slopes is None else (slopes.shape, slopes.stride()), *_layouts(extras))
     launch = _local.launches.get(key)
     if launch is None:
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
-        launch = Launch(stream, q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes)
+        launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes, **extras)
         _local.launches[key] = launch
-    launch.point(q, k, v, o, lse, slopes)
+    launch.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
+    tensors = {name: of for name, of in extras.items() if isinstance(of, torch.Tensor)}
+    launch.point(**{"prefix_lengths" if name == "prefix" else name: of for name, of in tensors.items()})
     return launch, o, lse
+
+
+def _layouts(extras):
+    """Extras without their addresses: launches of tensors with one layout are one launch."""
+    of = lambda x: (x.dtype, x.shape, x.stride()) if isinstance(x, torch.Tensor) else x
+    return sorted((name, str(of(x))) for name, x in extras.items())
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, return_lse=False, config=None,
-                    bhsd=False):
+                    bhsd=False, **extras):
     """Attention of (batch, seqlen, heads, head_dim) tensors on the current stream; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
@@ -251,12 +322,14 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     bit. Dropout is refused. No gradients.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
-    (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim).
+    (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim). `extras` are
+    those of Planned.extras: sinks, bias, prefix, chunked, mask_bits, mask_keys.
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
     launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                             alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
+                             alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd,
+                             **extras)
     launch.enqueue()
     if return_attn_probs:
         return o, like_flash_attn(lse), None

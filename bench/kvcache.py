@@ -6,39 +6,13 @@
 Lengths and page numbers stay on the device: nothing waits, and a captured graph stays right when they change.
 """
 import ctypes
-import threading
-import weakref
 
 import torch
 
-from ferroflash import (DTYPES, FULL, LIB, Error, Unsupported, _check, _context, described, like_flash_attn, masked, scaled,
-                        slope_strides, sloped)
+from ferroflash import (DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
 
 # A cache may be of eight bits.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
-POINTERS = ("q", "k_cache", "v_cache", "o", "lse", "sinks", "block_table", "cache_batch_idx", "seqused_k")
-SIZES = ("batch", "seqlen_q", "heads_q", "heads_k", "head_dim", "pages", "page", "columns", "table_stride", "max_k")
-
-
-class Decode(ctypes.Structure):
-    """ferroflash_decode_t"""
-
-    _fields_ = (
-        [("size", ctypes.c_uint64)]
-        + [(name, ctypes.c_void_p) for name in POINTERS]
-        + [(name, ctypes.c_int64) for name in SIZES]
-        + [(name, ctypes.c_int64 * 4) for name in ("q_strides", "o_strides")]
-        + [("cache_strides", ctypes.c_int64 * 3), ("lse_strides", ctypes.c_int64 * 2)]
-        + [(name, ctypes.c_int32) for name in ("dtype", "cache_dtype", "mask", "window_left", "window_right")]
-        + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32)]
-        + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
-        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
-        + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
-        + [("cu_seqlens_q", ctypes.c_void_p), ("total_q", ctypes.c_int64)]
-        + [("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
-        + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
-        + [("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2), ("total_k", ctypes.c_int64)]
-    )
 
 
 class Append(ctypes.Structure):
@@ -55,38 +29,9 @@ class Append(ctypes.Structure):
     )
 
 
-def _declare():
-    pointer = ctypes.c_void_p
-    for name, ours in (("decode", Decode), ("append", Append)):
-        size = getattr(LIB, f"ferroflash_{name}_size")
-        size.restype = ctypes.c_size_t
-        if size() != ctypes.sizeof(ours):
-            raise Error(f"ferroflash_{name}_t has {size()} bytes in the library, {ctypes.sizeof(ours)} here")
-        getattr(LIB, f"ferroflash_{name}").argtypes = [pointer, pointer, pointer]
-    LIB.ferroflash_decode_scratch_size.argtypes = [pointer, pointer, pointer, pointer]
-    LIB.ferroflash_decode_plan_create.argtypes = [pointer, pointer, pointer]
-    LIB.ferroflash_decode_plan_describe.argtypes = [pointer, pointer]
-    LIB.ferroflash_decode_plan_destroy.argtypes, LIB.ferroflash_decode_plan_destroy.restype = [pointer], None
-    LIB.ferroflash_decode_load.argtypes = [pointer, pointer]
-    LIB.ferroflash_decode_launch.argtypes = [pointer, pointer, pointer, pointer]
-
-
-_declare()
-_counters, _counters_lock = {}, threading.Lock()
-
-
-def _zeros(device, stream, count):
-    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the launches that know them.
-
-    A graph that is being captured has its own, from its own memory, and sets them each time that it is replayed.
-    """
-    if torch.cuda.is_current_stream_capturing():
-        return torch.zeros(count, dtype=torch.uint8, device=device)
-    with _counters_lock:
-        kept = _counters.setdefault((device.index, stream), [])
-        if not kept or kept[-1].numel() < count:
-            kept.append(torch.zeros(count, dtype=torch.uint8, device=device))
-        return kept[-1]
+LIB.ferroflash_append_size.restype, LIB.ferroflash_append.argtypes = ctypes.c_size_t, [ctypes.c_void_p] * 3
+if LIB.ferroflash_append_size() != ctypes.sizeof(Append):
+    raise Error(f"ferroflash_append_t has {LIB.ferroflash_append_size()} bytes in the library, {ctypes.sizeof(Append)} here")
 
 
 def _scale(args, scales):
@@ -98,8 +43,8 @@ def _scale(args, scales):
             setattr(args, f"{name}_scale", scale)
 
 
-class Launch:
-    """One decode of tensors that stay where they are, on the stream that is current here.
+class Launch(Planned):
+    """Attention on a cache of tensors that stay where they are, on the stream that is current here.
 
     q and o are (batch, seqlen_q, heads, head_dim), the cache is (pages, page, heads_k, head_dim), pages those of
     sequences where there is no `table`; lengths, table and rows are int32 on the device, columns contiguous. With
@@ -111,18 +56,14 @@ class Launch:
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
                  window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None, cu_seqlens_q=None,
-                 seqlen_q=None, scales=(None, None), alibi_slopes=None):
-        self.o, self.lse, self.context = o, lse, _context(q.device.index)
-        self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-        args = self.args = Decode(size=ctypes.sizeof(Decode))
-        named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
-                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
-                 "alibi_slopes": alibi_slopes}
-        self.kept = named, scales
-        for name, tensor in named.items():
-            setattr(args, name, None if tensor is None else tensor.data_ptr())
+                 seqlen_q=None, scales=(None, None), alibi_slopes=None, **extras):
+        super().__init__(q, mask, window, scale, softcap, config)
+        self.o, self.lse = o, lse
+        named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table, "cache_batch_idx": rows,
+                 "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "alibi_slopes": alibi_slopes}
+        self.kept, args = (named, scales, extras), self.args
+        self.point(**named)
         args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]
-        strides = lambda t: (ctypes.c_int64 * 4)(*([0] * (4 - t.dim()) + list(t.stride())))
         if cu_seqlens_q is None:
             args.seqlen_q = q.shape[1]
         else:
@@ -130,46 +71,14 @@ class Launch:
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
         if table is not None:
             args.columns, args.table_stride = table.shape[1], table.stride(0)
-        args.q_strides, args.o_strides = strides(q), strides(o)
-        args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
-        if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(*([0] * (3 - lse.dim()) + list(lse.stride()[:-1])))
-        if alibi_slopes is not None:
-            args.alibi_strides = slope_strides(alibi_slopes)
+        self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(), v=v_cache.stride())
         _scale(args, scales)
         for of in scales:
             if isinstance(of, torch.Tensor):
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
-        args.dtype, args.cache_dtype = DTYPES[q.dtype], CACHE_DTYPES[k_cache.dtype]
-        args.mask, (args.window_left, args.window_right) = mask, window
-        args.splits, args.chunk, args.softcap = splits, chunk, softcap
-        args.scale = scaled(scale)
-        args.config = config.encode() if config else None
-        self.where = ctypes.addressof(args)
-        room, counted = ctypes.c_uint64(), ctypes.c_uint64()
-        _check(LIB.ferroflash_decode_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
-        self.workspace = share.workspace if share else None
-        if self.workspace is None or self.workspace.numel() < room.value:
-            self.workspace = torch.empty(room.value, dtype=torch.uint8, device=q.device)
-        if room.value:
-            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
-        if counted.value:
-            counters = self.counters = _zeros(q.device, self.stream, counted.value)
-            args.counters, args.counters_bytes = counters.data_ptr(), counted.value
-
-        plan = ctypes.c_void_p()
-        _check(LIB.ferroflash_decode_plan_create(self.context, self.where, ctypes.byref(plan)))
-        self.plan = plan
-        weakref.finalize(self, LIB.ferroflash_decode_plan_destroy, plan)
-        # Compiled now: a launch may be captured in a graph.
-        _check(LIB.ferroflash_decode_load(self.context, plan))
-
-    def enqueue(self):
-        _check(LIB.ferroflash_decode_launch(self.context, self.plan, self.where, self.stream))
-
-    def describe(self):
-        """What was chosen: entry, grid, threads, shared memory."""
-        return described(LIB.ferroflash_decode_plan_describe, self.plan)
+        args.cache_dtype, args.splits, args.chunk = CACHE_DTYPES[k_cache.dtype], splits, chunk
+        self.extras(**extras)
+        self.plan_it(share)
 
 
 def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
@@ -212,7 +121,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                             cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
                             return_softmax_lse=False, *, cu_seqlens_q=None, max_seqlen_q=None, k_descale=None,
-                            v_descale=None, sinks=None, chunk=0, config=None):
+                            v_descale=None, sinks=None, chunk=0, config=None, **extras):
     """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
@@ -222,7 +131,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
     As in FlashAttention-3, with `cu_seqlens_q` q is (rows of all sequences, heads, head_dim), at most `max_seqlen_q` of
     one, and `k_descale` and `v_descale` (batch, heads_k), or floats, are what numbers of a float8_e4m3fn cache stand for.
-    `sinks` are logits a head that belong to no key; `chunk` makes results independent of the batch.
+    `sinks` are logits a head that belong to no key; `chunk` makes results independent of the batch. `extras` are those of
+    ferroflash.Planned.extras.
 
     Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q), packed (heads, rows), in float32; +inf, as
     FlashAttention-2 has it, for a row without a key.
@@ -275,5 +185,5 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     mask, window = masked(causal, window_size)
     Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
            scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
-           seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes).enqueue()
+           seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes, **extras).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o

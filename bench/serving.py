@@ -5,6 +5,7 @@
 Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 we are ahead):
 
   decode, decode-fa2          one query a sequence on a dense cache, beside cuDNN and FlashAttention-2 through SDPA
+  func, func-cache            one query a sequence through flash_attn_func, beside cuDNN, and beside our dense cache
   decode-paged                the same in pages of 16 and 64, NHD and HND, beside cuDNN's dense cache
   paged, page1                pages of 16 and 64, and of 1, beside our dense cache that lies as they do: NHD, or HND
   e4m3                        a cache of eight bits beside ours of sixteen
@@ -136,12 +137,12 @@ def host_us(calls=200, repeats=20):
     launch = kvcache.Launch(q, cache.k, cache.v, torch.empty_like(q), lengths, table=cache.table)
     (sdpa,), _ = cases.sdpa(cases.BACKENDS["cudnn"], q, [cases.Cache(cases.normal(batch, keys, 8, 128),
                                                                  cases.normal(batch, keys, 8, 128))], lengths)
-    plan_too, no_plan = ferroflash.LIB.ferroflash_decode, (launch.context, launch.where, launch.stream)
-    planned, arguments = ferroflash.LIB.ferroflash_decode_launch, (launch.context, launch.plan, launch.where, launch.stream)
+    plan_too, no_plan = ferroflash.LIB.ferroflash_attention, (launch.context, launch.where, launch.stream)
+    planned, arguments = ferroflash.LIB.ferroflash_launch, (launch.context, launch.plan, launch.where, launch.stream)
     work = {
         "an empty call through ctypes": ferroflash.LIB.ferroflash_abi_version,
-        "ferroflash_decode_launch through ctypes": lambda: planned(*arguments),
-        "ferroflash_decode (plan and launch) through ctypes": lambda: plan_too(*no_plan),
+        "ferroflash_launch through ctypes": lambda: planned(*arguments),
+        "ferroflash_attention (plan and launch) through ctypes": lambda: plan_too(*no_plan),
         "flash_attn_with_kvcache of kvcache.py, outputs allocated": lambda: kvcache.flash_attn_with_kvcache(
             q, cache.k, cache.v, cache_seqlens=lengths, block_table=cache.table),
         "SDPA, cuDNN's backend, a dense cache": sdpa,

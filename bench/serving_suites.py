@@ -38,6 +38,7 @@ def decode(spec, wanted):
                 pages = {f"page {page}{layout}": dense for page in spec["pages"]
                          for layout, dense in ((("", "dense NHD"), (" HND", "dense")) if page > 1 else (("", "dense NHD"),))}
                 pairs = [("decode", "dense", "cudnn"), ("decode-fa2", "dense", "fa2")]
+                pairs += [("func", "flash_attn_func", "cudnn"), ("func-cache", "flash_attn_func", "dense")]
                 pairs += [("decode-paged", name, "cudnn") for name in pages if name != "page 1"]
                 pairs += [("page1" if name == "page 1" else "paged", name, dense) for name, dense in pages.items()]
                 if batch >= 16 and dtype == "f16":
@@ -46,7 +47,7 @@ def decode(spec, wanted):
                 if not pairs:
                     continue
                 size = 4 * batch * hk * keys * dim
-                sizes = {name: size for name in ["dense", "dense NHD", "cudnn", "fa2", *pages]}
+                sizes = {name: size for name in ["dense", "dense NHD", "cudnn", "fa2", "flash_attn_func", *pages]}
                 sizes.update({"e4m3": size // 2, "e4m3, page 16": size // 2})
                 yield Group(f"B{batch} K{keys} {dtype}", pairs, sizes,
                             lambda group: fill_decode(group, spec, batch, keys, DTYPES[dtype]))
@@ -58,6 +59,8 @@ def fill_decode(group, spec, batch, keys, dtype):
     make = lambda: normal(batch, hk, keys, dim, dtype=dtype).transpose(1, 2)
     dense = [Cache(make(), make()) for _ in range(sets_of(group.bytes["dense"]))]
     group.add("dense", lambda: ours(q, dense, lengths))
+    dense_call = lambda cache: lambda: ferroflash.flash_attn_func(q, cache.k, cache.v)
+    group.add("flash_attn_func", lambda: ([dense_call(cache) for cache in dense], judge(q, dense[-1], lengths)))
     for name, backend in BACKENDS.items():
         group.add(name, lambda: sdpa(backend, q, dense, lengths))
     group.add("dense NHD", lambda: ours(q, [cache.nhd() for cache in dense], lengths))

@@ -5,17 +5,13 @@
 
 Where sequences begin stays on the device: nothing waits, and a captured graph stays right when it changes.
 """
-import ctypes
-import weakref
-
 import torch
 
-from ferroflash import (DTYPES, FULL, LIB, Error, Forward, Unsupported, _check, _context, described, like_flash_attn, masked,
-                        scaled, slope_strides, sloped)
+from ferroflash import DTYPES, FULL, Error, Planned, Unsupported, like_flash_attn, masked, sloped
 from kvcache import flash_attn_with_kvcache
 
 
-class Launch:
+class Launch(Planned):
     """One attention on packed sequences of tensors that stay where they are, on the stream that is current here.
 
     q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
@@ -23,54 +19,32 @@ class Launch:
     """
 
     def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None, seqused_k=None,
-                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None):
-        self.o, self.lse, self.context = o, lse, _context(q.device.index)
-        self.stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-        args = self.args = Forward(size=ctypes.sizeof(Forward))
-        named = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-                 "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
-        self.kept = named
-        for name, tensor in named.items():
-            setattr(args, name, None if tensor is None else tensor.data_ptr())
+                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None, **extras):
+        super().__init__(q, mask, window, scale, softcap, config)
+        self.o, self.lse, args = o, lse, self.args
+        self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+                     "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
+        self.kept_extras = extras
+        self.point(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
         args.total_k, args.heads_k = k.shape[:2]
-        args.q_strides, args.k_strides, args.v_strides, args.o_strides = (
-            (ctypes.c_int64 * 4)(0, *t.stride()) for t in (q, k, v, o))
-        if lse is not None:
-            args.lse_strides = (ctypes.c_int64 * 2)(0, lse.stride(0))
-        if alibi_slopes is not None:
-            args.alibi_strides = slope_strides(alibi_slopes)
-        args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
-        args.scale, args.softcap = scaled(scale), softcap
-        args.config = config.encode() if config else None
-        self.where = ctypes.addressof(args)
-
-        plan = ctypes.c_void_p()
-        _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
-        self.plan = plan
-        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
-        # Compiled now: a launch may be captured in a graph.
-        _check(LIB.ferroflash_load(self.context, plan))
-
-    def enqueue(self):
-        _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
-
-    def describe(self):
-        """What was chosen: entry, reason, grid, threads, shared memory."""
-        return described(LIB.ferroflash_plan_describe, self.plan)
+        self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
+        self.extras(**extras)
+        self.plan_it()
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
-                           return_lse=False, config=None):
+                           return_lse=False, config=None, **extras):
     """Attention of packed sequences: q (rows of all, heads, head_dim), k and v likewise; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. With `block_table` k and v are a cache (pages, page, heads_k, head_dim), of
     whose keys a sequence has cu_seqlens_k[b + 1] - cu_seqlens_k[b]. `seqused_k` says how many keys of each exist.
     `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing: results are always the same in
-    every bit. Dropout is refused. No gradients. Rows of o that are no sequence's are not written.
+    every bit. Dropout is refused. No gradients. Rows of o that are no sequence's are not written. `extras` are those of
+    ferroflash.Planned.extras.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse
     is (heads, rows) in float32. For a row without a key it is -inf, and +inf where FlashAttention-2 says so: with
@@ -91,14 +65,14 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
         Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
-               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes).enqueue()
+               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes, **extras).enqueue()
         lse = like_flash_attn(lse) if return_attn_probs else lse
     else:
         used = ends[1:] - ends[:-1] if used is None else used
         out = flash_attn_with_kvcache(
             q, k, v, cache_seqlens=used, block_table=block_table, softmax_scale=softmax_scale, causal=causal,
             window_size=window_size, softcap=softcap, return_softmax_lse=wants_lse, cu_seqlens_q=starts,
-            max_seqlen_q=max_seqlen_q, config=config, alibi_slopes=slopes)
+            max_seqlen_q=max_seqlen_q, config=config, alibi_slopes=slopes, **extras)
         o, lse = out if wants_lse else (out, None)
         if return_lse and not return_attn_probs:
             lse = lse.masked_fill_(lse == float("inf"), float("-inf"))

@@ -1,11 +1,13 @@
-//! Gathers the kernels' PTX into a table that the library includes. It comes from
+//! Gathers the kernels' PTX into a table that the library includes. The PTX comes from the first of these
+//! sources that exists:
 //!
-//! 1. the folder `FERROFLASH_PTX_DIR`, as `<symbol>.ptx`: for people who work on kernels; entries may be
-//!    missing. Empty is unset. Only this build script reads the variable, never the library;
-//! 2. `ptx/` beside this file, as `cuda_builder::archive` writes it: a published package, which needs no
+//! 1. the folder that `FERROFLASH_PTX_DIR` names, with files `<symbol>.ptx`: for kernel development. Entries
+//!    may be missing. An empty variable counts as unset. Only this build script reads the variable, never the
+//!    library;
+//! 2. `ptx/` beside this file, written by `cuda_builder::archive`: a published package has it and needs no
 //!    device compiler;
-//! 3. `../kernels-gpu`, compiled here: a checkout. The modules are kept in its `target/cuda-builder`, so that
-//!    every crate that depends on this checkout shares them.
+//! 3. `../kernels-gpu` of a checkout, compiled by this script. The modules are cached in the checkout's
+//!    `target/cuda-builder`, so every crate that depends on this checkout shares them.
 //!
 //! | | embedded as |
 //! |---|---|
@@ -13,7 +15,7 @@
 //! | `FERROFLASH_COMPRESS=1` | LZMA, compressed here |
 //! | otherwise | text: without optimisation, as cargo builds this script, LZMA takes minutes |
 //!
-//! Source lines are embedded for simulators alone (feature `sim`).
+//! Source lines are embedded only with the feature `sim`, for the simulator.
 use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
 use cuda_builder::{CudaBuilder, DebugInfo, lines};
 use std::time::{Duration, Instant};

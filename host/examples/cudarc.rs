@@ -1,5 +1,5 @@
-//! Attention inside a `cudarc` program: its context, its stream, its slices; safe Rust. Every output is
-//! known: keys are all alike, and the values of a sequence are its number.
+//! Attention in a `cudarc` program, with its context, stream and slices, in safe Rust. All keys are equal and
+//! a sequence's values are its index, so the example knows every output.
 use cudarc::driver::{CudaContext, CudaStream};
 use ferroflash::cudarc::{
     Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Scale, ScratchMemory, State,

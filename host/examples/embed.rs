@@ -1,4 +1,4 @@
-//! Attention inside a `cust` program: its context, its stream, its buffers.
+//! Attention in a `cust` program, with its context, stream and buffers.
 use cust::{memory::DeviceBuffer, prelude::*};
 use ferroflash::driver::CustDriver;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};

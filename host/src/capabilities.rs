@@ -104,7 +104,7 @@ impl Capabilities {
     /// Checks that the device can run a kernel: its generation and its shared memory.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names what the kernel needs.
+    /// [`Error::Unsupported`] names the missing capability.
     pub fn runs(&self, kernel: &Contract) -> Result<(), Error> {
         let feature = format_args!("{} on {}", kernel.symbol, self.name);
         if !kernel.target.runs_on(self.arch()) {
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn cards_that_cannot_be() {
         use crate::plan::{explain, plan};
-        use crate::request::{AttentionRequest, Index, KvCache, KvPages, PageView, Scratch, TensorView};
+        use crate::request::{AttentionRequest, Index, KvCache, KvPages, Scratch, TensorView};
         use crate::{DType, Problem};
         let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
         let forward = AttentionRequest::dense(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
         let forward = forward.scratch(Scratch::Fastest);
-        let pages = |n: u64| PageView::nhd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
+        let pages = |n: u64| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
         let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
         let decode = AttentionRequest::cached(tensor(1, 1), cache, tensor(4, 1)).scratch(Scratch::Fastest);
         let problem = Problem::new(DType::F16, 2, 512, 8, 128);

@@ -7,16 +7,17 @@ pub use spec::{
 };
 
 use crate::Error;
-use spec::{DECODES, HOPPERS_PAGED, PAGED};
+use spec::{DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED};
 
 /// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, and Hopper's kernels.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
-    ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
+    let variants = HOPPER_VARIANTS.iter().chain(HOPPER_PACKED_VARIANTS);
+    ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED).chain(variants)
 }
 
 /// Every kernel for prefill on a KV cache.
 pub(crate) fn paged() -> impl Iterator<Item = &'static AttnInfo> {
-    PAGED.iter().chain(HOPPERS_PAGED)
+    PAGED.iter().chain(HOPPERS_PAGED).chain(HOPPER_PAGED_VARIANTS)
 }
 
 /// The decode kernel with this name.

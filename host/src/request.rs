@@ -2,6 +2,7 @@
 //! ([`Merge`]). A request describes the caller's memory. It checks nothing; planning validates it once.
 mod append;
 mod cache;
+mod mask;
 mod merge;
 mod scores;
 mod scratch;
@@ -9,10 +10,11 @@ mod varlen;
 mod view;
 
 pub use append::Append;
-pub use cache::{KvCache, KvPages, KvScale, PageView, Paged, Slots};
+pub use cache::{KvCache, KvPages, KvScale, Paged, Slots};
+pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use merge::{Merge, State};
 pub(crate) use scores::score_setters;
-pub use scores::{AlibiSlopes, Alignment, Mask, Scores, Sinks};
+pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
 pub use scratch::{Counters, Scratch, Splits, Workspace};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
@@ -132,7 +134,9 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
+    /// Attention without a mask, on any layouts. [`dense`](Self::dense), [`varlen`](Self::varlen) and
+    /// [`cached`](Self::cached) are shorter.
+    pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
             o,
@@ -195,7 +199,7 @@ impl<'a> AttentionRequest<'a> {
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
-    /// use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, PageView, Scratch, TensorView};
+    /// use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages,  Scratch, TensorView};
     /// use ferroflash::{Capabilities, DType, plan};
     /// # let [q, o, keys, values, table, lengths] = [1, 2, 3, 4, 5, 6].map(|n| n << 40);
     ///
@@ -203,7 +207,7 @@ impl<'a> AttentionRequest<'a> {
     /// let shape = [batch, 1, 32, 128]; // one query each of 32 heads
     /// let view = |address| TensorView::bshd(address, 4 * 32 * 128, DType::F16, shape);
     /// let pages = [1000, 16, 8, 128]; // pages, keys of a page, key heads, head_dim
-    /// let pool = |address| PageView::nhd(address, 1000 * 16 * 8 * 128, DType::F16, pages);
+    /// let pool = |address| TensorView::bshd(address, 1000 * 16 * 8 * 128, DType::F16, pages);
     /// let (table, lengths) = (Index::new(table, 4 * 512), Index::new(lengths, 4));
     /// let cache = KvCache::paged(KvPages::new(pool(keys), pool(values)), table, columns, lengths);
     /// let request = AttentionRequest::cached(view(q), cache, view(o)).scratch(Scratch::Fastest);

@@ -12,7 +12,8 @@ const FAR: u64 = 1 << 40;
 /// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, to 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
-    let [keys, values] = [3, 4].map(|n| PageView::nhd(at + n * FAR, 20 * 16 * 128, cache, [20, 16, 2, 64]));
+    let [keys, values] =
+        [3, 4].map(|n| TensorView::bshd(at + n * FAR, 20 * 16 * 128, cache, [20, 16, 2, 64]));
     Append::new(k, v, KvPages::new(keys, values), Slots::i64(at + 5 * FAR, 90))
 }
 
@@ -107,7 +108,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
         let wide = [1, 100, 2, 2056];
         [a.k, a.v] = [a.k, a.v].map(|view| TensorView::bshd(view.address, 1 << 30, view.dtype, wide));
         let wide = [20, 16, 2, 2056];
-        let [keys, values] = [3, 4].map(|n| PageView::nhd(n * FAR, 1 << 30, DType::F16, wide));
+        let [keys, values] = [3, 4].map(|n| TensorView::bshd(n * FAR, 1 << 30, DType::F16, wide));
         a.pages = KvPages::new(keys, values);
     }, &["not supported: 90 tokens of 2 heads of 2056 columns"]),
 ];

@@ -6,11 +6,11 @@ const FAR: u64 = 1 << 40;
 /// 3 sequences, a table of 4 columns, 20 pages of 16 keys of 2 heads of 64 columns.
 fn cache() -> KvCache {
     let shape = [20, 16, 2, 64];
-    let [keys, values] = [1, 2].map(|n| PageView::nhd(n * FAR, 20 * 16 * 2 * 64, DType::F16, shape));
+    let [keys, values] = [1, 2].map(|n| TensorView::bshd(n * FAR, 20 * 16 * 2 * 64, DType::F16, shape));
     of(keys, values)
 }
 
-fn of(keys: PageView, values: PageView) -> KvCache {
+fn of(keys: TensorView, values: TensorView) -> KvCache {
     KvCache::paged(KvPages::new(keys, values), Index::new(3 * FAR, 12), 4, Index::new(4 * FAR, 3))
 }
 
@@ -19,7 +19,7 @@ fn e4m3(cache: &mut KvCache, k_scale: KvScale, v_scale: KvScale) {
     cache.pages = cache.pages.scales(k_scale, v_scale);
 }
 
-fn both(cache: &mut KvCache, change: impl Fn(&mut PageView)) {
+fn both(cache: &mut KvCache, change: impl Fn(&mut TensorView)) {
     [&mut cache.pages.keys, &mut cache.pages.values].into_iter().for_each(change);
 }
 
@@ -47,8 +47,8 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
         &["cache.keys.strides", "multiples of 16 elements"]),
     ("too small", |c| c.pages.values.elements -= 1, &["cache.values.elements: 40959", "need 40960"]),
     ("beyond 64 GiB", |c| both(c, |p| { p.strides[0] = 1 << 31; p.elements = 1 << 40 }), &["64 GiB"]),
-    ("beyond 31 bits", |c| both(c, |p| *p = PageView {
-        strides: [0, 0, 0, 1], ..PageView::nhd(p.address, 1 << 40, p.dtype, [1 << 20, 1 << 11, 2, 64])
+    ("beyond 31 bits", |c| both(c, |p| *p = TensorView {
+        strides: [0, 0, 0, 1], ..TensorView::bshd(p.address, 1 << 40, p.dtype, [1 << 20, 1 << 11, 2, 64])
     }), &["1048576 pages of 2048 keys", "less than 2^31 keys"]),
     ("no scale of 16 bits", |c| c.pages = c.pages.scales(KvScale::Value(2.0), KvScale::One),
         &["cache.k_scale: Value(2.0)", "a KV cache of f16 has no scales"]),
@@ -101,7 +101,7 @@ fn refusals_name_the_value_and_what_would_be_right() {
 
 #[test]
 fn every_layout_is_strides_in_chunks_of_16_bytes() {
-    let check = |name: &str, keys: PageView, values: PageView, chunks: [u32; 4]| {
+    let check = |name: &str, keys: TensorView, values: TensorView, chunks: [u32; 4]| {
         let c = of(keys, values);
         let (params, _) = c.params(3).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(
@@ -116,15 +116,15 @@ fn every_layout_is_strides_in_chunks_of_16_bytes() {
     let (shape, all) = ([20, 16, 2, 64], 20 * 16 * 2 * 64);
     for (dtype, chunks) in [(DType::F16, 8), (DType::Bf16, 8), (DType::E4m3, 4)] {
         let [nhd, hnd] =
-            [PageView::nhd, PageView::hnd].map(|view| [1, 2].map(|n| view(n * FAR, all, dtype, shape)));
+            [TensorView::bshd, TensorView::bhsd].map(|view| [1, 2].map(|n| view(n * FAR, all, dtype, shape)));
         check("nhd", nhd[0], nhd[1], [32 * chunks, 2 * chunks, chunks, chunks]);
         check("hnd", hnd[0], hnd[1], [32 * chunks, chunks, 16 * chunks, chunks]);
-        let [k, v] = PageView::interleaved(FAR, 2 * all, dtype, shape, false);
+        let [k, v] = TensorView::interleaved(FAR, 2 * all, dtype, shape, false);
         check("interleaved nhd", k, v, [64 * chunks, 2 * chunks, chunks, chunks]);
         assert_eq!(v.address - k.address, 32 * 16 * u64::from(chunks));
-        let [k, v] = PageView::interleaved(FAR, 2 * all, dtype, shape, true);
+        let [k, v] = TensorView::interleaved(FAR, 2 * all, dtype, shape, true);
         check("interleaved hnd", k, v, [64 * chunks, chunks, 16 * chunks, chunks]);
-        let short = PageView::interleaved(FAR, 2 * all - 1, dtype, shape, true);
+        let short = TensorView::interleaved(FAR, 2 * all - 1, dtype, shape, true);
         assert!(
             of(short[0], short[1])
                 .params(3)

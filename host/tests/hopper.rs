@@ -57,9 +57,10 @@ const CASES: &[Case] = &[
     ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     // Pairs of 9 heads would leave 60 SMs idle.
     ("h200", [2048 - 128, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    // Short, or few tiles: portable.
-    ("h200", [512, 512], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
-    ("h200", [500, 2000], 128, Mask::Full, "fwd_bf16_d128_full_", 256),
+    // Short: from a tile per SM on.
+    ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
+    // Few tiles, or half a tile of queries: portable.
+    ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
     // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),

@@ -66,7 +66,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     measure(by, &attention, "tensor maps", hopper, 6)?;
     let append = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [1, 64, 8, 128]);
-        let pages = |n: u64| PageView::nhd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
+        let pages = |n: u64| TensorView::bshd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
         Append::new(view(0), view(1), KvPages::new(pages(2), pages(3)), Slots::i64(address + (4 << 30), 64))
     };
     measure(by, &attention, "append", append, 7)?;
@@ -79,7 +79,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     measure(by, &attention, "merge", merge, 8)?;
     let decode = |address: u64, splits| {
         let view = |n: u64| TensorView::bshd(address + (n << 32), 1 << 20, DType::F16, [4, 1, 8, 128]);
-        let pages = |n: u64| PageView::nhd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
+        let pages = |n: u64| TensorView::bshd(address + (n << 32), 1 << 25, DType::F16, [100, 16, 8, 128]);
         let (pages, table) = (KvPages::new(pages(2), pages(3)), Index::new(address + (4 << 32), 400));
         let cache = KvCache::paged(pages, table, 100, Index::new(address + (5 << 32), 4));
         AttentionRequest::cached(view(0), cache, view(1))

@@ -51,19 +51,19 @@ fn scale() -> BoxedStrategy<KvScale> {
 fn pages() -> BoxedStrategy<KvPages> {
     let shape = (1usize..100, 1usize..64, 1usize..9, 1usize..32);
     (view(), view(), scale(), scale(), shape, any::<[bool; 3]>())
-        .prop_map(|(keys, values, k_scale, v_scale, (count, page, heads, eights), [alike, tame, plain])| {
-            let page_of = |t: TensorView| PageView::new(t.address, t.elements, t.dtype, t.shape, t.strides);
-            let (mut keys, mut values) = (page_of(keys), page_of(values));
-            if tame {
-                let dtype = if plain { DType::F16 } else { keys.dtype };
-                keys = PageView::hnd(1 << 40, 1 << 34, dtype, [count, page, heads, 8 * eights]);
-            }
-            if alike {
-                values = PageView { address: keys.address.wrapping_add(1 << 42), ..keys };
-            }
-            let pages = KvPages::new(keys, values);
-            if plain { pages } else { pages.scales(k_scale, v_scale) }
-        })
+        .prop_map(
+            |(mut keys, mut values, k_scale, v_scale, (count, page, heads, eights), [alike, tame, plain])| {
+                if tame {
+                    let dtype = if plain { DType::F16 } else { keys.dtype };
+                    keys = TensorView::bhsd(1 << 40, 1 << 34, dtype, [count, page, heads, 8 * eights]);
+                }
+                if alike {
+                    values = TensorView { address: keys.address.wrapping_add(1 << 42), ..keys };
+                }
+                let pages = KvPages::new(keys, values);
+                if plain { pages } else { pages.scales(k_scale, v_scale) }
+            },
+        )
         .boxed()
 }
 

@@ -1,4 +1,4 @@
-//! The parsed module: what the text says, with every register, variable and label resolved.
+//! The parsed module, with every register, variable and label resolved.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
-    /// Generic address: one of the others, told by the address itself.
+    /// Generic address: its value tells the state space.
     Generic,
     /// Device memory.
     Global,
@@ -214,7 +214,7 @@ pub struct Entry {
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`: the largest block shape.
     pub maxntid: Option<[u32; 3]>,
-    /// `.minnctapersm`: blocks that a multiprocessor is to hold at once.
+    /// `.minnctapersm`: blocks that a multiprocessor must be able to hold at once.
     pub minnctapersm: Option<u32>,
     /// `.maxnreg`: 32-bit registers that a thread may have.
     pub maxnreg: Option<u32>,

@@ -1,4 +1,4 @@
-//! Vector clocks of one block: what each of its agents knows of the others.
+//! Vector clocks of one block: each agent's knowledge of the other agents.
 //!
 //! The agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and its other
 //! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.
@@ -49,7 +49,7 @@ impl Agents {
         self.landing(self.warps)
     }
 
-    /// Whether what the agent writes goes through the generic proxy.
+    /// Whether the agent writes through the generic proxy.
     pub fn generic(self, agent: usize) -> bool {
         agent < self.warps || (self.readers()..self.landing(0)).contains(&agent)
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::{
+    Module,
     ast::Instruction,
     decode::Program,
-    exec::Context,
     op::{Code, Op},
     regs::{LANES, Regs, lanes},
 };
@@ -68,17 +68,17 @@ impl Coverage {
     }
 
     /// Adds a block's, site by site.
-    pub(crate) fn add(&mut self, context: &Context<'_>, block: &[Met], digest: u64) {
+    pub(crate) fn add(&mut self, module: &Module, program: &Program, block: &[Met], digest: u64) {
         self.effects = self.effects.wrapping_add(digest);
-        for (site, met) in context.program.sites.iter().zip(block) {
-            let function = &context.module.functions[site.function as usize];
+        for (site, met) in program.sites.iter().zip(block) {
+            let function = &module.functions[site.function as usize];
             if let Some(Instruction { span, .. }) = function.instructions.get(site.instruction as usize) {
                 self.met.entry(span.0).or_default().add(*met);
             }
         }
     }
 
-    /// Adds the coverage of another launch of the same text.
+    /// Adds the coverage of another launch of the same PTX text.
     pub fn merge(&mut self, other: &Coverage) {
         self.effects = self.effects.wrapping_add(other.effects);
         other.met.iter().for_each(|(at, met)| self.met.entry(*at).or_default().add(*met));

@@ -70,7 +70,7 @@ pub enum LaunchError {
     UnknownProfile {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The names that exist.
         known: String,
     },
     /// The module has no such entry.
@@ -78,7 +78,7 @@ pub enum LaunchError {
     UnknownEntry {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The names that exist.
         known: String,
     },
     /// The module was compiled for another architecture.
@@ -98,12 +98,12 @@ pub enum LaunchError {
         line: u32,
         /// The instruction.
         text: String,
-        /// The lowest `.target` or `.version` that has it.
+        /// The lowest `.target` or `.version` that has the instruction.
         needs: String,
-        /// The module's text.
+        /// The module's `.target` or `.version`.
         says: String,
     },
-    /// More shared memory than a block may have at all.
+    /// The kernel needs more shared memory than any block may have.
     #[error(
         "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
     )]
@@ -117,7 +117,7 @@ pub enum LaunchError {
         /// Largest size with opt-in.
         limit: u32,
     },
-    /// More shared memory than the opt-in allows.
+    /// The kernel needs more shared memory than the host has opted in to.
     #[error(
         "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
@@ -129,7 +129,7 @@ pub enum LaunchError {
         bytes: u64,
         /// The limit without opt-in.
         limit: u32,
-        /// The attribute; 0: never set.
+        /// The attribute's value; 0 if it was never set.
         opt_in: u32,
     },
     /// The block shape contradicts `.reqntid` or `.maxntid`.
@@ -149,7 +149,7 @@ pub enum LaunchError {
     BlockSize {
         /// The block.
         block: [u32; 3],
-        /// Its threads.
+        /// Number of its threads.
         threads: u64,
         /// Profile name.
         device: &'static str,
@@ -174,14 +174,14 @@ pub enum LaunchError {
         /// Threads of a multiprocessor.
         limit: u32,
     },
-    /// More registers than a thread can have.
+    /// The launch states more registers per thread than a thread can have.
     #[error("{name} is said to have {registers} registers a thread; there are at most {limit}")]
     RegistersOfThread {
         /// Entry.
         name: String,
         /// The launch's values.
         registers: u32,
-        /// The available ones, or the limit.
+        /// The maximum.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
@@ -194,7 +194,7 @@ pub enum LaunchError {
         name: String,
         /// 32-bit registers of a thread.
         registers: u32,
-        /// Where that number is from, in words.
+        /// The source of the number of registers, in words.
         origin: &'static str,
         /// Threads of the block.
         threads: u64,
@@ -202,17 +202,17 @@ pub enum LaunchError {
         device: &'static str,
         /// 32-bit registers of a multiprocessor.
         limit: u32,
-        /// The most registers a thread with which the block would fit.
+        /// The largest number of registers per thread with which the block fits.
         fit: u64,
     },
-    /// More thread memory than a thread can have.
+    /// The kernel needs more local memory than a thread can have.
     #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
     LocalMemory {
         /// Entry.
         name: String,
         /// Largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// The available ones, or the limit.
+        /// The maximum.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
@@ -243,10 +243,10 @@ pub enum LaunchError {
     },
 }
 
-/// Why a script cannot be read or does not hold.
+/// A script cannot be read, or an expectation does not hold.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A statement that makes no sense.
+    /// A statement is malformed.
     #[error("script line {line}: {message}")]
     Syntax {
         /// Line of the text, from one.
@@ -262,7 +262,7 @@ pub enum ScriptError {
         /// Why.
         error: LaunchError,
     },
-    /// A host access failed, for example because the kernel never wrote what is expected.
+    /// A host access failed, for example because the kernel did not write an expected value.
     #[error("script line {line}: {error}")]
     Memory {
         /// Line of the statement.

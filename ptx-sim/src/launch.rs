@@ -11,10 +11,10 @@ pub struct Launch<'p> {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_smem: u32,
-    /// The largest dynamic size the host has opted in to for this function; 0: it never did.
+    /// The dynamic size that the host has opted in to for this function; 0 if it has not opted in.
     pub smem_opt_in: u32,
-    /// 32-bit registers of a thread as ptxas reports them, where the caller knows; otherwise what the
-    /// entry's `.maxnreg` allows counts.
+    /// 32-bit registers per thread, as ptxas reports them; `None` if the caller does not know them. The
+    /// simulator then uses the entry's `.maxnreg`.
     pub registers: Option<u32>,
     /// The whole parameter block, laid out as the PTX declares it.
     pub params: &'p [u8],

@@ -1,5 +1,5 @@
-//! Device memory: allocations far apart, made of pages that come into being when they are touched. Each byte
-//! knows whether it was written, and by whom.
+//! Device memory: allocations at distant addresses, whose pages are allocated on first access. Each byte
+//! records whether it was written, and by which access.
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,

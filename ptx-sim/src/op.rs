@@ -1,4 +1,4 @@
-//! Decoded instructions: every operand is a register row, so that nothing is looked up at run time.
+//! Decoded instructions. Every operand is a register row, so execution looks nothing up.
 
 mod atomic;
 mod hopper;

@@ -59,7 +59,7 @@ impl Profile {
     /// `rtx5090`, `l40s`, `a10`, `orin`.
     ///
     /// # Errors
-    /// [`LaunchError::UnknownProfile`] lists the names there are.
+    /// [`LaunchError::UnknownProfile`] lists all names.
     pub fn by_name(name: &str) -> Result<Profile, LaunchError> {
         let found = PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name));
         found.cloned().ok_or_else(|| LaunchError::UnknownProfile {
@@ -73,7 +73,8 @@ impl Profile {
         &PROFILES
     }
 
-    /// Blocks of `threads` threads and `shared` bytes that one multiprocessor holds, registers aside.
+    /// The number of blocks with `threads` threads and `shared` bytes of shared memory that one
+    /// multiprocessor holds. Registers are ignored.
     pub fn blocks_per_multiprocessor(&self, threads: u32, shared: u32) -> u32 {
         // One KiB of every block's shared memory belongs to the system.
         let by_shared = self.shared_per_multiprocessor / (shared + KIB);

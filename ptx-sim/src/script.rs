@@ -80,7 +80,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Reads the statements in `text`, which is PTX or holds nothing else.
+    /// Reads the statements in `text`: a PTX file with statements in comments, or a script file.
     ///
     /// # Errors
     /// [`ScriptError::Syntax`] names the line.
@@ -97,7 +97,7 @@ impl Script {
         match script.runs.iter().find(|run| !(run.expects.is_empty() || run.reports.is_empty())) {
             Some(Run { line, .. }) => {
                 let message =
-                    "what a run with a `report` leaves behind says nothing: `expect` nothing of it".into();
+                    "buffers have no defined value after a run with a `report`: remove its `expect`".into();
                 Err(ScriptError::Syntax { line: *line, message })
             }
             None => Ok(script),

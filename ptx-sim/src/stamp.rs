@@ -1,5 +1,5 @@
-//! One access of one warp: agent, clock, strength and lanes; and the rule for which two accesses must be
-//! ordered.
+//! One access of one warp: agent, clock, strength and lanes. Also the rule that says which pairs of accesses
+//! must be ordered.
 
 use crate::op::{Order, Scope};
 

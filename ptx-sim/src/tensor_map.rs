@@ -1,4 +1,4 @@
-//! Tensor maps: the copy engine's description of a tensor in device memory.
+//! Tensor maps: TMA's description of a tensor in device memory.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ const WORDS: usize = 16;
 /// Marks the first word of a map, so that other bytes are not taken for one.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
-/// Type of a tensor's elements, in the order of the driver's numbers.
+/// Type of a tensor's elements. The variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ElementType {
@@ -48,8 +48,8 @@ impl ElementType {
     }
 }
 
-/// How 16-byte chunks of a box are permuted in shared memory: each by the address bits above its row. In the
-/// order of the driver's numbers.
+/// The permutation of a box's 16-byte chunks in shared memory, by address bits above the chunk's row. The
+/// variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
     /// Not at all.
@@ -78,13 +78,13 @@ impl Swizzle {
     }
 }
 
-/// Why a tensor map cannot be encoded: what the driver refuses, too, unless it says otherwise.
+/// A tensor map cannot be encoded. The driver refuses it, too, unless the message says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
 pub struct TensorMapError(String);
 
 /// A tensor in device memory and the box that one copy moves: the arguments of `cuTensorMapEncodeTiled`,
-/// dimension 0 innermost. Not interleaved; what the L2 cache is promised does not matter here.
+/// dimension 0 innermost. The simulator supports no interleaving and ignores L2 promotion.
 ///
 /// ```
 /// use ptx_sim::{ElementType, Swizzle, TensorMap};
@@ -107,29 +107,29 @@ pub struct TensorMapError(String);
 pub struct TensorMap<'t> {
     /// Type of the elements.
     pub element: ElementType,
-    /// The first element's.
+    /// Address of the first element.
     pub address: u64,
     /// Elements in each dimension.
     pub dims: &'t [u64],
-    /// Bytes from one index to the next, of all dimensions but the innermost.
+    /// Strides in bytes of all dimensions except the innermost.
     pub strides: &'t [u64],
     /// Elements of the box in each dimension.
     pub box_dims: &'t [u32],
-    /// Every how many-th element is taken, in each dimension; the simulator executes 1.
+    /// Element strides of each dimension. The simulator executes only 1.
     pub element_strides: &'t [u32],
-    /// Order of the box in shared memory.
+    /// Swizzle of the box in shared memory.
     pub swizzle: Swizzle,
     /// Elements outside of the tensor are NaN, not zero.
     pub fill_nan: bool,
 }
 
 impl TensorMap<'_> {
-    /// The map as kernels take it: 128 bytes, to be aligned to 64, that mean something only to this
-    /// simulator.
+    /// Encodes the map for a kernel's parameter: 128 bytes, which the caller must align to 64 bytes. Only
+    /// this simulator can decode them.
     ///
     /// # Errors
-    /// A map that `cuTensorMapEncodeTiled` refuses; and element strides other than 1, which the simulator
-    /// does not support.
+    /// If `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1, which the
+    /// simulator does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];
@@ -156,7 +156,7 @@ impl TensorMap<'_> {
         let lengths = [self.strides.len() + 1, self.box_dims.len(), self.element_strides.len()];
         if !(1..=MAX_RANK).contains(&rank) || lengths != [rank; 3] {
             return Err(format!(
-                "1 to 5 dimensions, as many in the box, one stride less; not {rank}, {} and {}",
+                "1 to 5 dimensions, a box of equal rank, and one stride less; not {rank}, {} and {}",
                 self.box_dims.len(),
                 self.strides.len()
             ));

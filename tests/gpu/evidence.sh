@@ -174,7 +174,7 @@ call() {
         growing-bf16) compare growing-bf16 --only prefill --growing --timing cold --dtypes bf16 ;;
         sustained) compare sustained --only prefill --sustained --rounds 1 ;;
         serving-decode | serving-batch)
-            suites="decode decode-fa2 decode-paged paged page1 e4m3 shapes speculative"
+            suites="decode decode-fa2 func func-cache decode-paged paged page1 e4m3 shapes speculative"
             [ "$call" = serving-decode ] || suites="ragged ragged-paged packed packed-paged packed-equal graph append merge"
             run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
             ;;

@@ -63,7 +63,7 @@ fn problems_for_a_gpu_are_valid() {
     // Of each family some.
     let others = subjects().filter(|subject| !["forward", "split"].contains(&subject.family()));
     for subject in others.step_by(31) {
-        for task in subject.grid(1).into_iter().chain(subject.astray(1)) {
+        for task in subject.grid(1).into_iter().chain(subject.corrupt(1)) {
             let (work, symbol) = (task.work(), subject.contract().symbol);
             let kernel = OnDevice::new(&attention, &*work, Some(symbol)).and_then(|device| device.kernel());
             let kernel = kernel.unwrap_or_else(|e| panic!("{symbol}: {task}: {e}"));

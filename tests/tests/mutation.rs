@@ -91,10 +91,10 @@ fn kind(symbol: &str) -> &'static str {
     let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
     match (symbol.starts_with("hopper_packed"), wide) {
         _ if symbol.ends_with("_split") => "split",
-        _ if symbol.starts_with("hopper_paged") => "paged seam",
-        (false, false) => "seam",
+        _ if symbol.starts_with("hopper_paged") => "paged",
+        (false, false) => "cross-tile overlap",
         (false, true) => "wide",
-        (true, false) => "packed seam",
+        (true, false) => "packed",
         (true, true) => "packed wide",
     }
 }

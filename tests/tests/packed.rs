@@ -53,6 +53,9 @@ impl<'a> Launch<'a> {
             MaskKind::Full => Mask::Full,
             MaskKind::Causal => Mask::Causal,
             MaskKind::Local => Mask::Window { left: Some(20), right: Some(3) },
+            MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+                unreachable!("no line of the table has this mask")
+            }
         };
         let queries = VarlenQueries::new(BATCH, starts_q, 70);
         let keys = VarlenKeys::new(starts_k, 90).seqused_k(used);

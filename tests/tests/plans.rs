@@ -3,7 +3,7 @@ use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, PageView, Scratch, State, TensorView,
+    AttentionRequest, Index, KvCache, KvPages, LseUnit, LseView, Merge, Scratch, State, TensorView,
 };
 use ferroflash::{Attention, DType, Error};
 
@@ -57,7 +57,7 @@ fn check_refused(device: &Device, outcome: Result<(), Error>, words: &[&str]) {
 fn cached(device: &mut Device, dtype: DType) -> KvCache {
     let mut pages = |name| {
         let address = device.put(name, &vec![0; KEYS * DIM * dtype.bytes()]);
-        PageView::nhd(address, (KEYS * DIM) as u64, dtype, [1, KEYS, 1, DIM])
+        TensorView::bshd(address, (KEYS * DIM) as u64, dtype, [1, KEYS, 1, DIM])
     };
     let pages = KvPages::new(pages("k_cache"), pages("v_cache"));
     let lengths = device.put("seqused_k", &(KEYS as i32).to_ne_bytes());

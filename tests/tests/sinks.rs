@@ -1,7 +1,7 @@
 //! Logits that belong to no key, as large and as small as there are.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
-use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, PageView, Sinks, TensorView};
+use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, Sinks, TensorView};
 use ferroflash::{Attention, DType};
 
 /// What a logit does to a row whose value is 1 throughout and whose scores are 0, on 16 keys: O, and its
@@ -20,7 +20,8 @@ fn row_beside(logit: f32) -> (f32, f32) {
     let (o, lse) = (put("o", &[0xff; 2 * DIM]), put("lse", &[0xff; 4]));
     let (lengths, sinks) = (put("seqused_k", &16i32.to_ne_bytes()), put("sinks", &logit.to_ne_bytes()));
     let row = |buffer| TensorView::bshd(driver.address(buffer), DIM as u64, DType::F16, [1, 1, 1, DIM]);
-    let page = |buffer| PageView::nhd(driver.address(buffer), 16 * DIM as u64, DType::F16, [1, 16, 1, DIM]);
+    let page =
+        |buffer| TensorView::bshd(driver.address(buffer), 16 * DIM as u64, DType::F16, [1, 16, 1, DIM]);
     let cache = KvCache::dense(KvPages::new(page(&k), page(&v)), Index::new(driver.address(&lengths), 1));
     let decode = AttentionRequest::cached(row(&q), cache, row(&o))
         .sinks(Sinks { address: driver.address(&sinks), elements: 1 })

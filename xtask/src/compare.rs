@@ -27,7 +27,7 @@ impl fmt::Display for Verdict<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::Equal => f.write_str("equal"),
-            Verdict::Renumbered => f.write_str("equal but for the numbers of virtual registers"),
+            Verdict::Renumbered => f.write_str("equal except for the numbers of virtual registers"),
             Verdict::New => f.write_str("new: the folder has no such module"),
             Verdict::Different(number, today, before) => {
                 write!(f, "different from line {number} of code on: `{today}`, before `{before}`")
@@ -56,7 +56,7 @@ pub fn against(folder: &Path, modules: &[Module]) -> Result {
     let different = modules.len() - equal - renumbered;
     let folder = folder.display();
     println!(
-        "{equal} entries equal, {renumbered} but for numbers of registers, {different} different; {folder}"
+        "{equal} entries equal, {renumbered} except for numbers of registers, {different} different; {folder}"
     );
     if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
 }

@@ -64,7 +64,7 @@ pub fn run(root: &Path) -> Result {
         return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
     }
     println!(
-        "{FOLDER}: {:.1} MiB; copy it to the GPU machine; `./evidence.sh list` there says what it runs",
+        "{FOLDER}: {:.1} MiB; copy it to the GPU machine; `./evidence.sh list` there lists the calls",
         bytes as f64 / 1048576.0
     );
     Ok(())

@@ -120,7 +120,8 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
         return Ok(());
     }
     Err(format!(
-        "the kernels' figures are not the golden ones; `cargo xtask bless` takes them over\n{changes}"
+        "the kernels' figures differ from the golden figures; `cargo xtask bless` stores the new figures\n\
+         {changes}"
     )
     .into())
 }
@@ -131,12 +132,12 @@ fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let versions = format!("they are for\n{old_tools}and this machine has\n{new_tools}");
     if in_ci && assembler(old_tools) != assembler(new_tools) {
-        let cure = "unset PTXAS and NVDISASM, and take those of other versions off PATH: `cargo xtask \
-                    setup` brings the right ones";
+        let cure = "unset PTXAS and NVDISASM, and remove other versions from PATH: `cargo xtask setup` \
+                    fetches the right ones";
         return Err(format!("the golden figures cannot be compared: {versions}{cure}").into());
     }
     eprintln!(
-        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of what the kernels cost does not \
+        "NOTE: THE GOLDEN FIGURES WERE NOT COMPARED: {versions}A change of the kernels' figures does not \
          show here."
     );
     Ok(())

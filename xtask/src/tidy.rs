@@ -76,7 +76,7 @@ const RULES: &[Rule] = &[
         applies: &["device", "kernels-gpu"],
         except: &[],
         words: &["PageBoxes::new"],
-        why: "who encodes maps says what their boxes are: the host",
+        why: "only the host encodes tensor maps and defines their boxes",
     },
     Rule {
         applies: &["host/src/plan.rs"],
@@ -88,7 +88,7 @@ const RULES: &[Rule] = &[
         applies: &["device", "kernels-gpu", "host", "ptx-sim", "tests", "xtask"],
         except: &[],
         words: &[concat!("#[ign", "ore]"), concat!("todo", "!("), concat!("unimplemented", "!(")],
-        why: "nothing is a stub, and a test that is ignored says which command runs it",
+        why: "no stubs, and an ignored test names the command that runs it",
     },
 ];
 
@@ -125,12 +125,12 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
         broken.push(format!("{name}: {lines} lines; split it (at most {MAX_LINES})"));
     }
     if !name.contains("/fixtures/") && !text.starts_with("//!") {
-        broken.push(format!("{name}:1: begins with no `//!` line that says what the file owns"));
+        broken.push(format!("{name}:1: the file must begin with a `//!` line that names its content"));
     }
     for (n, line) in text.lines().enumerate() {
         let reason = line.trim_start().strip_prefix(concat!("#[ign", "ore = \""));
         if reason.is_some_and(|reason| !reason.contains("cargo xtask")) {
-            broken.push(format!("{name}:{}: a test that is ignored says which command runs it", n + 1));
+            broken.push(format!("{name}:{}: an ignored test must name the command that runs it", n + 1));
         }
     }
     for rule in RULES.iter().filter(|r| below(name, r.applies) && !below(name, r.except)) {
@@ -173,7 +173,7 @@ fn machine_paths(name: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (n, line) in text.lines().enumerate() {
         if let Some(folder) = MACHINE_FOLDERS.into_iter().find(|folder| names(line, folder)) {
-            found.push(format!("{name}:{}: `{folder}`: no path of one machine", n + 1));
+            found.push(format!("{name}:{}: `{folder}`: remove the path of this machine", n + 1));
         }
     }
     found

@@ -1,4 +1,5 @@
-//! Every function against candle's plain attention in f32; then a model's logits, by the field's rule.
+//! Compares every function with candle's plain attention in f32, and a model's logits by FlashAttention's
+//! rule.
 use crate::calls::starts;
 use crate::graph;
 use crate::model::{tokens, Config, Model};
@@ -80,7 +81,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Packed sequences, and the log-sum-exp of both kinds.
+/// Varlen batches, and the LSE of dense and varlen attention.
 pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     let lengths = [5, 130, 1, 64, 0, 300];
     let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
@@ -144,7 +145,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Pages: appended in steps, prompts in chunks, decoding; e4m3; ranges.
+/// Paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
 pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     for (dtype, e4m3, page, h, hk, d) in [
         (DType::F16, false, 16, 8, 2, 64),
@@ -208,8 +209,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     ranges(device, tally)
 }
 
-/// Two sequences, the second one's rows from the middle of its keys on, with ranges in no order and one of
-/// none.
+/// Two sequences with unsorted ranges, one of which is empty. The second sequence's queries begin in the
+/// middle of its keys.
 fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
     let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);
@@ -256,7 +257,7 @@ fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// What is refused: no tensor comes of it, and the words say why.
+/// Invalid calls: each returns an error with the reason, and no tensor.
 pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     use ferroflash_candle::*;
     let q = Tensor::zeros((1, 64, 2, 64), DType::F32, device)?;
@@ -286,7 +287,7 @@ pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A small model's logits after prompts in chunks: as near to f32 as the plain path's, by a factor of 2.
+/// A small model's logits after prompts in chunks. Their error against f32 is at most twice the plain path's.
 pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     let model = Model::random(Config::SMALL, 4096, device)?;
     let exact = model.exact()?;
@@ -335,7 +336,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// All of it.
+/// Runs all checks.
 pub fn all(device: &Device) -> Result<bool> {
     let mut tally = Tally::default();
     for part in [dense, packed, pages, graph::graph, refusals, logits] {

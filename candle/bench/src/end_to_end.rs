@@ -7,10 +7,10 @@ use ferroflash_candle::{KvCache, PagePool, Sequence, Step};
 use serde_json::{json, Value};
 use std::time::Instant;
 
-/// Keys of a page: what candle-flash-attn's paged kernel wants multiples of.
+/// Keys per page. candle-flash-attn's paged kernel requires a multiple of it.
 const PAGE: usize = 32;
 
-/// Prompts of one sequence, from nothing to its logits.
+/// Prefill of one sequence, from the prompt to the logits.
 pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for length in [512usize, 2048, 4096, 8192] {
@@ -33,7 +33,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
     Ok(rows)
 }
 
-/// Steps of one token each of so many sequences of so many keys.
+/// Decode steps: one token per sequence, for several numbers of sequences and keys.
 pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for batch in [1, 8, 32] {
@@ -71,15 +71,15 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
     Ok(rows)
 }
 
-/// A request: tokens of its prompt that are done and all, and tokens that it still gets.
+/// A request: processed tokens of its prompt, all tokens of its prompt, and remaining new tokens.
 struct Request {
     sequence: Sequence,
     prompt: usize,
     left: usize,
 }
 
-/// 32 requests with prompts of 100 to 2000 tokens get 64 tokens each: every step takes a token of each
-/// request that is decoding, and as much of prompts as makes 1024 rows.
+/// 32 requests with prompts of 100 to 2000 tokens get 64 new tokens each. Every step takes one token of each
+/// decoding request, and fills up with prompt tokens to 1024 rows.
 pub fn batch(model: &Model, device: &Device, rounds: usize) -> Result<Vec<Value>> {
     const ROWS: usize = 1024;
     let prompts = crate::calls::ragged(32, 2000);
@@ -153,7 +153,7 @@ fn serve(
     Ok(())
 }
 
-/// The model that all of it runs.
+/// The model of all measurements.
 pub fn model(device: &Device) -> Result<Model> {
     Model::random(Config::LARGE, 1 << 15, device)
 }

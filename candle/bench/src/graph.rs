@@ -1,9 +1,10 @@
-//! A captured step, replayed behind others.
+//! A captured step that is replayed after other steps.
 use crate::tally::{furthest, Tally};
 use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 
-/// A step's append and attention as a graph, which is replayed behind another step of as many sequences.
+/// Captures a step's append and attention as a graph, and replays the graph for other steps with equal
+/// numbers of sequences.
 pub fn graph(device: &Device, tally: &mut Tally) -> Result<()> {
     use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
     let (page, sequences, [h, hk, d]) = (16, 3, [8, 2, 64]);

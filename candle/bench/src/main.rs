@@ -1,6 +1,6 @@
-//! FerroFlash beside candle-flash-attn's own kernels and candle's plain attention: one process, in turns,
-//! on the same tensors. `candle-bench [check | calls | model | all] [--quick] [--out FILE]`; results are
-//! lines of JSON as they come, and one file of all.
+//! Compares FerroFlash with candle-flash-attn's own kernels and with candle's plain attention: in one
+//! process, in turns, on the same tensors. Usage: `candle-bench [check | calls | model | all] [--quick]
+//! [--out FILE]`. Prints each result as a line of JSON, and writes all results to FILE.
 mod calls;
 mod check;
 mod clock;

@@ -26,10 +26,10 @@ impl Default for CacheScales {
 }
 
 /// Writes `k` and `v`, `(tokens, heads, head_dim)`, into KV caches `(pages, page, heads, head_dim)` by slot
-/// mapping `slots`, i64 or i32 `(tokens)`. Token `t` goes to row `slots[t] % page` of page `slots[t] / page`;
-/// the kernel skips a slot that the KV cache lacks. KV caches of u8 are e4m3 and store `x / scale`. The
-/// function changes the KV caches in place. Each needs its own storage: not the other KV cache's, and not
-/// that of `k`, `v` or `slots`.
+/// mapping `slots`, i64 or i32 `(tokens)`. Token `t` goes to row `slots[t] % page` of page `slots[t] / page`.
+/// The kernel skips slots outside of the KV cache. KV caches of u8 are e4m3 and store `x / scale`. The
+/// function changes the KV caches in place. The two KV caches must not share storage with each other or with
+/// `k`, `v` or `slots`.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

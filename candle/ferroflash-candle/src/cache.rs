@@ -8,7 +8,7 @@ use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 
 /// The paged KV cache of one layer, for any sequences. Each layer of a model holds one. The layers share one
-/// [`Step`], which tells each sequence's pages.
+/// [`Step`], which holds each sequence's pages.
 ///
 /// ```no_run
 /// # fn main() -> candle::Result<()> {
@@ -49,7 +49,7 @@ impl KvCache {
     /// A KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
     ///
     /// # Errors
-    /// If the dtype is another one, or the driver fails.
+    /// If the dtype is not f16 or bf16, or the driver fails.
     pub fn new(shape: (usize, usize, usize, usize), dtype: DType, device: &Device) -> Result<Self> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a cache", dtype));
@@ -92,7 +92,7 @@ impl KvCache {
         Ok(self.parts(q, step, attend, false)?.0)
     }
 
-    /// As [`KvCache::attend`], and returns the LSE of each row, f32 `(heads, tokens)`.
+    /// Returns the result of [`KvCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
     ///
     /// # Errors
     /// The errors of [`KvCache::attend`].
@@ -127,7 +127,9 @@ impl KvCache {
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
-            let (o, lse) = kv.run(&q, queries, attend, lse)?;
+            // All sequences before a part have one row each.
+            let attend = attend.sequences(part.first_row, part.sequences)?;
+            let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);
             // The LSE of a launch without varlen is `[sequences, heads, queries]`.
             let flat = |lse: Tensor| lse.transpose(0, 1)?.reshape((heads, part.rows));

@@ -8,12 +8,13 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
-/// range's later keys: all keys before the range's end.
+/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
+/// keys of this range.
 ///
-/// The ranges cut each sequence into parts. Rows between ranges are causal, with the keys before their part's
-/// end. Rows of a range see all keys before its end. This takes two launches, in each of which the other
-/// launch's parts have no keys, and a merge. The result is exact, and everything stays on the device.
+/// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
+/// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
+/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
+/// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,
@@ -27,6 +28,10 @@ pub(crate) fn with_ranges(
     if (of, two) != (sequences, 2) {
         let expected = format_args!("it must be [{sequences}, ranges, 2]");
         return Err(invalid("mm_prefix_ranges", format_args!("{:?}", ranges.dims()), expected));
+    }
+    if let Some(extra) = attend.counts() {
+        let reason = "the ranges cut sequences into parts, in which it would count other queries and keys";
+        return Err(unsupported(format_args!("mm_prefix_ranges beside {extra}"), reason));
     }
     match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
         Mask::Causal if count > 0 => {}

@@ -36,7 +36,7 @@ impl DType {
         }
     }
 
-    /// Bits of a mantissa as it is stored.
+    /// Stored bits of the mantissa.
     pub const fn mantissa_bits(self) -> i32 {
         match self {
             DType::F16 => 10,
@@ -67,7 +67,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// Its name in tables.
+    /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Path::TensorCores => "tensor cores",
@@ -76,7 +76,7 @@ impl Path {
     }
 }
 
-/// An element type by type.
+/// An element type, as a type.
 pub trait Element: Copy {
     /// The dtype as a value.
     const DTYPE: DType;
@@ -84,7 +84,7 @@ pub trait Element: Copy {
     const PATH: Path = Path::TensorCores;
     /// Size of one element.
     const BYTES: usize = Self::DTYPE.bytes();
-    /// GPUs that convert it.
+    /// GPUs that can convert the element type.
     const TARGET: Target = Target::From(80);
 }
 

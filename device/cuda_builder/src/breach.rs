@@ -16,18 +16,18 @@ pub struct Breach {
 /// The broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// Its disassembly was not understood, so nothing is known of its loops.
+    /// The disassembly could not be parsed, so the rules for loops were not checked.
     Unread {
-        /// Instructions that were found, none of them `EXIT`.
+        /// Number of instructions found. None of them is `EXIT`.
         instructions: u32,
     },
-    /// An array that should be registers lies in local memory.
+    /// An array that should be in registers is in local memory.
     LocalDepot,
-    /// ptxas ran `wgmma` one after the other; its message.
+    /// ptxas serialised `wgmma`; the string is its message.
     Serialised(String),
-    /// ptxas has lost parts of descriptors: the kernel multiplies something else.
+    /// ptxas has lost parts of `wgmma` descriptors, so the kernel multiplies the wrong operands.
     LostDescriptors {
-        /// Uniform registers that nothing writes.
+        /// Number of uniform registers that nothing writes.
         registers: u32,
     },
     /// Registers are spilled inside a loop.

@@ -1,4 +1,4 @@
-//! Runs cargo with the device compiler: the one place that knows its flags.
+//! Runs cargo with the device compiler. Only this file knows the compiler's flags.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,13 +12,13 @@ use crate::{Arch, Error};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// How much of the source's lines goes into the PTX.
+/// Source lines in the PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DebugInfo {
-    /// Nothing.
+    /// No source lines.
     None,
-    /// `.file` and `.loc` lines, followed by the inlined calls as comments. The instructions are the same as
-    /// without.
+    /// `.file` and `.loc` lines, followed by the inlined calls as comments. They do not change the
+    /// instructions.
     #[default]
     Lines,
 }

@@ -1,19 +1,19 @@
-//! Descriptors of `wgmma` of which the assembler has lost a part.
+//! Finds `wgmma` descriptors that ptxas has partly lost.
 
 use std::collections::HashMap;
 
 /// Uniform registers, a bit for each.
 type Set = u64;
 
-/// An instruction, as far as it matters here.
+/// An instruction, reduced to what this check needs.
 #[derive(Default)]
 struct Step {
     writes: Set,
-    /// As parts of descriptors.
+    /// Uniform registers that it reads as parts of descriptors.
     reads: Set,
-    /// Where it may go beside the next one.
+    /// Target of its branch.
     to: Option<usize>,
-    /// It never goes to the next one.
+    /// Whether control never reaches the next instruction.
     leaves: bool,
 }
 

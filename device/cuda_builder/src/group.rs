@@ -12,11 +12,11 @@ use crate::module::Ptx;
 use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
-/// Number of entries that take as long as `core`, which every compiler compiles for itself.
+/// Number of entries that take as long to compile as `core`. Every compiler compiles `core` for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// The most entries of one run of a compiler. Its modules are kept when it ends: a build that is stopped
-/// loses little, and progress has steps.
+/// Maximum entries per run of a compiler. The cache receives the modules when a run ends, so an interrupted
+/// build loses little, and progress has steps.
 const BATCH: usize = 24;
 
 /// One target's share of a build.

@@ -1,11 +1,11 @@
 //! Splits the PTX of a whole crate into one self-contained module per entry.
 //!
-//! The text of an entry's module depends on that entry alone: labels and source files are numbered anew, so
-//! that a new kernel beside it changes neither its golden figures nor the key of a cached report.
+//! The text of an entry's module depends on this entry alone, because the splitter renumbers labels and
+//! source files. A new kernel in the crate therefore changes neither the entry's golden figures nor the key
+//! of its cached report.
 //!
-//! Of LLVM's comments, which take more room than the code, one kind stays, shortened: behind a `.loc` stand
-//! the calls that inlining has dissolved into its place, innermost first, as `//
-//! @file:line:column@file:line:column`, with the numbers of `.file`.
+//! LLVM's comments take more room than the code. Only the inlined calls of a `.loc` stay, in a short form:
+//! `// @file:line:column@file:line:column`, innermost call first, with the numbers of `.file`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -27,8 +27,8 @@ impl<'a> Ptx<'a> {
     /// Reads the top level of a PTX text.
     ///
     /// # Errors
-    /// - [`Error::Ptx`] where the text is not what rustc writes;
-    /// - [`Error::Unguarded`] where assembly of a whole warp stands in a plain `asm!`.
+    /// - [`Error::Ptx`] if the text is not rustc's output;
+    /// - [`Error::Unguarded`] if a convergent instruction stands in a plain `asm!`.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
         let mut ptx =
             Self { header: Vec::new(), files: HashMap::new(), relative: HashMap::new(), items: Vec::new() };
@@ -72,14 +72,14 @@ impl<'a> Ptx<'a> {
         Ok(ptx)
     }
 
-    /// The symbols of its entries, in the order of the text.
+    /// The symbols of the entries, in the order of the text.
     pub fn entries(&self) -> impl Iterator<Item = &'a str> {
         self.items.iter().filter(|i| i.kind == Kind::Entry).map(|i| i.name)
     }
 
-    /// The module of one entry: header, the entry's references (direct ones and through functions), the
-    /// entry, its source files. `directives` go between its parameters and its body. `None` if there is no
-    /// such entry.
+    /// The module of one entry: header, everything that the entry refers to directly or through functions,
+    /// the entry, its source files. `directives` go between the entry's parameters and its body. `None` if
+    /// the text has no such entry.
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);

@@ -10,9 +10,9 @@ pub struct Multiprocessor {
     pub warps: u32,
     /// Resident blocks.
     pub blocks: u32,
-    /// Shared memory in bytes, for all of its blocks.
+    /// Shared memory in bytes.
     pub smem: u32,
-    /// Shared memory in bytes that one block may have.
+    /// Maximum shared memory per block, in bytes.
     pub smem_per_block: u32,
 }
 
@@ -39,7 +39,7 @@ const SMEM_RESERVED: u32 = 1 << 10;
 /// A multiprocessor has four schedulers, each with its quarter of the registers.
 const SCHEDULERS: u32 = 4;
 
-/// How much of a multiprocessor a kernel can keep busy.
+/// Resident blocks and warps of a kernel on a multiprocessor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupancy {
     /// Resident blocks; 0 if not even one fits.
@@ -51,8 +51,8 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Computes it for blocks of `threads` threads with `registers` each and `smem` bytes of shared memory,
-    /// static and dynamic.
+    /// Computes the occupancy of blocks with `threads` threads, `registers` registers per thread, and `smem`
+    /// bytes of static plus dynamic shared memory.
     pub fn new(on: &Multiprocessor, threads: u32, registers: u32, smem: u32) -> Self {
         let warps = threads.div_ceil(32).max(1);
         let per_warp = (registers * 32).next_multiple_of(REGISTER_PORTION).max(REGISTER_PORTION);

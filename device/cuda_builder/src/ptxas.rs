@@ -1,4 +1,4 @@
-//! NVIDIA's assembler: runs it on one module and reads what it says.
+//! Runs ptxas on one module and parses its output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::toolchain::CudaTool;
 use crate::{Arch, Error};
 
-/// ptxas and nvdisasm, and their versions.
+/// The tools ptxas and nvdisasm, with their versions.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     ptxas: PathBuf,
@@ -17,7 +17,7 @@ pub struct Assembler {
 /// ptxas' report about one entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
     /// Stack frame in bytes.
     pub stack: u32,
@@ -79,7 +79,7 @@ impl Assembler {
 }
 
 impl Resources {
-    /// Reads what `ptxas -v` says of `entry`. `None` if it says nothing of its registers.
+    /// Parses the lines of `ptxas -v` about `entry`. `None` if they do not give its registers.
     pub fn parse(entry: &str, said: &str) -> Option<Self> {
         let mut found = Self::default();
         let mut registers = None;

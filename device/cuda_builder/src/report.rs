@@ -1,4 +1,5 @@
-//! Assembles modules for a target and reports what each entry costs there. Reports are kept by content.
+//! Assembles modules for a target and reports each entry's registers, spills and instructions. Reports are
+//! cached by content.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,7 +23,7 @@ pub struct EntryReport {
     pub entry: String,
     /// The target that ptxas assembled for.
     pub target: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
     /// Stack frame in bytes.
     pub stack: u32,
@@ -36,15 +37,15 @@ pub struct EntryReport {
     pub local_depot: bool,
     /// ptxas's messages that `wgmma` is serialised.
     pub serialised: Vec<String>,
-    /// Its instructions.
+    /// Instruction counts.
     pub sass: Sass,
 }
 
-/// Assembles, disassembles, and keeps the reports in a folder.
+/// Assembles and disassembles modules, and caches the reports in a folder.
 ///
-/// The cache key of a report is the hash of the PTX without source lines, of the target, and of the versions
-/// of the tools and of the code that reads them. The file is written under another name and then moved, so an
-/// interrupted run leaves no partial file.
+/// The cache key of a report is a hash of four things: the PTX without source lines, the target, the versions
+/// of the tools, and the code that parses their output. The file is written under another name and then
+/// moved, so an interrupted run leaves no partial file.
 #[derive(Debug)]
 pub struct Reporter {
     assembler: Assembler,
@@ -62,13 +63,13 @@ impl Reporter {
         Ok(Self { assembler: Assembler::locate(workspace)?, cache })
     }
 
-    /// The tools that make the reports.
+    /// The tools of this reporter.
     pub fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 
-    /// Reports every module on every target that it assembles for, on all cores; `done` is called after each.
-    /// The order is targets within modules.
+    /// Reports every module on every target that can run it, on all cores. Calls `done` after each report.
+    /// The result is ordered by module, then by target.
     ///
     /// # Errors
     /// The first [`Error`] of a tool.

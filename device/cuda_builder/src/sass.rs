@@ -1,4 +1,4 @@
-//! Reads a disassembly: which instructions a kernel has, and which of them stand in its loops.
+//! Parses a disassembly, and counts the instructions of a kernel and of its loops.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,17 +15,17 @@ pub struct Sass {
     /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
     /// if no loop has any.
     pub main_loop: BTreeMap<String, u32>,
-    /// `LDL` inside any loop.
+    /// Number of `LDL` inside loops.
     pub local_loads_in_loops: u32,
-    /// `STL` inside any loop.
+    /// Number of `STL` inside loops.
     pub local_stores_in_loops: u32,
-    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing has written on some way
-    /// there: ptxas 13.0 has lost halves of 64-bit sums, without a word.
+    /// Number of uniform registers that `wgmma` reads as parts of descriptors although nothing on some path
+    /// has written them. ptxas 13.0 has lost halves of 64-bit sums without a message.
     pub lost_descriptors: u32,
 }
 
 impl Sass {
-    /// Reads what `nvdisasm -c` prints for a cubin with one entry.
+    /// Parses the output of `nvdisasm -c` for a cubin with one entry.
     pub fn parse(text: &str) -> Self {
         let code = Code::parse(text);
         let loops = code.loops();
@@ -48,22 +48,22 @@ impl Sass {
         }
     }
 
-    /// How often the kernel has an opcode.
+    /// Number of instructions of the kernel with an opcode.
     pub fn kernel_count(&self, opcode: &str) -> u32 {
         self.kernel.get(opcode).copied().unwrap_or(0)
     }
 
-    /// How often the main loop has an opcode.
+    /// Number of instructions of the main loop with an opcode.
     pub fn loop_count(&self, opcode: &str) -> u32 {
         self.main_loop.get(opcode).copied().unwrap_or(0)
     }
 
-    /// Instructions of the kernel.
+    /// Number of instructions of the kernel.
     pub fn kernel_length(&self) -> u32 {
         self.kernel.values().sum()
     }
 
-    /// Instructions of the main loop.
+    /// Number of instructions of the main loop.
     pub fn loop_length(&self) -> u32 {
         self.main_loop.values().sum()
     }

@@ -1,5 +1,5 @@
-//! Cuts a PTX text into its top-level items. Knows PTX's brackets, strings and comments, and nothing of its
-//! instructions.
+//! Cuts a PTX text into its top-level items. The scanner knows PTX's brackets, strings and comments, but no
+//! instruction.
 
 use crate::Error;
 

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// Where setup unpacks what it fetched, relative to the workspace root.
+/// Folder into which setup unpacks its downloads, relative to the workspace root.
 pub const FOLDER: &str = "target/ferroflash-toolchain";
 
 /// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
@@ -27,9 +27,10 @@ pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
 pub struct DeviceCompiler {
     /// The compiler.
     pub rustc: PathBuf,
-    /// Folders with its shared libraries, where the loader does not find them by itself. Empty for rustup's.
+    /// Folders with the compiler's shared libraries, if the loader does not find them by itself. Empty for a
+    /// rustup toolchain.
     pub library_path: Vec<PathBuf>,
-    /// Its sources of the standard library.
+    /// The compiler's sources of the standard library.
     pub library_source: PathBuf,
     /// `rustc -V`, in one line.
     pub version: String,
@@ -61,7 +62,7 @@ impl DeviceCompiler {
         Err(Error::NoDeviceCompiler { looked: looked.join("; ") })
     }
 
-    /// Checks that `rustc` runs and has its sources beside it; says what is missing otherwise.
+    /// Checks that `rustc` runs and has its sources beside it. The error names the missing part.
     pub fn inspect(rustc: &Path) -> Result<Self, String> {
         let mut found = Self {
             rustc: rustc.to_owned(),
@@ -182,10 +183,10 @@ impl CudaTool {
         }
     }
 
-    /// Searches the environment override, then PATH, then what setup unpacked below `workspace`.
+    /// Searches the environment override, then PATH, then setup's folder below `workspace`.
     ///
     /// # Errors
-    /// [`Error::NoTool`] with the cure.
+    /// [`Error::NoTool`] with the remedy.
     pub fn locate(self, workspace: &Path) -> Result<PathBuf, Error> {
         if let Some(path) = env::var_os(self.variable()) {
             return Ok(PathBuf::from(path));

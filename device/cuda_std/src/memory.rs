@@ -1,4 +1,4 @@
-//! Loads and stores of the shared and the global window, and where dynamic shared memory begins.
+//! Loads and stores of shared and global memory, and the address of dynamic shared memory.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::{asm, global_asm};
@@ -17,7 +17,7 @@ pub fn dynamic_smem() -> u32 {
     address
 }
 
-/// `cvta.shared.u64`: an address of the shared window as one like any other.
+/// `cvta.shared.u64`: converts an address of the shared window to a generic address.
 #[inline(always)]
 #[gpu_only]
 pub fn generic(shared: u32) -> u64 {
@@ -101,11 +101,11 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
-/// `ld.shared.v4.b32`, where `condition`, else zeros. Predicated, not branched around: the lanes of a warp
+/// `ld.shared.v4.b32` if `condition`, otherwise zeros. It is predicated, not a branch: the lanes of a warp
 /// stay together.
 ///
 /// # Safety
-/// - As [`ld_shared_v4_b32`], where `condition`.
+/// - As [`ld_shared_v4_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
@@ -181,11 +181,11 @@ pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     r
 }
 
-/// `ld.global.nc.b32` where `present`, else 0 and nothing is read. Without a branch, and where it is written:
-/// such loads are all under way at once, and ahead of the copies behind them.
+/// `ld.global.nc.b32` if `present`; otherwise 0, without a load. The load has no branch and stays in program
+/// order. Several such loads therefore overlap, and start before the copies that follow them.
 ///
 /// # Safety
-/// As [`ld_global_nc_b32`], where `present`.
+/// As [`ld_global_nc_b32`], if `present` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
@@ -257,10 +257,10 @@ pub unsafe fn st_global_b32(address: u64, x: u32) {
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
-/// `st.global.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_b32`], where `condition`.
+/// - As [`st_global_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
@@ -286,10 +286,10 @@ pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
     }
 }
 
-/// `st.global.v2.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.v2.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_v2_b32`], where `condition`.
+/// - As [`st_global_v2_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
@@ -316,17 +316,17 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     }
 }
 
-/// The host's version of a parameter's address.
+/// The host's version of [`parameter_address!`](crate::parameter_address): panics.
 #[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn no_parameter() -> u64 {
     panic!("parameters of an entry exist on the GPU only")
 }
 
-/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through it. Any
-/// other use loads from memory what would be a constant.
+/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through this
+/// address. Other code should not use it: it would load from memory a value that is otherwise a constant.
 ///
-/// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
+/// On the GPU, the calling crate needs `#![feature(asm_experimental_arch)]`, which `CudaBuilder` sets.
 #[macro_export]
 macro_rules! parameter_address {
     ($entry:ident) => {{

@@ -1,14 +1,14 @@
-//! `setmaxnreg`: warpgroups of a block hand registers to each other (sm_90a).
+//! `setmaxnreg`: moves registers from one warpgroup of a block to another (sm_90a).
 //!
-//! Heeded only where the entry bounds the block's threads and the blocks of an SM, so that the assembler
-//! knows how many registers a thread starts with.
+//! ptxas ignores the instruction unless the entry bounds the threads per block and the blocks per SM, because
+//! it must know a thread's initial registers.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
 
-/// How many registers a thread asks for.
+/// A number of registers per thread.
 pub trait Registers {
-    /// A multiple of 8, 24 to 256.
+    /// The number: a multiple of 8, from 24 to 256.
     const COUNT: u32;
 }
 

@@ -1,7 +1,7 @@
 //! TMA, `cp.async.bulk.tensor`: copies of boxes of a tensor that a tensor map describes (sm_90).
 //!
 //! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two things order this
-//! proxy's accesses to shared memory with those of threads: [`fence_proxy_async`], and a wait for the
+//! proxy's accesses to shared memory with the accesses of threads: [`fence_proxy_async`], and a wait for the
 //! mbarrier that the copy completes.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
@@ -16,7 +16,7 @@ use core::arch::asm;
 ///   encoded; the tensor may be read.
 /// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
 ///   thread accesses it before the phase of `barrier` has ended.
-/// - `barrier` is one that was initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
+/// - `barrier` is initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
@@ -29,10 +29,10 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// As the function above, with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`load_4d`], of a tensor map of five dimensions.
+/// - As [`load_4d`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
@@ -66,10 +66,10 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// As the function above, with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`store_4d_if`], of a tensor map of five dimensions.
+/// - As [`store_4d_if`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
@@ -84,7 +84,7 @@ pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
     }
 }
 
-/// `cp.async.bulk.commit_group`: makes a group of this thread's stores since the last one.
+/// `cp.async.bulk.commit_group`: closes a group of this thread's stores since its previous group.
 #[inline(always)]
 #[gpu_only]
 pub fn commit_group() {

@@ -12,7 +12,7 @@ pub(crate) mod sealed {
     /// Closes the crate's traits.
     pub trait Sealed {}
 
-    /// A group with a barrier of its own.
+    /// A group that has a barrier.
     pub trait Synchronize {
         /// A barrier: after it, every member sees all copies and writes that members made before it.
         fn sync_group(&mut self);
@@ -25,7 +25,7 @@ pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
     const THREADS: u32;
     /// This thread's index in the group.
     fn member(&self) -> u32;
-    /// This thread's warp, all of which is in the group.
+    /// This thread's warp. All of its lanes are in the group.
     fn warp(&self) -> Warp;
 }
 
@@ -110,7 +110,7 @@ pub struct SplitGroup<const OF: usize> {
 }
 
 impl SplitGroup<1> {
-    /// The one group of a block that is not split.
+    /// The only group of a block that is not split.
     pub const ONLY: SplitGroup<1> = SplitGroup { index: 0 };
 }
 

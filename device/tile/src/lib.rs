@@ -1,5 +1,5 @@
-//! Typed tiles for GPU kernels. A type says which threads may access which memory, and when; nothing in this
-//! crate depends on what a kernel computes.
+//! Typed tiles for GPU kernels. A type says which threads may access which memory, and when. The crate does
+//! not depend on a kernel's computation.
 //!
 //! A kernel reads from top to bottom of this table:
 //!

@@ -1,8 +1,8 @@
 //! Asynchronous products of a warpgroup.
 //!
-//! A product borrows its accumulator and operands, and takes the next stage of its pipeline: nothing in
-//! flight has a name that other code could use, and no guard can be forgotten. Running a product waits for
-//! the stage, issues the product, waits for it, and releases the stage.
+//! A product borrows its accumulator and operands, and takes the next stage of its pipeline. Other code can
+//! therefore not name a value in flight, and no guard can be forgotten. Running a product waits for the
+//! stage, issues the product, waits for it, and releases the stage.
 use crate::group::Warpgroup;
 use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Consumer, StageGuard};
@@ -27,10 +27,10 @@ pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
     pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
 );
 
-/// K-steps of `a` whose descriptors may stay in uniform registers from product to product, beside those of
-/// the stages. There are 63 uniform registers. The descriptors of other k-steps are computed anew. Above 8
-/// k-steps no register is left; with twelve, ptxas 13.0 kept some descriptors and lost the upper half of
-/// one.
+/// Number of k-steps of `a` whose descriptors may stay in uniform registers from product to product.
+/// Descriptors of other k-steps are computed for each product. A GPU has 63 uniform registers, and the
+/// stages' descriptors use some of them. With more than 8 k-steps no register is left: with twelve, ptxas
+/// 13.0 lost the upper half of one descriptor.
 const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
@@ -44,12 +44,12 @@ impl<const W: usize, P: Issue<W>> Product<W> for P {}
 
 /// Traits that only this crate implements or calls.
 pub(crate) mod sealed {
-    /// The steps of a product, in order. Those with preconditions are `unsafe`: a bound on
-    /// [`super::Product`] makes these methods callable elsewhere.
+    /// The steps of a product, in order. Steps with preconditions are `unsafe`, because a bound on
+    /// [`super::Product`] makes them callable elsewhere.
     ///
     /// # Safety
-    /// - `issue` starts exactly one group, which accesses nothing but what the product borrows and the
-    ///   pipeline's next stage.
+    /// - `issue` starts exactly one group. The group accesses only the values that the product borrows and
+    ///   the pipeline's next stage.
     pub unsafe trait Issue<const W: usize> {
         /// The accumulator's type.
         type Acc;
@@ -204,10 +204,10 @@ impl<const W: usize> Warpgroup<W> {
     /// makes the result. Both closures share `state`.
     ///
     /// The first value that `meanwhile` returns must be equal in all lanes of a warp and rarely true; `then`
-    /// gets it as its last argument. A branch on it keeps the wait for the second product behind
-    /// `meanwhile`: ptxas moves a wait up over anything that does not depend on it, but not over the edge of
-    /// a basic block. The wait itself stands behind the branch: warps of a warpgroup may take different
-    /// arms, and all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires it).
+    /// gets it as its last argument. A branch on this value keeps the wait for the second product behind
+    /// `meanwhile`: ptxas hoists a wait over independent instructions, but not over the edge of a basic
+    /// block. The wait stands behind the branch, because warps of a warpgroup may take different arms, and
+    /// all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires this).
     #[inline(always)]
     pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
         &mut self,

@@ -2,14 +2,13 @@
  *
  *   ferroflash_context_t *context;
  *   if (ferroflash_context_create(&context)) { puts(ferroflash_last_error()); ... }
- *   ferroflash_forward_t f = FERROFLASH_FORWARD_INIT;
- *   f.q = q; ...                                     // device pointers, sizes, strides
- *   ferroflash_forward(context, &f, stream);         // enqueues the kernel and returns
+ *   ferroflash_attention_t a = FERROFLASH_ATTENTION_INIT;
+ *   a.q = q; ...                                     // device pointers, sizes, strides
+ *   ferroflash_attention(context, &a, stream);       // enqueues the kernel and returns
  *
  * | to compute | function | struct |
  * |---|---|---|
- * | attention on tensors, varlen batches too | ferroflash_forward | ferroflash_forward_t |
- * | attention on a KV cache: decode and prefill | ferroflash_decode | ferroflash_decode_t |
+ * | attention: on tensors, on varlen batches, on a KV cache | ferroflash_attention | ferroflash_attention_t |
  * | an append of new keys and values to a KV cache | ferroflash_append | ferroflash_append_t |
  * | a merge of partial states | ferroflash_merge | ferroflash_merge_t |
  *
@@ -64,44 +63,69 @@ enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 enum {
     FERROFLASH_MASK_FULL = 0,
     FERROFLASH_MASK_CAUSAL = 1, /* a query sees the keys up to its own position */
-    FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right after it */
+    FERROFLASH_MASK_WINDOW = 3, /* window_left keys before the query's position to window_right after it */
+    FERROFLASH_MASK_PREFIX = 4, /* causal, and every query sees the sequence's first keys (prefix-LM) */
+    FERROFLASH_MASK_CHUNKED = 5, /* causal, within chunks of mask_length positions (Llama 4) */
+    FERROFLASH_MASK_BITS = 6    /* keys by a bit each: trees of drafts, or any mask */
 };
 
-/* Values of ferroflash_forward_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */
+/* Values of ferroflash_attention_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */
 enum {
     FERROFLASH_BOTTOM_RIGHT = 0, /* the last query is at the last key (FlashAttention) */
     FERROFLASH_TOP_LEFT = 1      /* the first query is at the first key (PyTorch's is_causal) */
 };
 
-/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi)) v.
+/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. Fields that are set select the
+ * layout:
  *
- * | tensor | equal lengths: cu_seqlens_q and cu_seqlens_k are NULL | varlen: both are set |
+ * | | tensors | varlen | KV cache |
+ * |---|---|---|---|
+ * | selected by | neither | cu_seqlens_k | seqused_k without cu_seqlens_k |
+ * | k, v: [.., heads_k, head_dim] | [batch, seqlen_k, ..] | [total_k, ..] | [pages, page, ..] |
+ * | seqlen_k | keys of each sequence | of the longest one | of the longest one; 0: all of its pages |
+ * | total_k | | rows of k and v | upper bound of all keys together; 0: unknown |
+ * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, with those of this step |
+ * | cu_seqlens_k | NULL | [batch + 1] | NULL |
+ * | cu_seqlens_q | NULL | [batch + 1] | [batch + 1], or NULL: equal numbers of queries |
+ *
+ * | | cu_seqlens_q is NULL | cu_seqlens_q is set |
  * |---|---|---|
  * | q, o | [batch, seqlen_q, heads_q, head_dim] | [total_q, heads_q, head_dim] |
- * | k, v | [batch, seqlen_k, heads_k, head_dim] | [total_k, heads_k, head_dim] |
  * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
- * | cu_seqlens_q, cu_seqlens_k | | [batch + 1]: the first row of each sequence, and the end of the last |
- * | seqused_k | | [batch]: the valid keys of each sequence; NULL: all its rows |
- * | batch | number of sequences | number of sequences |
- * | seqlen_q, seqlen_k | rows of each sequence | rows of the longest sequence |
- * | batch strides | used | ignored |
+ * | seqlen_q | queries of each sequence | queries of the longest one |
  *
- * The kernel reads cu_seqlens_q, cu_seqlens_k and seqused_k when it runs: a captured CUDA graph stays valid
- * if they change. A varlen launch leaves padding rows of o and lse as they are. */
-typedef struct ferroflash_forward {
-    uint64_t size; /* sizeof(ferroflash_forward_t); FERROFLASH_FORWARD_INIT sets it */
+ * cu_seqlens_q and cu_seqlens_k hold the first row of each sequence, and the end of the last one. Tensors
+ * without a batch ignore the batch stride. A launch leaves rows of o and lse that belong to no sequence as
+ * they are. The kernel reads offsets, lengths and page indices when it runs: a captured CUDA graph stays
+ * valid if they change.
+ *
+ * | on a KV cache | decode kernels | prefill kernels |
+ * |---|---|---|
+ * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
+ * | splits, chunk | yes | no |
+ * | FERROFLASH_E4M3 | yes | no |
+ * | ALiBi slopes | no | yes, up to head_dim 256 |
+ *
+ * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace, and
+ * so do sinks at head dims without a kernel for them:
+ *
+ *   ferroflash_scratch_size(context, &a, &a.workspace_bytes, &a.counters_bytes);
+ *   a.workspace = ...; a.counters = ...;                                   // of these sizes; NULL for 0
+ *   cuMemsetD8Async((CUdeviceptr)a.counters, 0, a.counters_bytes, stream); // once */
+typedef struct ferroflash_attention {
+    uint64_t size; /* sizeof(ferroflash_attention_t); FERROFLASH_ATTENTION_INIT sets it */
     /* Device addresses, multiples of 16. */
     const void *q;
     const void *k;
     const void *v;
     void *o;
     float *lse; /* natural log-sum-exp of each row; the rows of a head are contiguous; NULL: not written */
-    int64_t batch;
+    int64_t batch; /* number of sequences */
     int64_t seqlen_q;
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, at most 512 */
+    int64_t head_dim; /* a multiple of 8, at most 512; of 16 if the KV cache is e4m3 */
     /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q is
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
@@ -110,33 +134,74 @@ typedef struct ferroflash_forward {
      * | [batch, seqlen, heads, head_dim] | {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} |
      * | [batch, heads, seqlen, head_dim] | {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} |
      *
-     * The last stride is 1, the others are multiples of 8. A stride of an extent of 1 is ignored. An input
-     * may have a stride of 0; the rows of an output must not overlap. */
+     * In a KV cache pages are batches, and keys are rows; k and v have equal strides. The last stride is 1,
+     * the others are multiples of 16 bytes. A stride of an extent of 1 is ignored. An input may have a stride
+     * of 0; the rows of an output must not overlap. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
     int64_t o_strides[4];
     int64_t lse_strides[2]; /* elements from one batch and from one head to the next */
-    int32_t dtype;
+    int32_t dtype;          /* of q and o; of k and v, unless they are a KV cache */
     int32_t mask;
     int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
     int32_t window_right; /* the same */
+    int32_t alignment;    /* on a KV cache: FERROFLASH_BOTTOM_RIGHT */
+    int32_t cache_dtype;  /* of a KV cache: dtype, or FERROFLASH_E4M3; otherwise ignored */
     float scale;          /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
     float softcap;        /* a score becomes softcap * tanh(score / softcap); 0: off */
     const char *config;   /* name of the kernel to run; NULL: the planner chooses */
     void *workspace;      /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
-    uint64_t workspace_bytes; /* its size; ferroflash_workspace_size returns the size to allocate */
-    int32_t alignment;
+    uint64_t workspace_bytes;
+    /* Device memory, a multiple of 4, that is zero before each launch. A launch leaves it zero. Zero it
+     * before the first launch and after a launch that failed. Use it from one stream at a time. NULL: a
+     * second kernel combines the splits. */
+    void *counters;
+    uint64_t counters_bytes;
+    /* A struct may end here. All fields from here on are optional: 0 or NULL turns them off. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_k;
     const int32_t *seqused_k;
-    int64_t total_q;
+    int64_t total_q; /* rows of q and o, if cu_seqlens_q is set */
     int64_t total_k;
+    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
+    const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
+    int64_t pages; /* of the KV cache; a dense one has one page per sequence */
+    int64_t page;  /* keys per page */
+    int64_t columns;
+    int64_t table_stride; /* integers from one row of block_table to the next */
+    int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
+    /* Keys per KV split, a multiple of 128, instead of `splits`: the result of a sequence then does not
+     * depend on the batch. Needs a workspace. 0: off. */
+    int32_t chunk;
+    float k_scale;         /* of an e4m3 cache: the factor of its keys; 0: 1 */
+    float v_scale;         /* of an e4m3 cache: the factor of its values; 0: 1 */
+    const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
+    const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
+    int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
+    const float *sinks; /* [heads_q]: one natural logit per query head that belongs to no key; or NULL */
     /* ALiBi slopes of the query heads, in device memory. A score becomes less by slope * |i + seqlen_k -
      * seqlen_q - j|, or with FERROFLASH_TOP_LEFT by slope * |i - j|, before the mask. NULL: off. */
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-} ferroflash_forward_t;
+    /* A bias in device memory, a multiple of 4: element [b, h, i, j] is added to the scaled and capped score
+     * of query i and key j of sequence b, both counted from the sequence's first. A row has seqlen_k
+     * elements, or on a KV cache the maximum of keys per sequence. Behind an odd number of 16-bit elements, a
+     * row has one more in memory. NULL: off. */
+    const void *bias;
+    /* Elements from one sequence, head and query to the next, multiples of 4 bytes; 0: shared. */
+    int64_t bias_strides[3];
+    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch] numbers of keys. NULL: mask_length keys. */
+    const int32_t *prefix_lengths;
+    /* For FERROFLASH_MASK_BITS, in device memory: bit j of row [b, h, i], the least significant first, is 1
+     * if query i of sequence b sees the j-th of the sequence's last mask_bits_keys keys. The query sees all
+     * keys before these. */
+    const uint8_t *mask_bits;
+    int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
+    int64_t mask_bits_keys;       /* 0: seqlen_k */
+    int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
+    int32_t mask_length; /* FERROFLASH_MASK_PREFIX: keys of every prefix; _CHUNKED: positions per chunk */
+} ferroflash_attention_t;
 
 /* What a plan launches. */
 typedef struct ferroflash_plan_info {
@@ -151,19 +216,16 @@ typedef struct ferroflash_plan_info {
 } ferroflash_plan_info_t;
 
 /* These macros name every field: no C or C++ compiler warns of a missing one. */
-#define FERROFLASH_FORWARD_INIT { \
-    sizeof(ferroflash_forward_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
-    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, \
-    NULL, NULL, NULL, 0, 0, NULL, {0, 0} }
+#define FERROFLASH_ATTENTION_INIT { \
+    sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
+    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
+    NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, \
+    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
     {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
-#define FERROFLASH_DECODE_INIT { \
-    sizeof(ferroflash_decode_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0}, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, 0, 0, 0, NULL, NULL, {0, 0}, NULL, {0, 0}, 0 }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
@@ -227,101 +289,17 @@ typedef struct ferroflash_merge {
     uint64_t state_size; /* bytes from one state to the next; FERROFLASH_MERGE_INIT sets it */
 } ferroflash_merge_t;
 
-/* Attention on a KV cache. The last query of a sequence is at the position of its last key. The kernel reads
- * lengths and page indices when it runs: a captured CUDA graph stays valid if they change.
- *
- *   ferroflash_decode_t d = FERROFLASH_DECODE_INIT;
- *   d.q = q; ...                                                          // device pointers, sizes, strides
- *   ferroflash_decode_scratch_size(context, &d, &d.workspace_bytes, &d.counters_bytes);
- *   d.workspace = ...; d.counters = ...;                                  // allocate these sizes; NULL for 0
- *   cuMemsetD8Async((CUdeviceptr)d.counters, 0, d.counters_bytes, stream); // once
- *   ferroflash_decode(context, &d, stream);                               // each step
- *
- * | | decode kernels | prefill kernels |
- * |---|---|---|
- * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
- * | sinks | yes | no |
- * | splits, chunk | yes | no |
- * | FERROFLASH_E4M3 cache | yes | no |
- * | ALiBi slopes | no | yes, up to head_dim 256 |
- *
- * | tensor | equal numbers of queries: cu_seqlens_q is NULL | varlen queries |
- * |---|---|---|
- * | q, o | [batch, seqlen_q, heads_q, head_dim] | [total_q, heads_q, head_dim] |
- * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
- * | seqlen_q | queries of each sequence | queries of the longest sequence |
- *
- * Equal numbers of queries are faster without cu_seqlens_q: then the decode kernels run. */
-typedef struct ferroflash_decode {
-    uint64_t size; /* sizeof(ferroflash_decode_t); FERROFLASH_DECODE_INIT sets it */
-    /* Device addresses, multiples of 16. */
-    const void *q;
-    const void *k_cache; /* [pages, page, heads_k, head_dim]; a dense cache has one page per sequence */
-    const void *v_cache; /* the same */
-    void *o;
-    float *lse;         /* natural log-sum-exp of each row; NULL: not written */
-    const float *sinks; /* [heads_q]: one natural logit per query head that belongs to no key; or NULL */
-    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense cache */
-    const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
-    const int32_t *seqused_k;       /* [batch]: keys of each sequence, with those of this step */
-    int64_t batch;
-    int64_t seqlen_q;
-    int64_t heads_q;
-    int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, at most 512; of 16 if the cache is e4m3 */
-    int64_t pages;
-    int64_t page; /* keys per page, 1 or more */
-    int64_t columns;
-    int64_t table_stride; /* integers from one row of block_table to the next */
-    int64_t max_k;        /* keys of the longest sequence; 0: the capacity of its pages */
-    int64_t q_strides[4];
-    int64_t o_strides[4];
-    int64_t cache_strides[3]; /* elements from one page, key and head to the next, in both caches */
-    int64_t lse_strides[2];   /* elements from one batch and from one head to the next */
-    int32_t dtype;
-    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3 */
-    int32_t mask;
-    int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
-    int32_t window_right; /* the same */
-    int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
-    /* Keys per KV split, a multiple of 128, instead of `splits`: the result of a sequence then does not
-     * depend on the batch. Needs a workspace. 0: off. */
-    int32_t chunk;
-    float scale;    /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
-    float softcap;  /* a score becomes softcap * tanh(score / softcap); 0: off */
-    const char *config; /* name of the kernel to run; NULL: the planner chooses */
-    void *workspace;    /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
-    uint64_t workspace_bytes;
-    /* Device memory, a multiple of 4, that is zero before each launch. A launch leaves it zero. Zero it
-     * before the first launch and after a launch that failed. Use it from one stream at a time. NULL: a
-     * second kernel combines the splits. */
-    void *counters;
-    uint64_t counters_bytes;
-    const int32_t *cu_seqlens_q; /* [batch + 1]: the first row of each sequence, and the end of the last */
-    int64_t total_q;
-    float k_scale;         /* of an e4m3 cache: the factor of its keys; 0: 1 */
-    float v_scale;         /* of an e4m3 cache: the factor of its values; 0: 1 */
-    const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
-    const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
-    int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-    const float *alibi_slopes; /* as in ferroflash_forward_t */
-    int64_t alibi_strides[2];
-    int64_t total_k; /* upper bound of the keys of all sequences together; 0: unknown */
-} ferroflash_decode_t;
-
 /* A GPU with its loaded kernels. Threads may share a context. */
 typedef struct ferroflash_context ferroflash_context_t;
 /* A validated request and its launch. Threads may share a plan. */
 typedef struct ferroflash_plan ferroflash_plan_t;
-typedef struct ferroflash_decode_plan ferroflash_decode_plan_t;
 
 /* FERROFLASH_ABI_VERSION of the library, its version as text, and the sizes of its structs. */
 uint32_t ferroflash_abi_version(void);
 const char *ferroflash_version(void);
-size_t ferroflash_forward_size(void);
+size_t ferroflash_attention_size(void);
 size_t ferroflash_plan_info_size(void);
 size_t ferroflash_append_size(void);
-size_t ferroflash_decode_size(void);
 size_t ferroflash_merge_size(void);
 
 /* The error of this thread's last failed call; "" if no call failed. The text is valid until the thread's
@@ -348,28 +326,30 @@ void ferroflash_context_destroy(ferroflash_context_t *context);
 
 /* Validates a request and chooses its kernel. Does not call the driver. */
 ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,
-                                           const ferroflash_forward_t *forward, ferroflash_plan_t **plan);
+                                           const ferroflash_attention_t *attention,
+                                           ferroflash_plan_t **plan);
 void ferroflash_plan_destroy(ferroflash_plan_t *plan);
 ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
-/* Writes the workspace size of the fastest kernel for a request, in bytes; 0: that kernel needs no workspace.
- * The contents of a workspace have no meaning before and after a launch. The launches of one stream may share
- * one. */
-ferroflash_status_t ferroflash_workspace_size(const ferroflash_context_t *context,
-                                              const ferroflash_forward_t *forward, uint64_t *bytes);
+/* Writes the sizes of the workspace and of the counters of the fastest kernel for a request, in bytes; 0:
+ * that kernel needs none. The contents of a workspace have no meaning before and after a launch. The launches
+ * of one stream may share one. */
+ferroflash_status_t ferroflash_scratch_size(const ferroflash_context_t *context,
+                                            const ferroflash_attention_t *attention,
+                                            uint64_t *workspace_bytes, uint64_t *counters_bytes);
 
 /* Loads the kernels of a plan. Without this call the first launch loads them. Call it before you capture a
  * graph. */
 ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
 
 /* Enqueues a plan on a CUstream of the context (NULL: the legacy default stream). Allocates nothing and does
- * not synchronise. `forward` is the request of the plan; its tensors and its workspace may differ. They must
- * live until the launch has run. */
+ * not synchronise. `attention` is the request of the plan; its tensors, workspace and counters may differ.
+ * One plan serves every layer and every step. The memory must live until the launch has run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
-                                      const ferroflash_forward_t *forward, void *stream);
+                                      const ferroflash_attention_t *attention, void *stream);
 
-/* Plans and launches. */
-ferroflash_status_t ferroflash_forward(const ferroflash_context_t *context,
-                                       const ferroflash_forward_t *forward, void *stream);
+/* Plans and launches. Allocates nothing and does not synchronise, once the kernels are loaded. */
+ferroflash_status_t ferroflash_attention(const ferroflash_context_t *context,
+                                         const ferroflash_attention_t *attention, void *stream);
 
 /* Plan and launch an append, and a merge. The first call of each loads a kernel: call each once before you
  * capture a graph. */
@@ -377,29 +357,6 @@ ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const
                                       void *stream);
 ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,
                                      void *stream);
-
-/* Writes the sizes of the workspace and of the counters of the fastest kernel for a request, in bytes; 0:
- * that kernel needs none. */
-ferroflash_status_t ferroflash_decode_scratch_size(const ferroflash_context_t *context,
-                                           const ferroflash_decode_t *decode, uint64_t *workspace_bytes,
-                                           uint64_t *counters_bytes);
-/* Plans and launches. Allocates nothing and does not synchronise, once the kernels are loaded. */
-ferroflash_status_t ferroflash_decode(const ferroflash_context_t *context, const ferroflash_decode_t *decode,
-                                      void *stream);
-
-/* The same in two steps. One plan serves every layer and every step: `decode` is the request of the plan; its
- * tensors, workspace and counters may differ. Load the plan before you capture a graph. */
-ferroflash_status_t ferroflash_decode_plan_create(const ferroflash_context_t *context,
-                                                  const ferroflash_decode_t *decode,
-                                                  ferroflash_decode_plan_t **plan);
-void ferroflash_decode_plan_destroy(ferroflash_decode_plan_t *plan);
-ferroflash_status_t ferroflash_decode_plan_describe(const ferroflash_decode_plan_t *plan,
-                                                    ferroflash_plan_info_t *info);
-ferroflash_status_t ferroflash_decode_load(const ferroflash_context_t *context,
-                                           const ferroflash_decode_plan_t *plan);
-ferroflash_status_t ferroflash_decode_launch(const ferroflash_context_t *context,
-                                             const ferroflash_decode_plan_t *plan,
-                                             const ferroflash_decode_t *decode, void *stream);
 
 #ifdef __cplusplus
 }

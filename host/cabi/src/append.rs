@@ -1,66 +1,28 @@
 //! `ferroflash_append`: new keys and values on their way into a cache.
-use crate::args::{Args, dtype, extent, reach, read};
+use crate::args::{args, dtype, extent, reach, read, scale};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
+use crate::layout::c_struct;
 use ferroflash::Error;
-use ferroflash::request::{Append, KvPages, KvScale, PageView, Slots, TensorView};
+use ferroflash::request::{Append, KvPages, Slots, TensorView};
 use std::ffi::c_void;
 
-/// `ferroflash_append_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct AppendArgs {
-    /// Bytes of this struct that the caller knows.
-    pub size: u64,
-    /// Keys of the tokens.
-    pub k: *const c_void,
-    /// Their values.
-    pub v: *const c_void,
-    /// Keys of the cache.
-    pub k_cache: *mut c_void,
-    /// Its values.
-    pub v_cache: *mut c_void,
-    /// A place for each token.
-    pub slots: *const c_void,
-    /// Tokens.
-    pub tokens: i64,
-    /// Heads of a token.
-    pub heads: i64,
-    /// Columns of a head.
-    pub head_dim: i64,
-    /// Pages of the cache.
-    pub pages: i64,
-    /// Keys of a page.
-    pub page: i64,
-    /// Elements from one token and head to the next.
-    pub k_strides: [i64; 2],
-    /// The same.
-    pub v_strides: [i64; 2],
-    /// Elements from one page, key and head to the next, of keys and of values.
-    pub cache_strides: [i64; 3],
-    /// Type of the tokens.
-    pub dtype: i32,
-    /// Type of the cache.
-    pub cache_dtype: i32,
-    /// 0: slots are i32; 1: i64.
-    pub wide_slots: i32,
-    /// 0 is 1.
-    pub k_scale: f32,
-    /// 0 is 1.
-    pub v_scale: f32,
-    /// One scale a head in device memory, instead of `k_scale`, or null.
-    pub k_scales: *const f32,
-    /// The same for values.
-    pub v_scales: *const f32,
+c_struct! {
+    /// `ferroflash_append_t`.
+    AppendArgs {
+        size: u64;
+        k, v: *const c_void;
+        k_cache, v_cache: *mut c_void;
+        slots: *const c_void;
+        tokens, heads, head_dim, pages, page: i64;
+        k_strides, v_strides: [i64; 2];
+        cache_strides: [i64; 3];
+        dtype, cache_dtype, wide_slots: i32;
+        k_scale, v_scale: f32;
+        k_scales, v_scales: *const f32;
+    }
 }
-
-// SAFETY: all fields are plain, the first is the size.
-unsafe impl Args for AppendArgs {
-    const NAME: &str = "append";
-    const SIZE: &str = "append.size";
-    const INIT: &str = "FERROFLASH_APPEND_INIT";
-    const LEAST: usize = std::mem::offset_of!(AppendArgs, v_scales) + size_of::<*const f32>();
-}
+args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
 
 impl AppendArgs {
     /// The same as a request of the Rust library, unchecked but for what its types cannot say.
@@ -77,17 +39,11 @@ impl AppendArgs {
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
             let strides = [page, key, head, 1];
-            PageView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
+            TensorView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
         };
-        let scale = |value: f32, of_heads: *const f32| match (of_heads.is_null(), value) {
-            (false, _) => {
-                KvScale::Device { address: of_heads as u64, elements: heads as u64, strides: [0, 1] }
-            }
-            (true, 0.0) => KvScale::One,
-            (true, value) => KvScale::Value(value),
-        };
+        let per_head = |value, scales| scale(value, scales, [0, 1], [1, heads]);
         let cache = KvPages::new(pages(self.k_cache), pages(self.v_cache))
-            .scales(scale(self.k_scale, self.k_scales), scale(self.v_scale, self.v_scales));
+            .scales(per_head(self.k_scale, self.k_scales), per_head(self.v_scale, self.v_scales));
         let slots = match self.wide_slots {
             0 => Slots::i32,
             1 => Slots::i64,
@@ -123,6 +79,7 @@ pub unsafe extern "C" fn ferroflash_append(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroflash::request::KvScale;
     use ferroflash::{Capabilities, DType, plan};
 
     fn args() -> AppendArgs {

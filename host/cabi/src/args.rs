@@ -1,11 +1,11 @@
 //! Structs that callers of any version fill, and what stands in them.
 use crate::call::invalid;
-use ferroflash::request::{AlibiSlopes, Mask};
+use ferroflash::request::{KvScale, Mask, Splits};
 use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-/// A struct of `ferroflash.h`: it only ever grows at its end.
+/// A struct of `ferroflash.h` that describes a request. It only ever grows at its end.
 ///
 /// # Safety
 /// - It is `repr(C)`, begins with its size as a u64, and zeros are a value of every field.
@@ -16,9 +16,28 @@ pub(crate) unsafe trait Args: Copy {
     const SIZE: &str;
     /// The macro that sets the size.
     const INIT: &str;
-    /// Bytes that it had in version 1 of the interface: less is no such struct.
+    /// The smallest size. Fields behind it are optional.
     const LEAST: usize;
 }
+
+/// Names of an [`Args`], and its smallest size.
+macro_rules! args {
+    ($type:ty, $name:literal, $init:literal, $least:literal) => {
+        impl $type {
+            /// The smallest size. Fields behind it are optional.
+            pub const LEAST: usize = $least;
+        }
+
+        // SAFETY: `c_struct` declares it, all fields are numbers and pointers, and the first is the size.
+        unsafe impl $crate::args::Args for $type {
+            const NAME: &str = $name;
+            const SIZE: &str = concat!($name, ".size");
+            const INIT: &str = $init;
+            const LEAST: usize = <$type>::LEAST;
+        }
+    };
+}
+pub(crate) use args;
 
 /// Copies as much of a struct as the caller knows; what it does not know is 0.
 ///
@@ -109,10 +128,29 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// ALiBi slopes of so many sequences and query heads; none where there is no address.
-pub(crate) fn slopes(address: *const f32, strides: [i64; 2], extents: [usize; 2]) -> Option<AlibiSlopes> {
-    let elements = reach(&extents, &strides);
-    (!address.is_null()).then(|| AlibiSlopes::new(address as u64, elements).strides(strides))
+/// The address of memory; none where it is null.
+pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
+    (!pointer.is_null()).then_some(pointer as u64)
+}
+
+/// A scale of an e4m3 cache: in device memory where that is given, otherwise a value, where 0 is 1.
+pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: [usize; 2]) -> KvScale {
+    match (present(scales), value) {
+        (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
+        (None, 0.0) => KvScale::One,
+        (None, value) => KvScale::Value(value),
+    }
+}
+
+/// Splits of a sequence: by keys per split, or by number; 0 and 0 leave it to the library.
+pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
+    match (u32::try_from(splits), u32::try_from(chunk)) {
+        (Ok(0), Ok(0)) => Ok(Splits::Auto),
+        (Ok(count), Ok(0)) => Ok(Splits::Exactly(count)),
+        (Ok(0), Ok(keys)) => Ok(Splits::Chunk(keys)),
+        (Err(_), _) => Err(invalid("splits", splits, "it must be 0 or more")),
+        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is not")),
+    }
 }
 
 /// A size of a tensor.

@@ -78,8 +78,20 @@ pub(crate) unsafe fn store<T>(what: &'static str, pointer: *mut *mut T, value: T
     if pointer.is_null() {
         return Err(invalid(what, "NULL", "it must not be null"));
     }
+    // SAFETY: the caller's promise.
+    unsafe { write(what, pointer, Box::into_raw(Box::new(value))) }
+}
+
+/// Writes a value where an argument says.
+///
+/// # Safety
+/// `pointer` is null, or may be written.
+pub(crate) unsafe fn write<T>(what: &'static str, pointer: *mut T, value: T) -> Result<(), Error> {
+    if pointer.is_null() {
+        return Err(invalid(what, "NULL", "it must not be null"));
+    }
     // SAFETY: not null, and the caller's promise.
-    unsafe { pointer.write(Box::into_raw(Box::new(value))) };
+    unsafe { pointer.write(value) };
     Ok(())
 }
 

@@ -8,21 +8,22 @@
 
 mod append;
 mod args;
+mod attention;
 mod call;
 mod context;
-mod decode;
-mod decode_plan;
 mod entries;
-mod forward;
+mod extras;
+mod layout;
 mod merge;
+mod plan;
 mod version;
 
 pub use append::{AppendArgs, ferroflash_append};
+pub use attention::AttentionArgs;
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
-pub use decode::{DecodeArgs, ferroflash_decode, ferroflash_decode_scratch_size};
-pub use decode_plan::*;
 pub use entries::{ferroflash_entry_count, ferroflash_entry_name};
-pub use forward::{FORWARD_SIZE_V1, ForwardArgs, PlanInfo};
+pub use layout::Field;
 pub use merge::{MergeArgs, StateArgs, ferroflash_merge};
+pub use plan::*;
 pub use version::*;

@@ -1,78 +1,45 @@
 //! `ferroflash_merge`: attention over some keys and over others becomes attention over all.
-use crate::args::{Args, copy, dtype, extent, reach, read};
+use crate::args::{args, copy, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
+use crate::layout::c_struct;
 use ferroflash::Error;
 use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use std::ffi::c_void;
 
-/// `ferroflash_state_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct StateArgs {
-    /// Its O, normalised.
-    pub o: *const c_void,
-    /// Its log-sum-exp.
-    pub lse: *const f32,
-    /// Elements from one batch, row, head, column to the next.
-    pub o_strides: [i64; 4],
-    /// Elements from one batch, head and row to the next.
-    pub lse_strides: [i64; 3],
+c_struct! {
+    /// `ferroflash_state_t`.
+    StateArgs {
+        o: *const c_void;
+        lse: *const f32;
+        o_strides: [i64; 4];
+        lse_strides: [i64; 3];
+    }
 }
 
-/// `ferroflash_merge_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct MergeArgs {
-    /// Bytes of this struct that the caller knows.
-    pub size: u64,
-    /// The states.
-    pub states: *const StateArgs,
-    /// How many there are.
-    pub count: u64,
-    /// Output.
-    pub o: *mut c_void,
-    /// Log-sum-exp over all keys, or null.
-    pub lse: *mut f32,
-    /// A logit of each head that belongs to no key, or null.
-    pub sinks: *const f32,
-    /// Sequences.
-    pub batch: i64,
-    /// Queries of a sequence.
-    pub seqlen: i64,
-    /// Query heads.
-    pub heads: i64,
-    /// Columns of a head.
-    pub head_dim: i64,
-    /// Elements from one batch, row, head, column to the next.
-    pub o_strides: [i64; 4],
-    /// Elements from one batch, head and row to the next.
-    pub lse_strides: [i64; 3],
-    /// Type of the states.
-    pub states_dtype: i32,
-    /// Type of the output.
-    pub dtype: i32,
-    /// 0: the states' logarithms are natural; 1: base 2.
-    pub states_lse_unit: i32,
-    /// The same of the result.
-    pub lse_unit: i32,
-    /// Bytes from one state to the next; 0: as in version 1 of the interface.
-    pub state_size: u64,
+c_struct! {
+    /// `ferroflash_merge_t`.
+    MergeArgs {
+        size: u64;
+        states: *const StateArgs;
+        count: u64;
+        o: *mut c_void;
+        lse: *mut f32;
+        sinks: *const f32;
+        batch, seqlen, heads, head_dim: i64;
+        o_strides: [i64; 4];
+        lse_strides: [i64; 3];
+        states_dtype, dtype, states_lse_unit, lse_unit: i32;
+        state_size: u64;
+    }
 }
-
-// SAFETY: all fields are plain, the first is the size.
-unsafe impl Args for MergeArgs {
-    const NAME: &str = "merge";
-    const SIZE: &str = "merge.size";
-    const INIT: &str = "FERROFLASH_MERGE_INIT";
-    const LEAST: usize = std::mem::offset_of!(MergeArgs, lse_unit) + size_of::<i32>();
-}
+args!(MergeArgs, "merge", "FERROFLASH_MERGE_INIT", 152);
 
 /// Most states of one call: more are no list.
 const MOST: u64 = 1 << 16;
 
-/// Bytes of `ferroflash_state_t` in version 1 of the interface: less is no such struct.
-const STATE_SIZE_V1: usize = std::mem::offset_of!(StateArgs, lse_strides) + size_of::<[i64; 3]>();
+/// The smallest size of `ferroflash_state_t`. Fields behind it are optional.
+const STATE_LEAST: usize = 72;
 
 impl MergeArgs {
     /// The same as a request of the Rust library, unchecked but for what its types cannot say, handed to `f`.
@@ -117,8 +84,8 @@ impl MergeArgs {
     /// Bytes from one state to the next.
     fn state_size(&self) -> Result<usize, Error> {
         match usize::try_from(self.state_size) {
-            Ok(0) => Ok(STATE_SIZE_V1),
-            Ok(size @ STATE_SIZE_V1..=0x1_0000) if size.is_multiple_of(align_of::<StateArgs>()) => Ok(size),
+            Ok(0) => Ok(STATE_LEAST),
+            Ok(size @ STATE_LEAST..=0x1_0000) if size.is_multiple_of(align_of::<StateArgs>()) => Ok(size),
             _ => {
                 let expected = "FERROFLASH_MERGE_INIT sets it to sizeof(ferroflash_state_t)";
                 Err(invalid("merge.state_size", self.state_size, expected))
@@ -213,16 +180,16 @@ mod tests {
             ..args
         };
         // States of a newer header, whose fields this library does not know.
-        let mut grown = [[0u64; STATE_SIZE_V1 / 8 + 1]; 2];
+        let mut grown = [[0u64; STATE_LEAST / 8 + 1]; 2];
         for (grown, state) in grown.iter_mut().zip(&states) {
             // SAFETY: room for one.
             unsafe { grown.as_mut_ptr().cast::<StateArgs>().write(*state) };
         }
-        let newer = MergeArgs { states: grown.as_ptr().cast(), state_size: STATE_SIZE_V1 as u64 + 8, ..args };
+        let newer = MergeArgs { states: grown.as_ptr().cast(), state_size: STATE_LEAST as u64 + 8, ..args };
         let second = |merge: &Merge<'_>| assert_eq!(merge.states[1].o.address, 2 << 30);
         assert_eq!(with(newer, second), Ok("merge_f16"));
-        assert_eq!(with(MergeArgs { state_size: STATE_SIZE_V1 as u64, ..args }, second), Ok("merge_f16"));
-        grown[1][STATE_SIZE_V1 / 8] = 7;
+        assert_eq!(with(MergeArgs { state_size: STATE_LEAST as u64, ..args }, second), Ok("merge_f16"));
+        grown[1][STATE_LEAST / 8] = 7;
         let newer = MergeArgs { states: grown.as_ptr().cast(), ..newer };
         let unknown = with(newer, |_| {}).expect_err("an unknown field").to_string();
         assert!(unknown.contains("ferroflash_state_t of 80 bytes"), "{unknown}");

@@ -1,8 +1,8 @@
 //! The library's version, and the sizes of its structs.
 use crate::append::AppendArgs;
-use crate::decode::DecodeArgs;
-use crate::forward::{ForwardArgs, PlanInfo};
+use crate::attention::AttentionArgs;
 use crate::merge::MergeArgs;
+use crate::plan::PlanInfo;
 use std::ffi::c_char;
 
 /// `FERROFLASH_ABI_VERSION`.
@@ -20,10 +20,10 @@ pub extern "C" fn ferroflash_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Bytes of `ferroflash_forward_t`.
+/// Bytes of `ferroflash_attention_t`.
 #[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_forward_size() -> usize {
-    size_of::<ForwardArgs>()
+pub extern "C" fn ferroflash_attention_size() -> usize {
+    size_of::<AttentionArgs>()
 }
 
 /// Bytes of `ferroflash_plan_info_t`.
@@ -38,12 +38,6 @@ pub extern "C" fn ferroflash_append_size() -> usize {
     size_of::<AppendArgs>()
 }
 
-/// Bytes of `ferroflash_decode_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_decode_size() -> usize {
-    size_of::<DecodeArgs>()
-}
-
 /// Bytes of `ferroflash_merge_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_merge_size() -> usize {
@@ -54,29 +48,52 @@ pub extern "C" fn ferroflash_merge_size() -> usize {
 mod tests {
     use super::*;
     use crate::args::{Args, read};
+    use ferroflash::Error;
 
-    /// Structs as they are in programs that exist: their sizes never change, whatever is added behind them.
-    #[test]
-    fn older_smaller_structs_still_work() {
-        fn check<A: Args>(bytes: usize) {
-            assert_eq!(A::LEAST, bytes, "{}: the size in version 1 of the interface", A::NAME);
-            // No byte more is there than the caller knows.
-            let mut older = vec![0u64; bytes.div_ceil(8)];
-            older[0] = bytes as u64;
-            // SAFETY: as many bytes as the first field says.
-            let known = unsafe { read::<A>(older.as_ptr().cast()) };
-            // SAFETY: all fields are plain, and their values are read back as bytes.
-            let known = known.map(|args| unsafe { *(&raw const args).cast::<u64>() });
-            assert_eq!(known, Ok(bytes as u64), "{}", A::NAME);
-            older[0] = bytes as u64 - 1;
-            // SAFETY: as above.
-            let error = unsafe { read::<A>(older.as_ptr().cast()) }.map(|_| ()).expect_err(A::NAME);
-            assert!(error.to_string().contains(A::SIZE), "{error}");
+    /// Reads a struct of `size` bytes, in memory of so many 8-byte words that are `word`, but for the size.
+    fn of_size<A: Args>(size: usize, words: usize, word: u64) -> Result<A, Error> {
+        let mut memory = vec![word; words];
+        memory[0] = size as u64;
+        // SAFETY: no byte is read that is not there: `size` is at most the memory's, or no such struct.
+        unsafe { read::<A>(memory.as_ptr().cast()) }
+    }
+
+    /// Checks that structs of programs that were compiled with another header work.
+    fn check<A: Args>(fields: &[crate::Field]) {
+        let (ours, least) = (size_of::<A>(), A::LEAST);
+        let is_boundary = |(_, offset, bytes): &crate::Field| offset + bytes == least;
+        assert!(fields.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
+        // An older, smaller struct: nothing behind it is read, and unknown fields are 0.
+        let older = of_size::<A>(least, least / 8, u64::from_ne_bytes([7; 8])).expect("an older struct");
+        for (name, offset, bytes) in fields.iter().skip(1) {
+            // SAFETY: a field of numbers or pointers: all of its bytes are initialised.
+            let field: &[u8] =
+                unsafe { std::slice::from_raw_parts((&raw const older).byte_add(*offset).cast(), *bytes) };
+            let expected = if *offset < least { 7 } else { 0 };
+            assert!(field.iter().all(|byte| *byte == expected), "{}.{name}: {field:?}", A::NAME);
         }
-        check::<ForwardArgs>(272);
-        check::<AppendArgs>(184);
-        check::<DecodeArgs>(344);
-        check::<MergeArgs>(152);
-        assert_eq!(PlanInfo::SIZE_V1, 56);
+        assert!(of_size::<A>(ours, ours / 8, 7).is_ok(), "{}", A::NAME);
+        // A newer, larger one, whose new fields are unset; then set.
+        assert!(of_size::<A>(ours + 8, ours / 8 + 1, 0).is_ok(), "{}", A::NAME);
+        let error = of_size::<A>(ours + 8, ours / 8 + 1, 9).map(drop).expect_err(A::NAME);
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        for size in [0, 8, least - 1, usize::MAX] {
+            let error = of_size::<A>(size, ours / 8, 0).map(drop).expect_err(A::NAME).to_string();
+            assert!(error.contains(A::SIZE), "{error}");
+        }
+    }
+
+    #[test]
+    fn structs_of_other_headers_work() {
+        check::<AttentionArgs>(AttentionArgs::FIELDS);
+        check::<AppendArgs>(AppendArgs::FIELDS);
+        check::<MergeArgs>(MergeArgs::FIELDS);
+    }
+
+    /// Sizes that programs were compiled with stay valid, whatever is added behind them.
+    #[test]
+    fn smallest_sizes_never_grow() {
+        assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);
+        assert_eq!(PlanInfo::LEAST, 56);
     }
 }

@@ -3,9 +3,8 @@
 #[path = "../../tests/fake_cuda/library.rs"]
 mod library;
 
-use ferroflash_c::{AppendArgs, DecodeArgs, ForwardArgs, MergeArgs, PlanInfo, StateArgs};
+use ferroflash_c::{AppendArgs, AttentionArgs, Field, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
-use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -30,41 +29,7 @@ fn compile(name: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let library = library();
     let folder = library.parent().expect("it lies in a folder");
-    let numbers = [
-        ("FORWARD_SIZE", size_of::<ForwardArgs>()),
-        ("OFFSET_LSE", offset_of!(ForwardArgs, lse)),
-        ("OFFSET_Q_STRIDES", offset_of!(ForwardArgs, q_strides)),
-        ("OFFSET_LSE_STRIDES", offset_of!(ForwardArgs, lse_strides)),
-        ("OFFSET_DTYPE", offset_of!(ForwardArgs, dtype)),
-        ("OFFSET_SCALE", offset_of!(ForwardArgs, scale)),
-        ("OFFSET_CONFIG", offset_of!(ForwardArgs, config)),
-        ("OFFSET_WORKSPACE", offset_of!(ForwardArgs, workspace)),
-        ("OFFSET_CU_SEQLENS_Q", offset_of!(ForwardArgs, cu_seqlens_q)),
-        ("OFFSET_TOTAL_K", offset_of!(ForwardArgs, total_k)),
-        ("OFFSET_ALIBI_STRIDES", offset_of!(ForwardArgs, alibi_strides)),
-        ("PLAN_INFO_SIZE", size_of::<PlanInfo>()),
-        ("OFFSET_GRID", offset_of!(PlanInfo, grid)),
-        ("OFFSET_SMEM_BYTES", offset_of!(PlanInfo, smem_bytes)),
-        ("OFFSET_COUNTERS_BYTES", offset_of!(PlanInfo, counters_bytes)),
-        ("PLAN_INFO_SIZE_V1", PlanInfo::SIZE_V1),
-        ("APPEND_SIZE", size_of::<AppendArgs>()),
-        ("OFFSET_CACHE_STRIDES", offset_of!(AppendArgs, cache_strides)),
-        ("OFFSET_V_SCALES", offset_of!(AppendArgs, v_scales)),
-        ("MERGE_SIZE", size_of::<MergeArgs>()),
-        ("OFFSET_SINKS", offset_of!(MergeArgs, sinks)),
-        ("OFFSET_LSE_UNIT", offset_of!(MergeArgs, lse_unit)),
-        ("DECODE_SIZE", size_of::<DecodeArgs>()),
-        ("OFFSET_SEQUSED_K", offset_of!(DecodeArgs, seqused_k)),
-        ("OFFSET_DECODE_LSE_STRIDES", offset_of!(DecodeArgs, lse_strides)),
-        ("OFFSET_DECODE_SOFTCAP", offset_of!(DecodeArgs, softcap)),
-        ("OFFSET_COUNTERS", offset_of!(DecodeArgs, counters)),
-        ("OFFSET_DECODE_TOTAL_Q", offset_of!(DecodeArgs, total_q)),
-        ("OFFSET_SCALES_STRIDES", offset_of!(DecodeArgs, scales_strides)),
-        ("OFFSET_DECODE_ALIBI_SLOPES", offset_of!(DecodeArgs, alibi_slopes)),
-        ("OFFSET_DECODE_TOTAL_K", offset_of!(DecodeArgs, total_k)),
-        ("OFFSET_STATE_SIZE", offset_of!(MergeArgs, state_size)),
-        ("STATE_SIZE", size_of::<StateArgs>()),
-    ];
+    let numbers = [("ATTENTION_LEAST", AttentionArgs::LEAST), ("PLAN_INFO_LEAST", PlanInfo::LEAST)];
     let mut rpath = OsString::from("-Wl,-rpath,");
     rpath.push(folder);
     let mut command = Command::new("cc");
@@ -121,6 +86,36 @@ fn a_c_program_plans_on_a_device() {
     let output = run(command.env_remove("FERROFLASH_TUNING"));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.starts_with("context: 0\n"), "{text}");
+}
+
+/// The library's structs: their names in C, their fields, and their sizes.
+const STRUCTS: [(&str, &[Field], usize); 5] = [
+    ("attention", AttentionArgs::FIELDS, size_of::<AttentionArgs>()),
+    ("plan_info", PlanInfo::FIELDS, size_of::<PlanInfo>()),
+    ("append", AppendArgs::FIELDS, size_of::<AppendArgs>()),
+    ("state", StateArgs::FIELDS, size_of::<StateArgs>()),
+    ("merge", MergeArgs::FIELDS, size_of::<MergeArgs>()),
+];
+
+#[test]
+fn the_header_has_the_librarys_structs() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text =
+        "#include \"ferroflash.h\"\n_Static_assert(sizeof(ferroflash_status_t) == 4, \"\");\n".to_owned();
+    for (name, fields, size) in STRUCTS {
+        let c = format!("ferroflash_{name}_t");
+        text += &format!("_Static_assert(sizeof({c}) == {size}, \"{c}\");\n");
+        for (field, offset, bytes) in fields {
+            let is = format!("offsetof({c}, {field}) == {offset} && sizeof((({c} *)0)->{field}) == {bytes}");
+            text += &format!("_Static_assert({is}, \"{c}.{field}\");\n");
+        }
+    }
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout.c");
+    std::fs::write(&file, text).expect("written");
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-fsyntax-only", "-I"]).arg(package.join("include")).arg(&file);
+    let output = run(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

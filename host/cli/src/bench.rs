@@ -1,4 +1,4 @@
-//! `ferroflash bench`: how fast kernels are on this GPU.
+//! `ferroflash bench`: measures kernels on this GPU.
 mod against;
 mod first_call;
 mod job;

@@ -1,4 +1,4 @@
-//! `ferroflash cross-check`: the GPU against the simulator.
+//! `ferroflash cross-check`: compares the GPU with the simulator.
 use super::console::Console;
 use super::device::{self, Device};
 use super::ended;

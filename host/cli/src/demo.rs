@@ -27,7 +27,7 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     device: DeviceOptions,
-    /// Write the input (q, k, v) to this file, too.
+    /// Also write the input (q, k, v) to this file.
     #[arg(long, value_name = "FILE")]
     save_input: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Commands that take long and are ended before they are done: they report what they have.
+//! Long commands that a signal ends early. They report their results so far.
 use super::error::Error;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -40,6 +40,6 @@ pub(super) fn asked() -> bool {
 /// The error of a command that was asked to end and left some of its work: `done` of `all` are `what`.
 /// Nothing where all was done.
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
-    let why = "it was ended by a signal; the report has what was done";
+    let why = "it was ended by a signal; the report has the results so far";
     (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))
 }

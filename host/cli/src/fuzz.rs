@@ -1,4 +1,4 @@
-//! `ferroflash fuzz`: random problems for as long as you like.
+//! `ferroflash fuzz`: random problems for a given time.
 use super::console::Console;
 use super::device::Device;
 use super::ended;
@@ -41,13 +41,13 @@ Examples:
   ferroflash fuzz --seconds 60 --seed 7 --json"
 )]
 pub(super) struct Args {
-    /// How long to run.
+    /// Seconds to run.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seed of the cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run only the case of this number.
+    /// Run only the case with this number.
     #[arg(long)]
     case: Option<u64>,
     /// Draw the scale, softcap and inputs of one problem in three from 10^-N to 10^N. 0 turns this off.
@@ -150,16 +150,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         others,
         small,
         small_rule: format!(
-            "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
-             by luck, an element may also be off by two roundings of the largest value, and 1e-5"
+            "with fewer than {ENOUGH_ELEMENTS} elements of O, the largest error of a naive result may be \
+             small by luck, so an element may also be off by two roundings of the largest value plus 1e-5"
         ),
         wide,
         wide_rows,
         rows_not_judged,
         wide_rule: format!(
-            "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
-             from 2^{} on in f16, from 2^{} on in bf16 (scaled, capped, times log2 e), or whose sums \
-             overflow f32, are not judged",
+            "an element may be off by the error of f32 sums plus roundings to the type; a row is not judged \
+             if a score (scaled, capped, times log2 e) reaches 2^{} in f16 or 2^{} in bf16, or if sums \
+             overflow f32",
             score_limit(DType::F16).log2(),
             score_limit(DType::Bf16).log2()
         ),

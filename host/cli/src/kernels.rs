@@ -28,14 +28,14 @@ pub(super) struct Args {
     /// for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
-    /// Only kernels of this element type of queries: f16 or bf16.
+    /// Only kernels whose queries have this element type: f16 or bf16.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
     /// Only kernels that support this head dim.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
     /// Only kernels of this mask: full, causal, or local (windows, softcap). Causal decode and paged kernels
-    /// compute the full mask, too.
+    /// also compute the full mask.
     #[arg(long, value_parser = ["full", "causal", "local"])]
     mask: Option<String>,
     /// Only the kernel of this name, or the kernels of this lineage configuration.
@@ -156,7 +156,7 @@ impl From<&AppendInfo> for Row {
     fn from(e: &AppendInfo) -> Self {
         let what = match e.rounds {
             Some([from, to]) => format!("new keys and values, from {} to {}", from.name(), to.name()),
-            None => "new keys and values of 16 bits, as they are".into(),
+            None => "new keys and values of 16 bits, without conversion".into(),
         };
         let [dtype, cache] = [0, 1].map(|i| e.rounds.map(|types| types[i].name()));
         Row { dtype, cache, what: Some(what), ..Row::new(e.family(), &e.contract) }

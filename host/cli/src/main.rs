@@ -39,7 +39,7 @@ struct Cli {
     /// Print one JSON document instead of text. A failure adds the fields `error` and `exit_code`.
     #[arg(long, global = true)]
     json: bool,
-    /// For kernel development: load each kernel that has a file DIR/<kernel>.ptx from that file.
+    /// For kernel development: if a file DIR/<kernel>.ptx exists, load this kernel from the file.
     #[arg(long, global = true, value_name = "DIR")]
     ptx_dir: Option<PathBuf>,
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! Where a long command is: a bar on a terminal, and elsewhere a line now and then.
+//! Progress of a long command: a bar on a terminal; otherwise an occasional line.
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::ops::Deref;

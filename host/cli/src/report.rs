@@ -1,4 +1,4 @@
-//! `ferroflash report`: what this card does, in one page and one JSON, by the program alone.
+//! `ferroflash report`: verifies and measures this card, and writes one page and one JSON file.
 mod date;
 mod model;
 mod page;
@@ -32,10 +32,10 @@ Examples:
   ferroflash report --seconds 120                 a shorter one; what it leaves out is named
   ferroflash report --device sim                  a dry run of seconds in the simulator, without times")]
 pub(super) struct Args {
-    /// The folder for `report.html` and `report.json`, which is made.
+    /// The folder for `report.html` and `report.json`. The command creates it.
     #[arg(long, short, value_name = "FOLDER", default_value = "ferroflash-report")]
     output: PathBuf,
-    /// How long it may take, in seconds.
+    /// Time limit in seconds.
     #[arg(long, value_name = "N", default_value_t = 540,
         value_parser = clap::value_parser!(u16).range(30..=600))]
     seconds: u16,

@@ -1,4 +1,4 @@
-//! What one attention computed, and how long its steps took.
+//! The results of one attention, and the times of its steps.
 use serde::Serialize;
 use std::time::Duration;
 

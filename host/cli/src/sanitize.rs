@@ -1,4 +1,4 @@
-//! `ferroflash sanitize`: memory, races, initialisation and barriers of kernels, checked.
+//! `ferroflash sanitize`: checks memory accesses, races, initialisation and barriers of kernels.
 use super::console::{Console, skipped};
 use super::ended;
 use super::error::Error;
@@ -44,7 +44,7 @@ Examples:
   ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Only the kernel of this name. May be repeated.
+    /// Only the kernel with this name. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
     config: Vec<String>,
     /// Check this PTX file instead of FerroFlash's kernels.
@@ -53,15 +53,16 @@ pub(super) struct Args {
     /// File of buffers and launches for --ptx [default: the // comments of the PTX file].
     #[arg(long, value_name = "FILE", requires = "ptx")]
     launch: Option<PathBuf>,
-    /// Number of schedules per problem in the simulator. Each schedule shuffles the warps with another seed;
-    /// copies land late, at once or at random, in turn [default: 3].
+    /// Number of schedules per problem in the simulator. Each schedule shuffles the warps with another seed.
+    /// Asynchronous copies land late in the first schedule, at once in the second, at random in the third,
+    /// and so on [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Most warp instructions of one launch of --ptx [default: 20 billion].
+    /// Maximum of warp instructions per launch of --ptx [default: 20 billion].
     #[arg(long, value_name = "N", requires = "ptx")]
     budget: Option<u64>,
-    /// Most warp instructions of one launch of --ptx without progress: no memory write, no barrier, no warp
-    /// exit [default: 20 million].
+    /// Maximum of warp instructions without progress per launch of --ptx. Progress is a memory write, a
+    /// barrier or a warp exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
     /// Where the kernels run.
@@ -75,8 +76,7 @@ pub(super) struct Args {
 /// The checker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Checker {
-    /// The GPU if compute-sanitizer is on PATH, else the simulator; the simulator if one of its options is
-    /// given
+    /// The simulator if one of its options is given or compute-sanitizer is not on PATH, otherwise the GPU
     #[default]
     Auto,
     /// The PTX simulator

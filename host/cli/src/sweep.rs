@@ -1,4 +1,4 @@
-//! `ferroflash sweep`: the fastest kernel for each shape on this GPU, kept for the planner.
+//! `ferroflash sweep`: measures the fastest kernel for each shape on this GPU, and stores it for the planner.
 mod race;
 
 use super::bench::suite;
@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Read the shapes from this file instead of the built-in suites.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// The tuning file to write. Its measurements of other sizes and GPUs stay.
+    /// The tuning file to write. Measurements of other sizes and GPUs in the file stay.
     #[arg(long, short)]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! A command over many kernels in several processes of this program: a driver compiles one kernel at a time
-//! for a process, and most of the time goes into that.
+//! Runs a command over many kernels in several processes of this program. A driver compiles one kernel at a
+//! time per process, which takes most of the time.
 use super::console::Console;
 use super::ended;
 use super::error::Error;

@@ -1,13 +1,15 @@
-//! Opening the library and looking functions up.
-use crate::{CUresult, cuGetErrorName, cuGetErrorString};
+//! Opens the library and looks up functions.
 use libloading::Library;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What every function returns where there is no driver.
+/// A result code; 0 is success.
+pub type CUresult = c_uint;
+
+/// The result of every function without a driver.
 pub const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
-/// What a function returns that the installed driver has not.
+/// The result of a function that the installed driver lacks.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 
 #[cfg(windows)]
@@ -22,19 +24,7 @@ pub struct NoDriver {
     reason: String,
 }
 
-/// A function of the driver failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} ({code}): {text}")]
-pub struct CudaError {
-    /// The driver's code.
-    pub code: CUresult,
-    /// Its name, as in `CUDA_ERROR_INVALID_VALUE`.
-    pub name: String,
-    /// The driver's explanation.
-    pub text: String,
-}
-
-/// Opens the driver library, once; later calls return the same.
+/// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
 /// [`NoDriver`] with the loader's reason.
@@ -59,34 +49,6 @@ fn library() -> Result<&'static Library, &'static NoDriver> {
     LIBRARY.get_or_init(open).as_ref()
 }
 
-/// Turns a driver function's result into one of Rust's.
-///
-/// # Errors
-/// The code with the driver's words for it.
-pub fn check(code: CUresult) -> Result<(), CudaError> {
-    if code == 0 { Ok(()) } else { Err(error(code)) }
-}
-
-#[cold]
-fn error(code: CUresult) -> CudaError {
-    if let (CUDA_ERROR_STUB_LIBRARY, Err(missing)) = (code, open()) {
-        return CudaError { code, name: "CUDA_ERROR_STUB_LIBRARY".into(), text: missing.to_string() };
-    }
-    type Ask = unsafe extern "system" fn(CUresult, *mut *const c_char) -> CUresult;
-    let words = |ask: Ask, otherwise: &str| {
-        let mut text = std::ptr::null();
-        // SAFETY: `text` may be written; the driver's strings are static.
-        let known = unsafe { ask(code, &mut text) } == 0 && !text.is_null();
-        // SAFETY: as above.
-        if known { unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned() } else { otherwise.into() }
-    };
-    CudaError {
-        code,
-        name: words(cuGetErrorName, "unknown error"),
-        text: words(cuGetErrorString, "no explanation"),
-    }
-}
-
 /// A function of the driver, looked up at its first call.
 pub(crate) struct Symbol {
     name: &'static CStr,
@@ -98,7 +60,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address, or what to return where it has none.
+    /// The function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
         // Whoever looks it up finds the same address, and there is nothing behind it to be ordered with.
@@ -117,18 +79,18 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the
-/// feature `symbols`.
+/// Defines driver functions. Each looks up its address at its first call. With the feature `symbols`, each is
+/// a symbol for the linker.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the CUDA driver API's function of this name asks.
+        /// The preconditions of the CUDA driver API's function with this name.
         #[cfg_attr(feature = "symbols", unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the driver's name")]
         #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
-        pub unsafe extern "system" fn $name($($arg: $type),*) -> $crate::CUresult {
+        pub unsafe extern "system" fn $name($($arg: $type),*) -> $crate::library::CUresult {
             static SYMBOL: $crate::library::Symbol = $crate::library::Symbol::new(
                 match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
@@ -137,7 +99,7 @@ macro_rules! driver_functions {
             );
             match SYMBOL.address() {
                 Ok(address) => {
-                    type Function = unsafe extern "system" fn($($type),*) -> $crate::CUresult;
+                    type Function = unsafe extern "system" fn($($type),*) -> $crate::library::CUresult;
                     // SAFETY: the driver's function of this name has this signature.
                     let function = unsafe { ::std::mem::transmute::<*mut _, Function>(address) };
                     // SAFETY: the caller's promise.
@@ -149,20 +111,3 @@ macro_rules! driver_functions {
     )*};
 }
 pub(crate) use driver_functions;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_driver_it_says_so() {
-        // SAFETY: may be called at any time.
-        let result = check(unsafe { crate::cuInit(0) });
-        if open().is_ok() {
-            return assert_ne!(result.map_err(|e| e.code), Err(CUDA_ERROR_STUB_LIBRARY));
-        }
-        let error = result.expect_err("there is no driver");
-        assert_eq!(error.code, CUDA_ERROR_STUB_LIBRARY);
-        assert!(error.text.starts_with("no CUDA driver: libcuda.so.1"), "{error}");
-    }
-}

@@ -1,7 +1,8 @@
-//! Attention, once, in any arithmetic.
+//! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
-use super::packed::{self, Sequences};
+use super::extras::Extras;
+use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -9,7 +10,7 @@ use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries that are computed together, so that keys and values are read once for all of them.
+/// Queries per block: the block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
 /// Columns of a product that stay in registers and the first-level cache.
 const COLUMNS: usize = 32;
@@ -22,14 +23,16 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     sequences: Option<&'a Sequences>,
-    /// ALiBi slopes, and the first sequence that they are looked up for.
+    /// ALiBi slopes, and the sequence of the tensors' first batch.
     slopes: Option<(&'a Slopes, usize)>,
+    /// Sinks, bias and masks, and the sequence and the head of the tensors' first batch and head.
+    extras: Option<(&'a Extras, [usize; 2])>,
 }
 
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`; of packed sequences the rows that are theirs.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, only the rows that belong to a sequence.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
@@ -49,7 +52,8 @@ impl<'a> Inputs<'a> {
     /// `problem` on these tensors.
     ///
     /// # Errors
-    /// [`TensorError`] where a tensor is not the problem's, or its heads cannot be grouped.
+    /// [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of query
+    /// heads is not a multiple of the number of key heads.
     pub fn new(
         problem: Problem,
         q: HostTensor<'a>,
@@ -67,27 +71,34 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
     }
 
-    /// The same in packed sequences, if they are some.
+    /// The same inputs as a varlen problem, if `sequences` is given.
     pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
     }
 
-    /// The same with ALiBi slopes, if there are some, of sequence `first` and those behind it.
+    /// Adds ALiBi slopes, if given. The tensors' first batch is sequence `first` of the slopes.
     #[must_use]
     pub fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
-    /// One packed sequence by itself.
+    /// Adds extras. The tensors' first batch is sequence `first` of the extras, and their first head is `head`.
+    #[must_use]
+    pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
+        Inputs { extras: Some((extras, [first, head])), ..self }
+    }
+
+    /// One sequence of a varlen problem, as a problem of its own rows.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
         let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes }
+        let extras = self.extras.map(|(extras, [first, head])| (extras, [first + index, head]));
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
     /// The problem.
@@ -107,18 +118,7 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// Keys that query `row` sees. The definition, not the planner's arithmetic: that is one of the things to
-    /// be tested.
-    pub(super) fn visible(&self, row: usize) -> Range<usize> {
-        let (keys, position) = (self.problem.seqlen_k as i64, self.position(row));
-        let (left, right) = self.problem.mask.sides();
-        let first = left.map_or(0, |left| position - i64::from(left));
-        let last = right.map_or(keys - 1, |right| position + i64::from(right));
-        let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
-        first as usize..end.max(first) as usize
-    }
-
-    /// The key that query `row` stands at.
+    /// The position of query `row` among the keys.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
         match alignment {
@@ -127,18 +127,53 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The slope of a head; 0 where there are none.
+    /// The slope of a head; 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
+
+    /// The sinks, one per query head.
+    pub(super) fn sinks(&self) -> Option<&'a [f32]> {
+        self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
+    }
+
+    /// The bias of a query `[batch, head, row]` and a key; 0 without a bias.
+    pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
+        let bias = self.extras.and_then(|(extras, first)| Some((extras.bias.as_ref()?, first)));
+        bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
+    }
+
+    /// Keys of a sequence's prefix.
+    pub(super) fn prefix(&self, batch: usize) -> i32 {
+        let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
+        prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
+    }
+
+    /// The mask's bit for a query `[batch, head, row]` and a key; true without bits.
+    pub(super) fn bit(&self, at: [usize; 3], key: usize) -> bool {
+        let bits = self.extras.and_then(|(extras, first)| Some((extras.bits.as_ref()?, first)));
+        bits.is_none_or(|(bits, first)| bits.sees(behind(first, at), key, self.problem.seqlen_k))
+    }
+}
+
+/// Adds the sequence and the head of the tensors' first batch and head to `[batch, head, row]`.
+fn behind([sequence, first]: [usize; 2], [batch, head, row]: [usize; 3]) -> [usize; 3] {
+    [sequence + batch, first + head, row]
 }
 
 /// Attention in f64.
 pub fn exact(inputs: &Inputs) -> Outputs {
+    let mut outputs = without_sinks(inputs);
+    inputs.sinks().iter().for_each(|sinks| outputs.add_sinks(sinks));
+    outputs
+}
+
+/// Attention in f64, without sinks.
+pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Attention with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
+/// Attention without sinks, with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
 /// output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
@@ -150,7 +185,7 @@ pub fn naive(inputs: &Inputs) -> Outputs {
 
 fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     if let Some(sequences) = inputs.sequences {
-        return packed::each(inputs, sequences, |one| attention(one, arithmetic));
+        return each_sequence(inputs, sequences, |one| attention(one, arithmetic));
     }
     let [batches, rows, heads, head_dim] = inputs.q.shape();
     let [_, keys, kv_heads, _] = inputs.k.shape();
@@ -208,7 +243,7 @@ fn row_block<A: Arithmetic>(
     let [_, rows, _, head_dim] = inputs.q.shape();
     let keys = inputs.k.shape()[1];
     let rows = first..rows.min(first + ROWS);
-    let visible: Vec<_> = rows.clone().map(|row| inputs.visible(row)).collect();
+    let visible: Vec<_> = rows.clone().map(|row| inputs.visible([batch, row])).collect();
     let start = visible.iter().map(|r| r.start).min().unwrap_or(0);
     let count = visible.iter().map(|r| r.end).max().unwrap_or(0).saturating_sub(start);
 
@@ -221,11 +256,16 @@ fn row_block<A: Arithmetic>(
     let slope = A::Real::from_f32(inputs.slope(batch, head));
     for (i, visible) in visible.iter().enumerate() {
         let (row, position) = (&mut scores[i * count..][..count], inputs.position(first + i));
-        let fall = |j: usize| {
-            let distance = position.abs_diff((start + j) as i64);
-            slope * A::Real::from_f32(distance as f32)
+        let at = [batch, head, first + i];
+        let changed = |score: A::Real, j: usize| {
+            let key = start + j;
+            if !inputs.bit(at, key) {
+                return A::Real::LOWEST;
+            }
+            let distance = position.abs_diff(key as i64);
+            score - slope * A::Real::from_f32(distance as f32) + A::Real::from_f32(inputs.bias(at, key))
         };
-        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, fall));
+        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
     }
 
     let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
@@ -233,14 +273,15 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall`: what ALiBi takes
-/// off a score; as FlashAttention's own reference does, it is never rounded to the inputs' type.
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed` applies slopes,
+/// bias and the mask's bits to a score. It never rounds to the inputs' type, as FlashAttention's own reference
+/// does not for slopes.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
     row: &mut [A::Real],
     visible: Range<usize>,
-    fall: impl Fn(usize) -> A::Real,
+    changed: impl Fn(A::Real, usize) -> A::Real,
 ) -> f64 {
     let mut max = A::Real::LOWEST;
     for (score, j) in row[visible.clone()].iter_mut().zip(visible.clone()) {
@@ -248,24 +289,29 @@ fn softmax<A: Arithmetic>(
         if let Some(cap) = inputs.problem.softcap.map(A::Real::from_f32) {
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
-        *score = *score - fall(j);
+        *score = changed(*score, j);
         // A NaN is not lost here: it comes back in the sum.
         if *score > max {
             max = *score;
         }
     }
+    // Every key may be hidden.
+    let max = if max > A::Real::LOWEST { max } else { A::Real::ZERO };
     let mut sum = A::Real::ZERO;
     for (j, score) in row.iter_mut().enumerate() {
         *score = if visible.contains(&j) { (*score - max).exp() } else { A::Real::ZERO };
         sum += *score;
     }
-    for p in &mut row[visible.clone()] {
+    if sum == A::Real::ZERO {
+        return f64::NEG_INFINITY;
+    }
+    for p in &mut row[visible] {
         *p = arithmetic.round(*p / sum);
     }
-    if visible.is_empty() { f64::NEG_INFINITY } else { max.to_f64() + sum.to_f64().ln() }
+    max.to_f64() + sum.to_f64().ln()
 }
 
-/// [`multiply`] with the widest vectors that need no other build.
+/// [`multiply`], compiled for AVX2 if the CPU has it.
 fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -306,4 +352,26 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
             }
         }
     }
+}
+
+/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
+fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
+    let [_, _, heads, head_dim] = inputs.q().shape();
+    let rows = sequences.rows();
+    let mut all = Outputs {
+        shape: [1, rows, heads, head_dim],
+        out: vec![0.0; rows * heads * head_dim],
+        lse: vec![0.0; heads * rows],
+    };
+    for sequence in 0..sequences.count() {
+        let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
+        let one = attention(&inputs.sequence(sequence, queries.clone(), keys));
+        let row = heads * head_dim;
+        all.out[queries.start * row..queries.end * row].copy_from_slice(&one.out);
+        for head in 0..heads {
+            let own = &one.lse[head * queries.len()..][..queries.len()];
+            all.lse[head * rows..][queries.clone()].copy_from_slice(own);
+        }
+    }
+    all
 }

@@ -1,6 +1,6 @@
-//! The rule for magnitudes that naive 16-bit arithmetic cannot judge, as it overflows or vanishes: how far
-//! each element may be from exact in a kernel that sums in f32 and rounds probabilities and O to the inputs'
-//! type.
+//! Error bounds for inputs of any magnitude, where naive 16-bit arithmetic overflows or underflows. A bound
+//! is the largest error of an element in a kernel that sums in f32 and rounds probabilities and O to the
+//! inputs' type.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact};
 use super::tensor::HostTensor;
@@ -10,25 +10,27 @@ use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep maxima in
-/// f32, in powers of two: half of an ulp of such a one is more than the exponent of a probability, which has
-/// the inputs' type, holds: 16 in f16, 128 in bf16.
+/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep row maxima
+/// in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the exponent range
+/// of a probability in the inputs' type: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
     ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
-/// Relative error of an f32 operation, of tensor cores too, which truncate.
+/// Relative error of an f32 operation. Tensor cores truncate, so this is a whole ulp.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
-/// f32 operations may take smaller numbers for 0.
+/// f32 operations may flush smaller numbers to 0.
 const VANISHES: f64 = f32::MIN_POSITIVE as f64;
-/// A key whose score is this much below another's has no weight: e^-30.
+/// A key whose score is this far below another key's score has no weight: e^-30.
 const NO_WEIGHT: f64 = 30.0;
-/// Most that a lazy maximum lets a probability grow to before O is normalised.
+/// The largest probability that a lazy maximum permits before O is normalised.
 const LAZY: f64 = 256.0;
-/// Up to this softcap kernels compute tangents to f32's absolute precision, beyond it to its relative one.
+/// Up to this softcap, kernels compute tanh with f32's absolute precision; above it, with f32's relative
+/// precision.
 const MODEST_CAP: f64 = 1024.0;
 
-/// The exact result, and how far each element of O and LSE may be from it. Infinite, for nothing to be
-/// judged, is a row with scores from [`score_limit`] on, or whose products or unnormalised sums overflow f32.
+/// The exact result, and how far each element of O and LSE may be from it. The bound of a row is infinite, so
+/// the row is not judged, if one of its scores reaches [`score_limit`] or if its products or unnormalised
+/// sums overflow f32.
 pub struct Bounds {
     exact: Outputs,
     out: Vec<f64>,
@@ -38,7 +40,7 @@ pub struct Bounds {
 /// Q, K or V of a head in f64, row after row.
 struct Head(Vec<f64>);
 
-/// A key's score, how far off it may be in f32, and its values.
+/// A key's score, the score's error bound in f32, and the key's V row.
 struct Score<'a> {
     value: f64,
     error: f64,
@@ -46,9 +48,9 @@ struct Score<'a> {
 }
 
 impl Bounds {
-    /// Computes them in f64.
+    /// Computes the exact result and the bounds in f64.
     pub fn new(inputs: &Inputs) -> Self {
-        let (exact, p) = (exact(inputs), inputs.problem());
+        let (exact, p, sinks) = (exact(inputs), inputs.problem(), inputs.sinks());
         let [batches, rows, heads, head_dim] = exact.shape;
         let heads_of = |tensor: HostTensor| -> Vec<Head> {
             let [batches, _, heads, _] = tensor.shape();
@@ -56,16 +58,20 @@ impl Bounds {
         };
         let [q, k, v] = [inputs.q(), inputs.k(), inputs.v()].map(heads_of);
         let at = |index: usize| (index / heads / rows * heads + index % heads) * rows + index / heads % rows;
+        let none = vec![0.0; head_dim];
         let of_row = |index: usize| {
             let (batch, row, head) = (index / (rows * heads), index / heads % rows, index % heads);
             let kv = batch * p.heads_k + head / (p.heads_q / p.heads_k);
             let q = q[batch * heads + head].row(row, head_dim);
             let (slope, position) = (f64::from(inputs.slope(batch, head)), inputs.position(row));
+            let place = [batch, head, row];
             let score = |key: usize| {
-                let fall = slope * position.abs_diff(key as i64) as f64;
-                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), fall)
+                let more = f64::from(inputs.bias(place, key)) - slope * position.abs_diff(key as i64) as f64;
+                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), more)
             };
-            let scores: Vec<_> = inputs.visible(row).map(score).collect();
+            let seen = inputs.visible([batch, row]).filter(|key| inputs.bit(place, *key));
+            let scores = seen.map(score).filter(|score| score.value > f64::NEG_INFINITY);
+            let scores: Vec<_> = scores.chain(sinks.map(|sinks| Score::sink(sinks[head], &none))).collect();
             bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])
         };
         let all: Vec<_> = (0..batches * rows * heads).into_par_iter().map(of_row).collect();
@@ -75,19 +81,19 @@ impl Bounds {
         Bounds { exact, out, lse }
     }
 
-    /// Rows of O of all heads.
+    /// Number of rows of O, over all heads.
     pub fn rows(&self) -> usize {
         self.lse.len()
     }
 
-    /// Rows of O with an element that is not judged.
+    /// Number of rows of O with an element that is not judged.
     pub fn not_judged(&self) -> usize {
         let rows = self.out.chunks(self.exact.shape[3]);
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// The elements of O and LSE that are furthest off, in units of what they may be. `None` where a shape is
-    /// not the reference's.
+    /// The elements of O and LSE with the largest error relative to their bounds. `None` if a shape differs
+    /// from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
@@ -109,7 +115,8 @@ impl Bounds {
     }
 }
 
-/// The element that is furthest off against its own tolerance. What is not judged counts as right.
+/// The element with the largest error relative to its tolerance. An element that is not judged counts as
+/// right.
 fn furthest(
     tensor: &'static str,
     got: impl Iterator<Item = ([usize; 4], f64)>,
@@ -135,8 +142,14 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// `fall`: what ALiBi takes off the score.
-    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], fall: f64) -> Self {
+    /// The score of a sink, whose values are 0.
+    fn sink(logit: f32, values: &'a [f64]) -> Self {
+        let value = f64::from(logit);
+        Score { value, error: 4.0 * ULP * value.abs(), values }
+    }
+
+    /// Slopes and bias add `more` to the score.
+    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], more: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
@@ -148,8 +161,8 @@ impl<'a> Score<'a> {
             let absolute = if cap <= MODEST_CAP { 4.0 * ULP } else { VANISHES };
             error = error.min(2.0 * cap) + 16.0 * ULP * value.abs() + absolute * cap;
         }
-        value -= fall;
-        error += 8.0 * ULP * fall.abs();
+        value += more;
+        error += 8.0 * ULP * more.abs();
         if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= score_limit(p.dtype) {
             error = f64::INFINITY;
         }
@@ -157,7 +170,7 @@ impl<'a> Score<'a> {
     }
 }
 
-/// Bounds of a row: those of O, and that of LSE.
+/// A row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
     // What rounding the maximum to nearest may multiply all probabilities with.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;

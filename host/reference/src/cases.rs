@@ -1,93 +1,15 @@
-//! Problems that an entry must solve, as data.
-use super::alibi::Slopes;
-use super::memory::{Layout, Memory};
-use super::packed::{self, Lengths, Sequences};
-use super::told::Told;
+//! The problems that each entry must solve.
+use super::case::{Case, Values, head_dims, of, takes_slopes};
+use super::masks::{at_edges, one, several};
+use super::memory::Layout;
+use super::packed;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
 
-/// A problem, how it lies in memory, and the seed of its inputs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
-    /// The problem.
-    pub problem: Problem,
-    /// How its tensors lie in memory.
-    pub layout: Layout,
-    /// Seed of the inputs.
-    pub seed: u64,
-    /// What they are.
-    pub values: Values,
-}
-
-/// Inputs of a case.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Values {
-    /// Standard normal.
-    #[default]
-    Normal,
-    /// The same, but that some rows meet one huge key: see [`Memory::with_peaks`].
-    Peaks {
-        /// Keys of a block.
-        block: u32,
-    },
-    /// Standard normal, in packed sequences; what no sequence uses is not a number.
-    Packed {
-        /// The sequences.
-        lengths: &'static [Lengths],
-        /// Queries of a tile, and keys of a block.
-        tile: [u32; 2],
-        /// What the device is told of them, launch by launch of one plan.
-        told: &'static [Told],
-    },
-}
-
-impl Case {
-    /// Its tensors.
-    pub fn memory(&self) -> Memory {
-        self.with_values(Memory::random(self.problem, self.layout, self.seed))
-    }
-
-    /// Where its tensors lie, for who only plans: their elements are 0.
-    pub fn places(&self) -> Memory {
-        let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
-        let memory = match self.problem.alibi {
-            true => {
-                memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
-            }
-            false => memory,
-        };
-        match self.values {
-            Values::Packed { lengths, tile, .. } => memory.with_sequences(Sequences::of(lengths, tile)),
-            Values::Normal | Values::Peaks { .. } => memory,
-        }
-    }
-
-    fn with_values(&self, memory: Memory) -> Memory {
-        match self.values {
-            Values::Normal => memory,
-            Values::Peaks { block } => memory.with_peaks(block as usize),
-            Values::Packed { lengths, tile, told } => {
-                let memory = memory.with_sequences(Sequences::of(lengths, tile)).with_poison();
-                Memory { told: told.into(), ..memory }
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} seed {}", self.problem, self.layout.name(), self.seed)?;
-        match self.values {
-            Values::Peaks { .. } => write!(f, " with peaks"),
-            Values::Normal | Values::Packed { .. } => Ok(()),
-        }
-    }
-}
-
-/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and every combination of more
-/// queries, more keys, none.
+/// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, exact tiles; equal lengths, more keys than
+/// queries, more queries than keys.
 const LENGTHS: [[usize; 2]; 18] = [
     [1, 1],
     [17, 17],
@@ -108,69 +30,23 @@ const LENGTHS: [[usize; 2]; 18] = [
     [128, 2048],
     [17, 8192],
 ];
-/// Query heads of a key head.
+/// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
+/// A problem with a sequence of at least this length is long. It runs with one or two of the head groupings,
+/// and with one batch.
 const LONG: usize = 1000;
 
-/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
-pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
-    use Alignment::{BottomRight, TopLeft};
-    let window = |left, right| Mask::Window { left, right };
-    match kind {
-        MaskKind::Full => vec![(Mask::Full, BottomRight, None, false)],
-        MaskKind::Causal => {
-            vec![(Mask::Causal, BottomRight, None, false), (Mask::Causal, TopLeft, None, false)]
-        }
-        MaskKind::Local => vec![
-            (window(Some(64), Some(31)), BottomRight, None, false),
-            (window(Some(100), Some(0)), BottomRight, None, false),
-            (window(None, Some(50)), TopLeft, None, false),
-            (window(Some(0), None), BottomRight, None, false),
-            (Mask::Causal, BottomRight, Some(15.0), false),
-            (Mask::Full, BottomRight, Some(50.0), false),
-            (Mask::Causal, BottomRight, None, true),
-            (Mask::Full, BottomRight, None, true),
-            (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
-        ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    }
-}
-
-/// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
-pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
-    !entry.has_maps()
-}
-
-/// Head dims that run on entries of `held`: its own, and one that is padded.
-pub(super) fn head_dims(held: usize) -> [usize; 2] {
-    let padded = match held {
-        32 => 24,
-        64 => 40,
-        96 => 80,
-        128 => 112,
-        192 => 160,
-        256 => 224,
-        // A half of one chunk, where two warps share the columns.
-        512 => 264,
-        other => other - 8,
-    };
-    [held, padded]
-}
-
-/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
-/// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
-/// long ones with one or two in turn: the reference takes longest for them.
+/// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
+/// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
+/// Long problems run with one or two head groupings, because the reference is slow on them.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);
     }
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
-        for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+        for (mask, alignment, softcap, alibi) in several(entry.mask) {
             if alibi && !takes_slopes(entry) {
                 continue;
             }
@@ -203,46 +79,35 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }
     }
     cases.push(peaks(entry, seed.wrapping_add(cases.len() as u64)));
-    cases
+    of(entry, cases)
 }
 
-/// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
-/// rescaled for it and not for them.
+/// Every row of a tile sees one huge score in every key block, while its neighbour rows see none. Kernels
+/// must rescale this row alone.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
     let heads = 16 * seqlen_k.div_ceil(n);
-    let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
-        MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    };
+    let mask = one(entry.mask, n);
     let problem =
         Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
+/// One tile of queries and many key blocks: small errors per block add up and become visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
+        other => one(other, 2000),
     };
     let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
-/// The edges of an entry, in problems that are small enough for the simulator: one row, tails of one row and
-/// one key more than a tile, exact tiles, rows and whole tiles with no key, window edges inside and at the
-/// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
-/// 8192 keys.
+/// The edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one row or
+/// one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window edges
+/// inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every layout,
+/// rows that see a huge key.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::edges(entry, seed);
@@ -307,8 +172,12 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
+        other => {
+            let masks = at_edges(other, [m, n]);
+            let each = shapes.into_iter().chain([unseen]).zip(masks.iter().cycle());
+            let each = each.map(|(case, (mask, alignment))| with(case, *mask, *alignment, None));
+            let every = masks.iter().map(|(mask, alignment)| with(shapes[3], *mask, *alignment, None));
+            each.chain(every).collect()
         }
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
@@ -333,10 +202,10 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         (Isa::Sm80, _, false) => {}
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
-    all
+    of(entry, all)
 }
 
-/// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
+/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
 /// causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
@@ -355,17 +224,17 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem of some blocks, heads and batches for running again and again.
+/// A problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);
     }
-    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)
         .alignment(alignment)
         .softcap(softcap.unwrap_or_default())
         .seqlen_k(300)
         .heads_k(2);
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+    of(entry, vec![Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }]).remove(0)
 }

@@ -1,12 +1,14 @@
-//! Attention on caches in pages: cases, how they lie in memory, and what is right.
+//! Attention on KV caches: cases, their memory layout, and their exact results.
 use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
 use super::cycled::{self, Filling};
+use super::extras::Extras;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
-use super::work::{Judgement, POISON, Rule};
+use super::tolerance::Rule;
+use super::work::{Judgement, POISON};
 use rayon::prelude::*;
 
 mod cache;
@@ -21,9 +23,9 @@ pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// What numbers of e4m3 keys and values are multiplied by.
+/// Scales of e4m3 keys and values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that belong to nobody.
+/// Pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -33,14 +35,16 @@ pub struct DecodeMemory {
     q: Vec<u16>,
     sinks: Vec<f32>,
     slopes: Slopes,
-    /// Keys and values of all pages, one buffer or two.
+    /// Bias and masks.
+    extras: Extras,
+    /// Keys and values of all pages, in one or two buffers.
     pool: Filling,
     table: Table,
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled; every other sequence shares its first page with the one
-    /// before, where both fill it. What no sequence has is not a number.
+    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
+    /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -75,13 +79,14 @@ impl DecodeMemory {
         }
         let table = Table::new(case, &mut random, FOREIGN, shares);
         let pool = Filling::Laid(vec![]);
-        let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table };
+        let extras = Extras::random(&case.whole(), case.seed);
+        let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table };
         memory.pool = Filling::Laid(memory.laid(&rows));
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make, also gigabytes of them. Pages are
-    /// shuffled; no page is nobody's, or of two sequences.
+    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
+    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -92,18 +97,19 @@ impl DecodeMemory {
         let table = Table::new(case, &mut random, 0, |_| false);
         let (buffers, elements) = (case.pages.buffers(), table.count * case.paging().0 * case.row());
         let pool = Filling::Cycled(vec![(case.cache, 2 * elements / buffers); buffers]);
-        DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
+        let extras = Extras::random(&case.whole(), case.seed);
+        DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table }
     }
 
-    /// What sequence `b` should give on its first `keys` keys; `None` where it has none.
+    /// The reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// The same with the rows of the sequence.
+    /// [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);
@@ -118,7 +124,8 @@ impl DecodeMemory {
         let q = self.query_rows(b);
         let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
-        let mut reference = Reference::new(&inputs.alibi(case.alibi.then_some(&self.slopes), b));
+        let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
+        let mut reference = Reference::new(&inputs);
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);
         }
@@ -131,22 +138,24 @@ impl DecodeMemory {
         &self.q[starts[b] * row..starts[b + 1] * row]
     }
 
-    /// What is wrong with an outcome of launches on these lengths, in words. Lengths count as at most what
-    /// the host was told; what they show of a cache that has not so many is not judged.
+    /// Compares `outcome` with the reference for these lengths, and returns every error in words. The kernel
+    /// clamps lengths to the bound that the host declared. A sequence whose length exceeds the cache's filled
+    /// keys is not judged.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Keys of sequence `b` where the device is told `length`; `None` where the cache has not so many.
+    /// Keys of sequence `b` if the device reads `length`; `None` if the cache holds fewer keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
+    /// The reference of each sequence for these lengths; `None` for a sequence that has no key or is not
+    /// judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {
@@ -159,7 +168,7 @@ impl DecodeMemory {
         lengths.par_iter().enumerate().map(one).collect()
     }
 
-    /// How an outcome compares with these.
+    /// Compares an outcome with these references.
     fn compare(
         &self,
         outcome: &DecodeOutcome,
@@ -197,7 +206,7 @@ impl DecodeMemory {
             }
         }
         if outcome.strays() > 0 {
-            all.failures.push(format!("{} elements are written that are nobody's", outcome.strays()));
+            all.failures.push(format!("{} elements of no sequence were written", outcome.strays()));
         }
         Ok(all)
     }

@@ -1,10 +1,10 @@
-//! Scales of a cache's values, in what is right.
+//! Scales of a KV cache's values, applied to the reference.
 use super::arithmetic::{decode, encode};
 use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// The same with values that stand for themselves times `scale`, and O in elements of this type.
+    /// The reference for values that are multiplied by `scale`, with O in `dtype`.
     #[must_use]
     pub fn scale_values(mut self, dtype: DType, scale: f32) -> Self {
         self.exact.out.iter_mut().for_each(|x| *x *= f64::from(scale));

@@ -1,7 +1,8 @@
-//! Every kernel of the table with the problems that it is tried on: what the program's commands and the tests
-//! know of families.
+//! Every kernel of the table with its test problems. The program's commands and the tests know families only
+//! through this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::cases::{self, Case};
+use super::case::Case;
+use super::cases;
 use super::decode::{
     DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
 };
@@ -10,58 +11,60 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED, Schedule,
+    APPENDS, AppendInfo, DECODES, HOPPER_PAGED_VARIANTS, HOPPERS_PAGED, Keys, MERGES, MergeInfo, PAGED,
+    Schedule,
 };
 use ferroflash::{Capabilities, Error};
 
-/// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
-/// with those.
+/// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
+/// kernels.
 pub trait Subject: Sync {
-    /// How it is compiled.
+    /// The kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// Its family's name.
+    /// The name of its family.
     fn family(&self) -> &'static str;
 
-    /// Which keys a query sees, where it has queries.
+    /// The kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// Why a device that could hold it runs another; none where it does not.
+    /// The reason why a device that could run this kernel prefers another kernel; `None` if there is no such
+    /// reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit its edges, small enough for a simulator.
+    /// Problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// The same and larger ones, for a GPU.
+    /// The edges and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
 
-    /// Problems that some launches get wrong integers for by which blocks write the same rows: a race to a
-    /// simulator, on a GPU nothing but wrong numbers.
-    fn astray(&self, _: u64) -> Vec<Task> {
+    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
+    /// race. On a GPU, only the written numbers are wrong.
+    fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
-    /// A problem of some blocks for running again and again.
+    /// A problem with several blocks, for repeated launches.
     fn soak(&self, seed: u64) -> Task;
 }
 
-/// Every subject of the table, family by family.
+/// All subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
     }
     let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
-    let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED));
+    let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(HOPPER_PAGED_VARIANTS));
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Why a device does not run a subject; none where it does.
+/// The reason why a device does not run a subject; `None` if it does.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),
@@ -84,7 +87,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// It in host memory.
+    /// Creates the problem in host memory.
     pub fn work(&self) -> Box<dyn Work + Send> {
         match self {
             Task::Forward(case) => Box::new(case.memory()),
@@ -106,7 +109,7 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// What tries a kernel of attention: its queries on tensors, its few or many queries on a cache.
+/// The kind of problems of an attention kernel: on tensors, decode, or prefill on a KV cache.
 enum Cases {
     Tensors,
     Decode,
@@ -158,9 +161,9 @@ impl Subject for AttnInfo {
         }
     }
 
-    fn astray(&self, seed: u64) -> Vec<Task> {
+    fn corrupt(&self, seed: u64) -> Vec<Task> {
         match Cases::of(self) {
-            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::astray(self, seed))],
+            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::corrupt(self, seed))],
             Cases::Paged => on_cache(vec![paged_astray(self)], seed),
             _ => vec![],
         }

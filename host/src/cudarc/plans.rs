@@ -1,7 +1,6 @@
-//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
-//! tensors.
+//! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
-    AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged,
+    AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged,
     Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
 use crate::{Attention, Driver, Error, Plan};
@@ -61,6 +60,8 @@ fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     key.lse = key.lse.map(|view| LseView { address: 0, elements: 0, ..view });
     key.scores.alibi = key.scores.alibi.map(|view| AlibiSlopes { address: 0, elements: 0, ..view });
     key.scores.sinks = key.scores.sinks.map(|_| Sinks { address: 0, elements: 0 });
+    key.scores.bias = key.scores.bias.map(|view| Bias { address: 0, elements: 0, ..view });
+    key.mask = key.mask.anywhere();
     key
 }
 
@@ -72,7 +73,7 @@ fn tensor(view: TensorView) -> TensorView {
 
 fn cache(cache: KvCache) -> KvCache {
     let KvPages { keys, values, scales } = cache.pages;
-    let pages = |view: PageView| PageView { address: 0, elements: 0, ..view };
+    let pages = |view: TensorView| TensorView { address: 0, elements: 0, ..view };
     let scale = |scale| match scale {
         KvScale::Device { strides, .. } => KvScale::Device { address: 0, elements: 0, strides },
         value => value,

@@ -1,6 +1,6 @@
 //! Kernel parameters of the caller's views, in bytes. All views are valid.
 use crate::request::{
-    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, PageView, Paged, Queries, TensorView,
+    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
     VarlenKeys,
 };
 use crate::{Error, validate};
@@ -115,8 +115,7 @@ pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'sta
     if chunks > MAX_CHUNKS {
         return Err("k or v spans more than 64 GiB, the limit of decode kernels");
     }
-    let view = |t: &TensorView| PageView::new(t.address, t.elements, t.dtype, t.shape, t.strides);
-    Ok(pages(&KvPages::new(view(k), view(v))))
+    Ok(pages(&KvPages::new(*k, *v)))
 }
 
 /// The first `count` integers of an index; none without one.

@@ -1,6 +1,5 @@
 //! KV caches in the caller's memory, and integers that only the device knows.
 use super::{Index, TensorView};
-use crate::DType;
 
 /// The slot mapping: slots of new tokens in a KV cache, in device memory. Token `t` goes to row
 /// `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that is negative or that the KV cache
@@ -27,76 +26,6 @@ impl Slots {
     }
 }
 
-/// The keys or the values of a KV cache. The shape is always `[pages, page, heads, head_dim]`, with `page`
-/// keys per page; strides express the layout. A dense KV cache has one page per sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageView {
-    /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
-    pub address: u64,
-    /// Elements of the buffer from `address` on. Strides must stay within them.
-    pub elements: u64,
-    /// Element type; [`DType::E4m3`] is permitted.
-    pub dtype: DType,
-    /// `[pages, page, heads, head_dim]`.
-    pub shape: [usize; 4],
-    /// Elements from one page, key and head to the next: multiples of 16 bytes. A dimension of extent 1
-    /// ignores its stride. The last stride is 1.
-    pub strides: [i64; 4],
-}
-
-impl PageView {
-    /// A view with any strides. Planning checks it.
-    pub const fn new(
-        address: u64,
-        elements: u64,
-        dtype: DType,
-        shape: [usize; 4],
-        strides: [i64; 4],
-    ) -> Self {
-        PageView { address, elements, dtype, shape, strides }
-    }
-
-    /// Contiguous `[pages][page][heads][head_dim]`.
-    pub const fn nhd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
-        let TensorView { strides, .. } = TensorView::bshd(address, elements, dtype, shape);
-        Self::new(address, elements, dtype, shape, strides)
-    }
-
-    /// Contiguous `[pages][heads][page][head_dim]`. `shape` stays `[pages, page, heads, head_dim]`. This is
-    /// the faster layout: decode on pages of 16 keys takes 0.4 to 0.7 % less time than with
-    /// [`nhd`](Self::nhd) (H200, docs/performance-log.md).
-    pub const fn hnd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
-        let TensorView { strides, .. } = TensorView::bhsd(address, elements, dtype, shape);
-        Self::new(address, elements, dtype, shape, strides)
-    }
-
-    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with `hnd`
-    /// `[pages][2][heads][page][head_dim]`.
-    pub const fn interleaved(
-        address: u64,
-        elements: u64,
-        dtype: DType,
-        shape: [usize; 4],
-        hnd: bool,
-    ) -> [Self; 2] {
-        let mut keys = match hnd {
-            false => Self::nhd(address, elements, dtype, shape),
-            true => Self::hnd(address, elements, dtype, shape),
-        };
-        let half = keys.strides[0];
-        keys.strides[0] = half.wrapping_mul(2);
-        let mut values = keys;
-        values.address = address.wrapping_add((half as u64).wrapping_mul(dtype.bytes() as u64));
-        values.elements = elements.saturating_sub(half as u64);
-        [keys, values]
-    }
-
-    /// The view as a tensor whose batches are pages.
-    pub(crate) const fn tensor(&self) -> TensorView {
-        TensorView::new(self.address, self.elements, self.dtype, self.shape, self.strides)
-    }
-}
-
 /// The scale of an e4m3 KV cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum KvScale {
@@ -116,21 +45,30 @@ pub enum KvScale {
     },
 }
 
-/// All pages of a KV cache, of any sequences. Keys and values have equal shapes and strides.
+/// All pages of a KV cache, of any sequences. Keys and values are `[pages, page, heads, head_dim]`, with
+/// `page` keys per page, in equal strides. A dense KV cache has one page per sequence.
+///
+/// | layout | view | |
+/// |---|---|---|
+/// | NHD: `[pages][page][heads][head_dim]` | [`TensorView::bshd`] | |
+/// | HND: `[pages][heads][page][head_dim]` | [`TensorView::bhsd`] | faster |
+/// | keys and values of a page beside each other | [`TensorView::interleaved`] | |
+///
+/// Decode on pages of 16 keys takes 0.4 to 0.7 % less time with HND (H200, docs/performance-log.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KvPages {
     /// Keys.
-    pub keys: PageView,
+    pub keys: TensorView,
     /// Values.
-    pub values: PageView,
+    pub values: TensorView,
     /// Scales of keys and of values.
     pub scales: [KvScale; 2],
 }
 
 impl KvPages {
     /// Pages with scales of 1.
-    pub const fn new(keys: PageView, values: PageView) -> Self {
+    pub const fn new(keys: TensorView, values: TensorView) -> Self {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 

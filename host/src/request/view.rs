@@ -1,8 +1,8 @@
 //! Tensors in the caller's memory: device address, shape, strides.
 use crate::DType;
 
-/// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`; strides express the
-/// layout.
+/// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`, in a
+/// [KV cache](crate::request::KvPages) `[pages, page, heads, head_dim]`; strides express the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
@@ -14,7 +14,7 @@ pub struct TensorView {
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
     /// Elements from one batch, row, head and column to the next. The last stride is 1, the others are
-    /// multiples of 8. A dimension of extent 1 ignores its stride. An input may have strides of 0.
+    /// multiples of 16 bytes. A dimension of extent 1 ignores its stride. An input may have strides of 0.
     pub strides: [i64; 4],
 }
 
@@ -70,6 +70,27 @@ impl TensorView {
             )
         };
         [part(0, heads_q), part(heads_q, heads_k), part(heads_q.wrapping_add(heads_k), heads_k)]
+    }
+
+    /// Keys and values of a KV cache in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with
+    /// `hnd` `[pages][2][heads][page][head_dim]`.
+    pub const fn interleaved(
+        address: u64,
+        elements: u64,
+        dtype: DType,
+        shape: [usize; 4],
+        hnd: bool,
+    ) -> [Self; 2] {
+        let mut keys = match hnd {
+            false => Self::bshd(address, elements, dtype, shape),
+            true => Self::bhsd(address, elements, dtype, shape),
+        };
+        let half = keys.strides[0];
+        keys.strides[0] = half.wrapping_mul(2);
+        let mut values = keys;
+        values.address = address.wrapping_add((half as u64).wrapping_mul(dtype.bytes() as u64));
+        values.elements = elements.saturating_sub(half as u64);
+        [keys, values]
     }
 
     /// Bytes of one element.

@@ -2,7 +2,7 @@
 //! values; kernels keep them in bounds.
 use super::footprint::Footprint;
 use super::{Names, Part, Use, address, input, names, output};
-use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, PageView, Paged};
+use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView};
 use crate::{DType, Error};
 
 names!(
@@ -46,7 +46,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         return Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")));
     }
     let check = if used == Use::Written { output } else { input };
-    let footprints = [check(&KEYS, &keys.tensor())?, check(&VALUES, &values.tensor())?];
+    let footprints = [check(&KEYS, keys)?, check(&VALUES, values)?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {
         let feature = format_args!("{} {:?} for shape {:?}", KEYS.strides, keys.strides, keys.shape);
         return Err(Error::unsupported(
@@ -71,7 +71,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
 }
 
 /// Checks that no size is 0.
-fn sizes(keys: &PageView) -> Result<(), Error> {
+fn sizes(keys: &TensorView) -> Result<(), Error> {
     if keys.shape.contains(&0) {
         let expected = "[pages, page, heads, head_dim] must each be 1 or more";
         return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));

@@ -199,16 +199,16 @@ fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim
     let shape = [page.map_or(batch, |_| 1000), page.unwrap_or(max_k), heads, head_dim];
     let mut pages = match random.bits() % 4 {
         0 => KvPages::new(
-            PageView::hnd(10 * FAR, 1 << 35, dtype, shape),
-            PageView::hnd(11 * FAR, 1 << 35, dtype, shape),
+            TensorView::bhsd(10 * FAR, 1 << 35, dtype, shape),
+            TensorView::bhsd(11 * FAR, 1 << 35, dtype, shape),
         ),
         1 => {
-            let [k, v] = PageView::interleaved(10 * FAR, 1 << 35, dtype, shape, false);
+            let [k, v] = TensorView::interleaved(10 * FAR, 1 << 35, dtype, shape, false);
             KvPages::new(k, v)
         }
         _ => KvPages::new(
-            PageView::nhd(10 * FAR, 1 << 35, dtype, shape),
-            PageView::nhd(11 * FAR, 1 << 35, dtype, shape),
+            TensorView::bshd(10 * FAR, 1 << 35, dtype, shape),
+            TensorView::bshd(11 * FAR, 1 << 35, dtype, shape),
         ),
     };
     if dtype == DType::E4m3 {

@@ -76,13 +76,13 @@ impl Driver for FakeDriver {
 
     /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
     /// extents, type and kind.
-    fn tensor_map(&self, boxes: &Boxes) -> Result<spec::TensorMap, Error> {
+    fn tensor_map(&self, of: &MapDescription) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;
-        map.words[..3].copy_from_slice(&[boxes.address, boxes.of[0].into(), boxes.of[1].into()]);
-        map.words[3..6].copy_from_slice(&boxes.strides);
-        map.words[6..10].copy_from_slice(&boxes.extents.map(u64::from));
-        map.words[10..12].copy_from_slice(&[boxes.dtype as u64, boxes.kind as u64]);
+        map.words[..3].copy_from_slice(&[of.address, of.box_shape[0].into(), of.box_shape[1].into()]);
+        map.words[3..6].copy_from_slice(&of.strides);
+        map.words[6..10].copy_from_slice(&of.extents.map(u64::from));
+        map.words[10..12].copy_from_slice(&[of.dtype as u64, of.kind as u64]);
         Ok(map)
     }
 

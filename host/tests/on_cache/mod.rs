@@ -29,7 +29,7 @@ pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let lengths = Index::new(3 * FAR, batch as u64);
     let pool = |pages: usize, page: usize| {
         let shape = [pages, page, heads_k, head_dim];
-        let view = |n: u64| PageView::nhd(n * FAR, shape.iter().product::<usize>() as u64, dtype, shape);
+        let view = |n: u64| TensorView::bshd(n * FAR, shape.iter().product::<usize>() as u64, dtype, shape);
         KvPages::new(view(4), view(5))
     };
     let cache = match page {

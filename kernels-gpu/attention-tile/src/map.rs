@@ -8,7 +8,7 @@ use tile::tma::{MapKind, Panels};
 /// The coordinates of a row of one head of a sequence's keys, or values, in a [`PagedMap`].
 #[derive(Clone, Copy)]
 pub struct PagedRow {
-    /// Only its tables and sizes are used.
+    /// The cache, of which only the table and the sizes are used.
     cache: Cache,
     boxes: PageBoxes,
     sequence: u32,
@@ -20,14 +20,14 @@ pub struct PagedRow {
 
 impl PagedRow {
     /// Row `row` of the first `rows` rows of a sequence. `row` is a multiple of a box's rows and may be past
-    /// the end. `boxes` are those of the launch's maps.
+    /// the end. `boxes` are the boxes of the launch's tensor maps.
     #[inline(always)]
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 }
 
-/// The kind of map that a [`PagedMap`] is: keys, or values, in the pages of a cache.
+/// The map kind of [`PagedMap`]: keys, or values, in the pages of a cache.
 #[derive(Clone, Copy)]
 pub struct InPages;
 
@@ -50,8 +50,8 @@ unsafe impl MapKind for InPages {
     fn has_some(at: &PagedRow, rows: u32, producer: u32) -> bool {
         producer * at.boxes.rows() < rows
     }
-    /// Copies box after box, each in one page. A thread waits for each page's index, so several threads
-    /// share the boxes.
+    /// Copies box after box. Each box lies in one page. A thread waits for each page's index, so several
+    /// threads share the boxes.
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());

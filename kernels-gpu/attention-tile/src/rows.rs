@@ -1,4 +1,5 @@
-//! A block's walk through a sequence's KV cache: tiles of any number of rows, wherever their pages are.
+//! A block's walk through the tiles of a sequence in a KV cache. Tiles may have any number of rows, and pages
+//! any size.
 use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
 use spec::{Cache, Element};
@@ -56,14 +57,15 @@ impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
 
 /// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
 ///
-/// Each lane looks up one of the rows that its warp copies, one tile ahead, and shares it by a shuffle: a
-/// row is 32 bits until it is copied. If each thread looked up all of its rows, that would take several
-/// times the instructions, and pointers would take twice the registers.
+/// One tile ahead, each lane looks up one of the rows that its warp copies, and shares the row's 32-bit index
+/// by a shuffle. If each thread looked up all of its rows, the walk would take several times the
+/// instructions. Pointers instead of indices would take twice the registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
     source: CacheRows<'p, E, C>,
     /// The first row of the next tile.
     first: u32,
-    /// The block table's entry for the row that this lane looks up. It is clamped when it has arrived.
+    /// The block table's entry for the row that this lane looks up. The lane clamps it at its use, after the
+    /// load has arrived.
     page: u32,
     group: PhantomData<W>,
 }

@@ -1,13 +1,13 @@
-//! The row of a KV cache that a slot names, to be written.
+//! The row of a KV cache that a slot names, for writing.
 use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
 use spec::{Cache, Slots};
 use tile::global::{OwnPart, StoreEight};
 
-/// One head's key and value in one row of a cache. The row exists.
+/// The key and the value of one head in an existing row of a cache.
 pub struct CacheRow {
     key: u64,
     value: u64,
-    /// 16-byte chunks of each.
+    /// 16-byte chunks of the key, and of the value.
     chunks: u32,
 }
 

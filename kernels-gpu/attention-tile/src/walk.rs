@@ -1,4 +1,4 @@
-//! One warp's walk through a sequence's KV cache: tiles of 16 rows, wherever their pages are.
+//! One warp's walk through a sequence in a KV cache, in tiles of 16 rows. Pages may have any size.
 use crate::table::chunk;
 use core::marker::PhantomData;
 use cuda_std::math;
@@ -35,8 +35,8 @@ impl Strided {
     }
 }
 
-/// How a tile's rows are found. The first tile is not special: LLVM would peel it off the loop that starts
-/// all stages.
+/// Finds a tile's rows. `new` and `seek` treat the first tile like any other: otherwise LLVM would peel it
+/// off the loop that starts all stages.
 pub trait Source: Sized {
     /// A source before the first tile.
     fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
@@ -129,7 +129,8 @@ pub struct CacheWalk<'p, E, S, const C: usize> {
     source: S,
     /// This lane's chunk of the head's first key, and of its first value.
     bases: [u64; 2],
-    /// One past the last row of which this lane's chunk of each panel exists: one compare for both.
+    /// Per panel, the end of the rows whose chunk for this lane exists: one comparison covers rows and
+    /// columns.
     ends: [u32; PANELS],
     /// The next tile.
     i: u32,

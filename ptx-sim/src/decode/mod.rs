@@ -1,4 +1,4 @@
-//! Parsed instructions to [`Op`]s, once per launch.
+//! Decodes parsed instructions to [`Op`]s, once per launch.
 
 mod builder;
 mod bulk;

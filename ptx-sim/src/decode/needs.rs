@@ -1,4 +1,4 @@
-//! Which architecture and which PTX version an instruction needs at least.
+//! The minimum architecture and PTX version of each instruction.
 
 use std::collections::HashSet;
 

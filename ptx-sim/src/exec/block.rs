@@ -45,9 +45,9 @@ pub(crate) struct Finished {
     pub instructions: u64,
     pub output: String,
     pub error: Option<LaunchError>,
-    /// Site by site, where [`crate::Options::coverage`] is on.
+    /// Coverage by site, if [`crate::Options::coverage`] is on.
     pub coverage: Vec<Met>,
-    /// Of what it did, where [`crate::Options::coverage`] is on.
+    /// A digest of its effects, if [`crate::Options::coverage`] is on.
     pub digest: u64,
 }
 

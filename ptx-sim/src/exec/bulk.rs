@@ -1,6 +1,6 @@
 //! Bulk copies (TMA): `cp.async.bulk`, with tensor maps and without. A load is in flight until its mbarrier's
-//! phase ends; the simulator lets it land when no warp can proceed. A store is in flight until its thread
-//! waits for its group, and reads its source then.
+//! phase ends. The simulator lets it land when no warp can proceed. A store is in flight until its thread
+//! waits for its group. It reads its source at this wait.
 
 mod region;
 mod store;

@@ -124,7 +124,7 @@ impl<'a> Block<'a> {
     fn report_uninitialised(&mut self, warp: &Warp<'a>, touch: Touch) {
         let missing = touch.mask & !self.written[(touch.cell - SHARED_CELLS) as usize];
         let address = self.cell_address(touch.cell, missing);
-        let message = "read of shared memory that nobody has written".into();
+        let message = "read of shared memory that was never written".into();
         self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
     }
 
@@ -153,32 +153,32 @@ impl<'a> Block<'a> {
                 format!("warp {} of block {}", number(first.agent), first.block),
             ),
         };
-        let order = if shared { "with no barrier between" } else { "and nothing orders the two" };
+        let order = if shared { "with no barrier between the two" } else { "and nothing orders the two" };
         let message = match kind {
             HazardKind::Pending => {
                 let what = if access.reads() { "reads" } else { "overwrites" };
                 format!("{one} {what} bytes that an asynchronous copy of {other} is still writing")
             }
-            HazardKind::ReadAfterWrite => format!("{one} reads what {other} wrote, {order}"),
-            HazardKind::WriteAfterRead => format!("{one} overwrites what {other} reads, {order}"),
+            HazardKind::ReadAfterWrite => format!("{one} reads bytes that {other} wrote, {order}"),
+            HazardKind::WriteAfterRead => format!("{one} overwrites bytes that {other} reads, {order}"),
             HazardKind::WriteAfterWrite => {
                 format!("{one} and {other} write different values to the same bytes, {order}")
             }
             HazardKind::Proxy => format!(
-                "{one} touches, through the asynchronous proxy, what {other} wrote through the generic \
-                 one, with no fence.proxy.async between"
+                "{one} accesses bytes through the asynchronous proxy that {other} wrote through the generic \
+                 proxy, with no fence.proxy.async between"
             ),
             HazardKind::Written if access.reads() => {
-                format!("{one} reads through the read-only path (.nc) what this launch writes")
+                format!("{one} reads bytes through the read-only path (.nc) that this launch writes")
             }
             HazardKind::Written => {
-                format!("{one} writes what {other} reads through the read-only path (.nc) in this launch")
+                format!("{one} writes bytes that {other} reads through the read-only path (.nc)")
             }
-            HazardKind::LaneReads => format!(
-                "a lane of {one} reads what another of its lanes wrote, with no bar.warp.sync between"
-            ),
+            HazardKind::LaneReads => {
+                format!("a lane of {one} reads bytes that another lane wrote, with no bar.warp.sync between")
+            }
             HazardKind::LaneOverwrites => format!(
-                "a lane of {one} overwrites what another of its lanes reads, with no bar.warp.sync between"
+                "a lane of {one} overwrites bytes that another lane reads, with no bar.warp.sync between"
             ),
             HazardKind::LanesWrite => format!(
                 "two lanes of {one} write different values to the same bytes, with no bar.warp.sync between"

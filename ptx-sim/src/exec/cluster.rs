@@ -1,4 +1,4 @@
-//! `barrier.cluster`, in the only cluster that there is here: one block.
+//! `barrier.cluster`, in clusters of one block.
 
 use super::{
     Block,

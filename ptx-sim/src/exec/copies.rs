@@ -1,4 +1,4 @@
-//! `cp.async`: in flight from issue until waited for.
+//! `cp.async`: a copy is in flight from its issue until a wait for it.
 
 use super::{
     Block,

@@ -1,7 +1,7 @@
 //! A block's observable effects: a digest of its accesses and of its waits.
 //!
-//! Accesses of a warp between two synchronisations count in any order: an exchange of two of them leaves the
-//! digest equal, unless one decides the other's value. The stored values show that.
+//! The order of a warp's accesses between two synchronisations does not change the digest. If one access
+//! decides the value of another, the stored values change the digest.
 
 use super::{Block, warp::Warp};
 use crate::{

@@ -61,7 +61,7 @@ impl<'a> Block<'a> {
 
     pub(super) fn uninitialised_global(&mut self, warp: &Warp<'a>, at: u64, lane: usize) {
         let address = self.address(Space::Global, at);
-        let message = format!("read of {}, which nobody has written there", address.buffer);
+        let message = format!("read of {}, which was never written there", address.buffer);
         self.report(warp, Kind::UninitialisedGlobal, 1 << lane, Some(address), message);
     }
 }

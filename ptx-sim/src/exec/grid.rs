@@ -1,5 +1,5 @@
-//! The blocks of a launch. They run concurrently if no block waits for another; otherwise the blocks that a
-//! device holds at a time take turns.
+//! The blocks of a launch. They run concurrently if no block waits for another block. Otherwise the blocks
+//! that a device holds at a time take turns.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -92,7 +92,8 @@ impl Collected {
     fn add(&mut self, context: &Context<'_>, linear: u64, finished: Finished) -> Result<(), ()> {
         context.progress.ended();
         self.outcome.instructions += finished.instructions;
-        self.outcome.coverage.add(context, &finished.coverage, finished.digest);
+        let (module, program) = (context.module, context.program);
+        self.outcome.coverage.add(module, program, &finished.coverage, finished.digest);
         if !finished.output.is_empty() {
             self.output.insert(linear, finished.output);
         }

@@ -1,5 +1,5 @@
-//! Knowledge of the agents of other blocks. Two owners share equal parts of it: a handover costs only the new
-//! part.
+//! Knowledge of the agents of other blocks. Owners share equal parts of their knowledge, so a handover costs
+//! only the new part.
 
 use std::{array, sync::Arc};
 

@@ -1,8 +1,8 @@
-//! Fair turns of the lanes of a warp that went different ways.
+//! Fair turns for the diverged lanes of a warp.
 //!
-//! Lanes rejoin where their paths meet, as compilers arrange it. The lanes that wait there may be those that
-//! the others wait for. If nothing else can proceed, waiting lanes stray: they run on without the others, up
-//! to the next collective instruction.
+//! Lanes rejoin where their paths meet, as compilers arrange it. Lanes that wait there may block the other
+//! lanes, for example if they hold a lock. If no other lanes can proceed, waiting lanes *stray*: they run on
+//! alone, up to the next collective instruction.
 
 use super::warp::{Frame, Path, Wait, Warp};
 use crate::op::Op;

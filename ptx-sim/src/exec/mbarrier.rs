@@ -23,11 +23,11 @@ use crate::{
 const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
                         to be complete: raise the count of mbarrier.init, or wait for the phase first";
 const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
-const LATE: &str = "is waited for by a warp that is two phases behind: parities and states tell only the \
-                    last phase from the one under way";
+const LATE: &str = "is waited for by a warp that is two phases behind: a parity or a state distinguishes \
+                    only the current and the previous phase";
 
 const UNKNOWN: &str = "no warp waits until the mbarrier of this TMA load has counted its bytes: the load may \
-                       write shared memory later than all that the block does; wait for its phase \
+                       write shared memory after the block's last access; wait for its phase \
                        (mbarrier.try_wait), or do not load";
 const NO_STATE: &str = "is asked for the end of a phase that has not begun: wait with a state that \
                         mbarrier.arrive on it has returned";

@@ -2,8 +2,9 @@
 //!
 //! A *release pattern* is a release, or a fence and then a strong write by the same warp. It publishes the
 //! warp's knowledge at the release or at the fence. An *acquire pattern* is an acquire, or a strong read and
-//! then a fence. Scopes count: a release with block scope publishes to the block. A barrier hands over three
-//! things: the knowledge, the fenced knowledge, and the knowledge that awaits a fence.
+//! then a fence. The scope limits the pattern: a release with block scope publishes to the block only. A
+//! barrier hands over three things: the knowledge, the fenced knowledge, and the knowledge that awaits a
+//! fence.
 
 use std::{
     collections::{BTreeMap, HashMap},

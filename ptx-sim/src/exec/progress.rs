@@ -1,4 +1,4 @@
-//! How far a launch has come, and whether it goes on at all.
+//! Progress of a launch, and detection of launches that make none.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::Options;
 
-/// How far a launch has come.
+/// Progress of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Warp instructions executed.

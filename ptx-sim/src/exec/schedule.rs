@@ -30,7 +30,7 @@ const TURN: u64 = 1 << 20;
 pub(crate) enum Turn {
     /// With the block.
     Ended,
-    /// Other blocks should have theirs.
+    /// Other blocks should have their turn.
     Over,
     /// No warp of this block can make progress, and nothing has changed in this turn.
     Stuck,
@@ -79,7 +79,7 @@ impl<'a> Block<'a> {
     pub fn deadlock(&mut self) {
         let starved = self.warps.iter().flatten().any(|warp| matches!(warp.status, Status::Registers(_)));
         let (kind, message) = match starved {
-            true => (Kind::RegisterBudget, "setmaxnreg.inc wants more registers than others have given back"),
+            true => (Kind::RegisterBudget, "setmaxnreg.inc wants more registers than warps have given back"),
             false => (Kind::Deadlock, "no warp can make progress"),
         };
         self.report_standing(kind, message.into());

@@ -1,4 +1,4 @@
-//! One instruction of one warp.
+//! Executes one instruction of one warp.
 
 use super::{
     Block,
@@ -121,7 +121,7 @@ impl<'a> Block<'a> {
                 self.stop = Some(Stop::Reported);
             }
             Op::Returns => {
-                let message = "the function is `.noreturn`, and returns: what follows is undefined; end it \
+                let message = "the function is `.noreturn`, but returns: the behaviour is undefined; end it \
                                with `trap` or `exit`";
                 self.report(warp, Kind::Trap, mask, None, message.into());
                 self.stop = Some(Stop::Reported);

@@ -1,4 +1,4 @@
-//! From instructions to source lines, and reports about them.
+//! Maps instructions to source lines, and files reports.
 
 use super::{Block, Context, block::Stop, warp::Warp};
 use crate::{

@@ -96,8 +96,8 @@ impl<'a> Block<'a> {
                 false => "at another instruction of the warpgroup",
             };
             let message = format!(
-                "warp {} executes `{place}`, warp {other} of its warpgroup is {what}: all four must \
-                 execute the same ones in the same order",
+                "warp {} executes `{place}`, warp {other} of its warpgroup is {what}: all four must execute \
+                 equal instructions in equal order",
                 warp.index
             );
             return self.parted(warp, warp.site, Some(earlier), message);

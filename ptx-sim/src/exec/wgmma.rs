@@ -1,5 +1,6 @@
-//! `wgmma`: products in flight from issue until waited for. Operands in shared memory and registers are read,
-//! and accumulators written, when all four warps have committed them: as late as the waits allow.
+//! `wgmma`: a product is in flight from its issue until a wait for it. The simulator executes a product as
+//! late as the waits allow, after all four warps have committed it: only then does it read the operands and
+//! write the accumulators.
 
 mod tile;
 

@@ -1,5 +1,5 @@
-//! Planted bugs: one small change of a kernel's PTX at a time, to see whether the checkers or the results
-//! notice it.
+//! Mutation testing: plants one small bug at a time in a kernel's PTX, to test whether checkers or results
+//! reveal it.
 
 mod hopper;
 mod values;
@@ -30,15 +30,15 @@ pub enum Operator {
     WeakenWait,
     /// A barrier gets another number.
     BarrierNumber,
-    /// A barrier waits for a warp, an mbarrier for an arrival, more or less.
+    /// A barrier waits for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
-    /// The wait for an mbarrier is for the phase of the other parity.
+    /// A wait for an mbarrier waits for the other parity.
     WrongPhase,
     /// The guard of a load, store, copy or atomic is gone.
     DeleteGuard,
     /// The guard of a load, store, copy or atomic is negated.
     NegateGuard,
-    /// The source size of a `cp.async` is the full size always.
+    /// The source size of a `cp.async` is always the full size.
     ConstantSourceSize,
     /// A conditional branch goes the other way.
     NegateBranch,
@@ -50,24 +50,24 @@ pub enum Operator {
     OffByOne,
     /// Swaps an instruction with the next one, if their order matters.
     SwapNeighbours,
-    /// A constant is one more, an address one element further.
+    /// A constant grows by one, or an address by one element.
     ShiftImmediate,
     /// A guard is another predicate, or a selection takes the other value.
     ChangePredicate,
-    /// A constant that is compared with, or a minimum or maximum of one, is one more.
+    /// The constant of a comparison, a minimum or a maximum grows by one.
     Bound,
-    /// A shuffle takes another lane's value, a vote another verdict, a matrix comes transposed, one lane is
-    /// missing, a thread takes another number for its own.
+    /// A shuffle takes another lane's value, a vote returns another result, a matrix is transposed, a lane is
+    /// missing, or a thread uses another thread index.
     Lanes,
-    /// A source is another register of its kind: the one that was written last.
+    /// A source operand becomes the register of its kind that was written last.
     Operand,
-    /// An operand of a product lies elsewhere in shared memory, or in another order.
+    /// An operand of a product has another place in shared memory, or another order.
     Descriptor,
-    /// A product sets its accumulators instead of adding to them, or the other way round.
+    /// A product overwrites its accumulators instead of adding to them, or adds instead of overwriting.
     Accumulate,
     /// Changes the number of bytes that an mbarrier's phase expects.
     TransactionCount,
-    /// A warp takes or gives back other registers, or none.
+    /// A warp takes or gives back another number of registers, or none.
     Registers,
 }
 
@@ -85,21 +85,21 @@ pub struct Mutant {
     pub source: Vec<SourceLine>,
     /// The change in words: the instruction before and after.
     pub description: String,
-    /// Bytes of the text that are replaced.
+    /// The replaced bytes of the text.
     pub span: (usize, usize),
     /// The replacement.
     pub replacement: String,
 }
 
 impl Mutant {
-    /// `text` with the bug planted; line numbers stay as they are.
+    /// Returns `text` with the bug. Line numbers do not change.
     pub fn apply(&self, text: &str) -> String {
         let (start, end) = self.span;
         format!("{}{}{}", &text[..start], self.replacement, &text[end..])
     }
 
-    /// Whether a launch in which the unbroken kernel met `coverage` goes another way with the bug planted.
-    /// Where not, every thread does what it did: the launch need not be repeated.
+    /// Whether the bug can change a launch in which the original kernel had this coverage. If not, every
+    /// thread behaves as before, and the launch need not be repeated.
     pub fn differs(&self, coverage: &Coverage) -> bool {
         let met = coverage.at(self.span.0);
         match self.operator {
@@ -111,7 +111,7 @@ impl Mutant {
         }
     }
 
-    /// Whether the change is one of order in time, so that what comes of it may depend on the schedule.
+    /// Whether the bug changes the order of operations, so that its effect may depend on the schedule.
     pub fn orders(&self) -> bool {
         use Operator::*;
         matches!(
@@ -135,7 +135,7 @@ impl Mutant {
 /// Every mutant of `entry` and of its callees, in the order of the text. Apply them to the same `text`.
 ///
 /// # Errors
-/// Where `text` is not PTX. An unknown entry has no mutants.
+/// If `text` is not PTX. An unknown entry has no mutants.
 pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
     let module = Module::parse(text)?;
     let Some(index) = module.function(entry) else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! Read-modify-write: what it does, on what.
+//! Operations and types of atomic read-modify-write.
 
 use super::{Addr, Order, Slot};
 use crate::ast::Space;

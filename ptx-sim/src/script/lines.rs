@@ -1,4 +1,4 @@
-//! Which lines of a text are statements.
+//! Finds the statements in a text.
 
 use super::ScriptError;
 

@@ -1,4 +1,4 @@
-//! Scripts executed.
+//! Executes scripts.
 
 use super::{Argument, Buffer, Expect, Fill, Script, ScriptError};
 use crate::{Gpu, Kind, Launch, Module, Outcome, Report};
@@ -10,8 +10,8 @@ impl Script {
     /// Allocates the buffers on `gpu` and executes every run.
     ///
     /// # Errors
-    /// The first launch that is refused or value that is not as expected. Unexpected and missing reports are
-    /// left to the caller: see [`Ran`].
+    /// The first refused launch, or the first value that differs from its expectation. The caller checks for
+    /// unexpected and missing reports ([`Ran`]).
     pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
         let memory = |line| move |error| ScriptError::Memory { line, error };
         let mut addresses = Vec::new();
@@ -109,7 +109,7 @@ impl Ran {
             .filter(|report| !self.expected_reports.iter().flatten().any(|kind| *kind == report.kind))
     }
 
-    /// Whether there are reports as the script asks for, and no others.
+    /// Whether exactly the expected reports occurred.
     pub fn as_expected(&self) -> bool {
         self.missing().next().is_none() && self.unexpected().next().is_none()
     }

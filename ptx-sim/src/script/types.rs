@@ -1,4 +1,4 @@
-//! Element types, their numbers in text and in memory.
+//! Element types, and conversion of numbers between text and memory.
 
 use std::fmt;
 

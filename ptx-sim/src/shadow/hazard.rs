@@ -1,4 +1,4 @@
-//! Two accesses that nothing orders: what they are, and which of them may not meet.
+//! Pairs of unordered accesses: their kinds, and the pairs that are errors.
 
 use crate::stamp::{Stamp, Words};
 

@@ -1,4 +1,5 @@
-//! Accesses of a record for which its last ones do not stand: nothing orders them, or they may meet fewer.
+//! Accesses that the last accesses of a record do not cover: nothing orders them before the last ones, or
+//! their scopes permit fewer unordered accesses.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 

@@ -1,21 +1,10 @@
 //! The launches that a mutant must pass.
+use super::trial::Case;
 use super::{Subject, forward, on_cache};
+use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
-use ferroflash::{Attention, Error};
 use reference::{OnDevice, Rule, Task};
 use spec::{DECODES, HOPPERS_PAGED, PAGED};
-
-/// Launches once, and says what is wrong with the result.
-type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
-
-/// A launch with what it should give.
-pub(super) struct Case {
-    /// What it is, for people.
-    pub name: String,
-    /// One of many that differ in one number.
-    pub sweep: bool,
-    pub launch: Launch,
-}
 
 /// All launches of `subject`: its edges, and sweeps.
 pub(super) fn cases(subject: &Subject) -> Vec<Case> {

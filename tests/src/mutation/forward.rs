@@ -1,6 +1,6 @@
 //! Launches of forward kernels: the edges of each entry, and sweeps that put the last query and the last key
 //! at every place where unrolled code compares with them.
-use super::{Subject, cases};
+use super::{Subject, trial};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
@@ -13,7 +13,7 @@ use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edge
 const EDGES: usize = 10;
 
 /// Those of `entry`; of one that merges what it leaves, where `subject` does.
-pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<cases::Case> {
+pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::Case> {
     let first = first(entry);
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
     let first = first.into_iter().map(|memory| (memory, true, false));
@@ -24,7 +24,7 @@ pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<cases::C
 }
 
 /// A few of them, under one schedule: first edges, and rows with gaps.
-pub(super) fn few(entry: &'static AttnInfo) -> Vec<cases::Case> {
+pub(super) fn few(entry: &'static AttnInfo) -> Vec<trial::Case> {
     let mut first = first(entry);
     let gaps = first.split_off(first.len() - 2);
     let few: Vec<_> = first.into_iter().take(3).chain(gaps).collect();
@@ -32,7 +32,7 @@ pub(super) fn few(entry: &'static AttnInfo) -> Vec<cases::Case> {
 }
 
 /// A launch of `entry`, with a log-sum-exp or without.
-fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> cases::Case {
+fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> trial::Case {
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let name = memory.problem.to_string();
     let launch = move |attention: &Attention<SimDriver>| {
@@ -41,7 +41,7 @@ fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> c
         let verdict = loaded.run()?.judge(&reference, memory.problem.dtype);
         Ok(verdict.expect("the problem's shape").failures().collect())
     };
-    cases::Case { name, sweep, launch: Box::new(launch) }
+    trial::Case { name, sweep, launch: Box::new(launch) }
 }
 
 /// The edges of `entry`: most mutants fall over the first ones.

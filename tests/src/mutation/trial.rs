@@ -1,10 +1,21 @@
 //! Launches that every mutant must pass, and what the unbroken kernel did in each.
-use super::cases::Case;
 use super::{Fate, Subject};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
+
+/// Launches once, and says what is wrong with the result.
+type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
+
+/// A launch with what it should give.
+pub(super) struct Case {
+    /// What it is, for people.
+    pub name: String,
+    /// One of many that differ in one number.
+    pub sweep: bool,
+    pub launch: Launch,
+}
 
 /// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's
 /// order hides.

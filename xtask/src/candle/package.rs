@@ -77,6 +77,6 @@ fn check(root: &Path, file: &Path, folder: &Path) -> Result {
     check.args(["check", "--quiet", "--all-targets", "--target-dir"]).arg(target(root));
     quiet(&mut check)?;
     progress.finish_and_clear();
-    println!("{NAME} checks as it was unpacked, its tests too");
+    println!("the unpacked {NAME} compiles, with its tests");
     Ok(())
 }

@@ -53,8 +53,9 @@ pub fn html(pack: &Pack) -> String {
         return String::new();
     }
     format!(
-        "<section id=\"front\"><h2>In ten seconds</h2><p>The other one's time over ours: above 1 we are \
-         faster.</p><ul class=\"numbers\">{tiles}</ul><div class=\"plots\">{plots}</div></section>"
+        "<section id=\"front\"><h2>In ten seconds</h2><p>The other library's time divided by \
+         FerroFlash's time: above 1, FerroFlash is faster.</p><ul class=\"numbers\">{tiles}</ul>\
+         <div class=\"plots\">{plots}</div></section>"
     )
 }
 
@@ -145,7 +146,7 @@ fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Numb
     };
     let others = [("theirs", "candle-flash-attn"), ("plain", "candle's plain path")];
     let others = others.into_iter().filter_map(|(side, name)| {
-        Some(format!("{:.2} times as many as by {name}", ours / tokens_per_second(row, side)?))
+        Some(format!("{:.2} times the rate of {name}", ours / tokens_per_second(row, side)?))
     });
     let model = model(piece);
     let says = format!("tokens a second, {model}, {what}; {}", others.collect::<Vec<_>>().join(", "));

@@ -272,7 +272,7 @@ pub fn fuzz(data: &Value) -> String {
     let found = format!("{solved} random problems solved in {seconds} s");
     let wide = data["wide_rows"].as_u64().map_or_else(String::new, |rows| {
         let not_judged = number(&data["rows_not_judged"], 0);
-        format!("; of those of any magnitude, {not_judged} of {rows} rows are not judged")
+        format!("; of problems of any magnitude, {not_judged} of {rows} rows are not judged")
     });
     format!(
         "<p>{}: {found}{wide}</p>{}{}",

@@ -63,7 +63,7 @@ pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
     let left = most.saturating_sub(prompt);
     ensure!(
         limit <= left,
-        "{prompt} tokens and {limit} new ones; there is room for {most}, and so for {left} new ones"
+        "{prompt} tokens and {limit} new tokens; there is room for {most} tokens, so for {left} new tokens"
     );
     Ok(())
 }
@@ -97,7 +97,8 @@ impl<'m> Engine<'m> {
         self.waiting.is_empty() && self.seats.is_empty()
     }
 
-    /// Runs one step: the next token of every sequence whose prompt is done, and chunks of other prompts.
+    /// Runs one step: computes the next token of every sequence whose prompt is complete, and chunks of the
+    /// other prompts.
     ///
     /// # Errors
     /// If the device or attention fails.

@@ -134,7 +134,7 @@ fn requests_that_cannot_be_answered_are_refused() {
         (vec![], 1, "without a token"),
         (vec![1], 0, "no token"),
         (vec![1, 999], 1, "vocabulary of 258"),
-        (vec![1; 120], 9, "120 tokens and 9 new ones; there is room for 128, and so for 8"),
+        (vec![1; 120], 9, "120 tokens and 9 new tokens; there is room for 128 tokens, so for 8"),
         (vec![1], usize::MAX, "so for 127 new ones"),
     ] {
         let error = engine.submit(prompt, limit).unwrap_err().to_string();

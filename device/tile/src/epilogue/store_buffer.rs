@@ -1,4 +1,4 @@
-//! The TMA store buffer: accumulators go to global memory through swizzled shared memory.
+//! The TMA store buffer: warpgroups write accumulators to swizzled shared memory, and TMA stores them.
 use crate::group::Warpgroup;
 use crate::mma::{Acc, Mma};
 use crate::pipeline::{Specialized, StageGuard};
@@ -11,7 +11,7 @@ use cuda_std::ldmatrix::stmatrix_x4;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 
-/// A place for stores of a tile, 64 rows for each of `W` warpgroups.
+/// A place for a tile that TMA stores: 64 rows for each of `W` warpgroups.
 pub struct StoreBuffer<E, const C: usize, const W: usize> {
     base: u32,
     element: PhantomData<E>,
@@ -42,8 +42,8 @@ impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, 
 }
 
 impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
-    /// Stores the warpgroup's rows of a tile whose first row is `at`, as far as they exist. First waits
-    /// until TMA has read the previous tile.
+    /// Waits until TMA has read the previous tile, then stores the warpgroup's rows of the tile whose first
+    /// row is `at`. Does not store rows that do not exist.
     #[inline(always)]
     pub fn store<M: StoreMapKind>(
         &mut self,
@@ -60,7 +60,7 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// Sends the tile through the guarded stage. The stage's tiles are lost.
+    /// Stores the tile through the guarded stage. The stage loses its content.
     #[inline(always)]
     pub fn store_through<M: StoreMapKind>(
         self,
@@ -83,8 +83,8 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
 /// Stores the warpgroup's rows through `tile`. `lane` is this thread's.
 ///
 /// # Safety
-/// - `tile` is the shared address of the warpgroup's own tile. No copy, and no product of this thread, still
-///   reads it.
+/// - `tile` is the shared address of the warpgroup's own tile. No copy and no product of this thread still
+///   reads the tile.
 #[inline(always)]
 unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     tile: u32,

@@ -25,8 +25,9 @@ impl<'l, const N: usize> Tally<'l, N> {
         Tally { base, lent: PhantomData }
     }
 
-    /// Each warp writes words, `(index, value)`; no two warps may write the same index. After a barrier all
-    /// words are readable, and none can be written again. All lanes of a warp may compute a word together.
+    /// Each warp writes words, given as `(index, value)`. Two warps must not write equal indices. After a
+    /// barrier, all words are readable, and no word can be written again. All lanes of a warp may compute a
+    /// word together.
     #[inline(always)]
     pub fn write<K: Kernel>(
         self,
@@ -68,9 +69,9 @@ impl<'l, const N: usize> Tallied<'l, N> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Announces that this block's writes are done. True in the last of `blocks` blocks that announce it to
-    /// counter `i`: that block sees the writes of all others, and the counter is 0 again. False if the
-    /// counter does not exist.
+    /// Announces to counter `i` that this block's writes are done. Returns true in the last of `blocks`
+    /// blocks: this block sees the writes of all other blocks, and the counter is 0 again. Returns false if
+    /// the counter does not exist.
     #[inline(always)]
     pub fn is_last_of(&mut self, blocks: u32, counters: &Counters, i: u32) -> bool {
         self.sync();

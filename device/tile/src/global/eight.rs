@@ -1,4 +1,4 @@
-//! Eight columns of a row in global memory: one thread's part where rows are dealt out to threads.
+//! Loads and stores of eight columns of a row in global memory: one thread's part of a row.
 use contract::{Bf16, E4m3, Element, F16, F32, Native};
 use cuda_std::math;
 use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
@@ -12,7 +12,7 @@ pub trait LoadEight: Element {
     unsafe fn load_eight(at: u64) -> [f32; 8];
 }
 
-/// An element type to which f32 are rounded, to nearest even, and stored.
+/// An element type that stores f32, rounded to nearest even.
 pub trait StoreEight: Element {
     /// Stores eight elements.
     ///
@@ -92,8 +92,7 @@ impl StoreEight for Native<E4m3> {
     }
 }
 
-/// `x` as e4m3, as `cvt.rn.satfinite.e4m3x2.f32` has it: to nearest even, 448 of its sign beyond, NaN as
-/// 0x7f.
+/// `x` as e4m3, like `cvt.rn.satfinite.e4m3x2.f32`: rounded to nearest even, clamped to +-448, NaN as 0x7f.
 #[inline(always)]
 fn round_e4m3(x: f32) -> u8 {
     const INFINITY: u32 = f32::INFINITY.to_bits();

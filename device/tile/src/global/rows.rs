@@ -4,8 +4,8 @@ use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_global_nc_b8, ld_global_nc_b32};
 
-/// One head of a tensor: rows of up to `C` base tiles of `E`. Base and stride are multiples of 16 bytes,
-/// which the host has checked.
+/// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
+/// multiples of 16 bytes.
 #[derive(Clone, Copy)]
 pub struct GlobalRows<E, const C: usize> {
     pub(crate) base: u64,
@@ -32,14 +32,14 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// The same rows, which the caller knows to have the columns of `other`: one bound in a register instead
-    /// of two.
+    /// The same rows with the column bound of `other`, which must be equal. Two tensors then share one
+    /// register.
     #[inline(always)]
     pub fn as_wide_as(self, other: &Self) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
-    /// Rows `first..first + rows`, which must exist. No later check repeats this one.
+    /// Rows `first..first + rows`, which must exist: later accesses check only against `rows`.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
@@ -91,7 +91,7 @@ impl GlobalVec {
     }
 }
 
-/// Integers in device memory, which no thread writes while the kernel runs.
+/// Integers in device memory. No thread writes them while the kernel runs.
 #[derive(Clone, Copy)]
 pub struct GlobalInts<'p>(&'p Integers);
 
@@ -102,7 +102,7 @@ impl<'p> GlobalInts<'p> {
         GlobalInts(integers)
     }
 
-    /// Whether there is none.
+    /// Whether the number of integers is 0.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0.count == 0

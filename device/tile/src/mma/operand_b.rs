@@ -1,4 +1,4 @@
-//! B operands that all warps of a block use: in registers if small, else in shared memory.
+//! B operands that all warps of a block use. A small operand is in registers, a large one in shared memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -33,8 +33,8 @@ unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for PlaceB<E, K
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> PlaceB<E, K, G> {
-    /// Keeps `operand`, which every warp has. If it goes to shared memory, the first warp writes it, and a
-    /// barrier makes it readable for all.
+    /// Keeps `operand`, which every warp has. If its place is in shared memory, the first warp writes the
+    /// operand, and a barrier makes it readable for all warps.
     #[inline(always)]
     pub fn keep<C: Kernel>(self, operand: ColFrag<E, K, G>, block: &mut Block<C>) -> OperandB<E, K, G> {
         let Warp { index, lane } = block.warp();

@@ -1,4 +1,4 @@
-//! Tiles of an element type as A operands, as they are or transposed.
+//! Tiles of an element type as A operands, direct or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
 use crate::shared::SharedTile;
@@ -11,13 +11,14 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored number divided by the value of its operand: 1, unless bits are only shifted.
+    /// The value of a stored element divided by the value of its operand. It is 1 unless the conversion only
+    /// shifts bits.
     const FACTOR: f32;
     /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
     /// the tile, rather than columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// For word `i` of k-step `k`: which word (two elements of `As`) of a row of the B operand's transpose
-    /// lane 0 of four has, and the distance in words to the next lane's.
+    /// The words that four lanes hold as word `i` of k-step `k`: lane 0's word, and the distance from lane to
+    /// lane. Words (two elements of `As`) are counted in a row of the B operand's transpose.
     fn right_word(k: usize, i: usize) -> [u32; 2];
     /// Calls `f(k-step, A operand)` for the tile.
     fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
@@ -63,8 +64,8 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` makes of a word the operands of its bytes 0, 1 and of 2, 3;
-/// `halves` of bytes 0, 2 and of 1, 3.
+/// Eight-bit elements, multiplied as f16. `pairs` converts a word to the operands of bytes 0, 1 and of bytes
+/// 2, 3. `halves` converts it to the operands of bytes 0, 2 and of bytes 1, 3.
 macro_rules! eight_bits {
     ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
         impl Stored for $e {
@@ -113,8 +114,8 @@ macro_rules! eight_bits {
 eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
 
-/// Bytes 0, 2 and bytes 1, 3 as f16, each 2^-8 of its number: sign, exponent and mantissa of an e4m3 lie in
-/// an f16 as they are, but for the bias of the exponent, subnormal numbers too. NaN becomes 480 * 2^-8.
+/// Bytes 0, 2 and bytes 1, 3 as f16, each scaled by 2^-8. The bits of an e4m3 are shifted into an f16
+/// unchanged, so only the exponent's bias differs, also for subnormal numbers. NaN becomes 480 * 2^-8.
 #[inline(always)]
 fn shift_odd_even(x: u32) -> [u32; 2] {
     let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;

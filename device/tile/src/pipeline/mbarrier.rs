@@ -1,17 +1,17 @@
 //! The mbarrier pipeline: producers fill stages, consumers read them.
 //!
-//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed: the copies
-//! themselves arrive, so that the producer goes on to the next stage at once. A phase of *empty* completes
-//! when every consumer thread has released the stage. [`StageGuard`](crate::pipeline::StageGuard)'s file has
-//! the same for TMA and warpgroups.
+//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed. The copies
+//! themselves arrive, so the producer continues with the next stage at once. A phase of *empty* completes
+//! when every consumer thread has released the stage. The pipeline for TMA and warpgroups is in the file of
+//! [`StageGuard`](crate::pipeline::StageGuard).
 //!
-//! Both sides take the stages in one order and track rounds through the ring by parity. Round `r` is phase
-//! `r` of both barriers: *full* when the stage is filled, *empty* when it is released. The producer waits
-//! for the release in the round before; in round 0 it waits for the phase before phase 0, which counts as
-//! complete.
+//! Producer and consumers take the stages in the same order and track rounds through the ring by parity.
+//! Round `r` is phase `r` of both mbarriers: *full* when the stage is filled, *empty* when it is released. In
+//! round `r`, the producer waits for the release in round `r - 1`. In round 0, it waits for the phase before
+//! phase 0, which counts as complete.
 //!
-//! Each side gets its stages in a closure. Whatever must follow a stage, or the last stage, follows the
-//! closure and cannot be forgotten.
+//! Producer and consumers get their stages in a closure. The pipeline does everything that must follow a
+//! stage after the closure, so a kernel cannot forget it.
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::group::{ThreadGroup, WarpRows};
 use crate::pipeline::InFlight;
@@ -75,8 +75,8 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Waits until the phase of this parity is complete. All lanes have seen it then, and the warp is
-    /// converged.
+    /// Waits until the phase of this parity is complete. All lanes have then seen the completion, and the
+    /// warp is converged.
     #[inline(always)]
     fn wait(self, parity: u32, warp: Warp) {
         // SAFETY: `specialize` has initialised it, and a barrier of the block came after.
@@ -137,8 +137,8 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPi
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> MbarrierPipeline<T, S, By> {
-    /// Lands `first`, whose copies all warps have started. Then the last warp `produce`s stages and the
-    /// others `consume` them.
+    /// Waits for the copies of `first`, which all warps have started. Then the last warp `produce`s stages,
+    /// and the other warps `consume` them.
     ///
     /// The producer stays until its last copies have landed, because PTX does not define the copies of a
     /// thread that has exited. The block is consumed: no barrier of the whole block may follow.

@@ -10,11 +10,11 @@
 //! | [`Ready`], the result of `land` | every thread of the group reads | dropping it, before the next
 //! `advance` |
 //!
-//! One barrier per stage serves two purposes: it shows each thread the copies of the others, and it proves
-//! that every thread has left the previous stage. So `advance` returns the stage to read and refills the
-//! stage just left. Every `advance` commits a group of copies, an empty one if there is nothing left to
-//! copy, so that the number of groups in flight is constant. Groups of other pipelines in between only make
-//! a wait longer.
+//! One barrier per stage serves two purposes: it makes each thread's copies visible to the other threads, and
+//! it proves that every thread has left the previous stage. Therefore `advance` returns the next stage and
+//! refills the previous one. Every `advance` commits a group of copies, so the number of groups in flight is
+//! constant. The group is empty if no copies remain. Groups of other pipelines in between only make a wait
+//! longer.
 use crate::Block;
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::exchange::Scratch;
@@ -54,7 +54,7 @@ pub struct Unfilled<T, By> {
 }
 
 /// A place whose copies are in flight.
-#[must_use = "what was copied can only be used once it has landed"]
+#[must_use = "the copies can be used only after they have landed"]
 pub struct InFlight<T, By> {
     base: u32,
     what: PhantomData<(T, By)>,
@@ -66,8 +66,9 @@ pub struct Ring<T, const S: usize, By> {
     what: PhantomData<(T, By)>,
 }
 
-/// A place whose copies are in flight, and a ring's first stages, started after it.
-#[must_use = "what was copied can only be used once it has landed"]
+/// A place whose copies are in flight, and the first stages of a ring. Their copies were started after the
+/// place's.
+#[must_use = "the copies can be used only after they have landed"]
 pub struct Prologue<U, T, const S: usize, By> {
     lead: InFlight<U, By>,
     kept: Pipeline<T, S, By>,
@@ -76,9 +77,9 @@ pub struct Prologue<U, T, const S: usize, By> {
 /// `S` stages in use: `S - 1` are in flight or being read, one is vacant.
 pub struct Pipeline<T, const S: usize, By> {
     base: u32,
-    /// The stage that is read next.
+    /// The next stage to read.
     read: u32,
-    /// The stage that was read last, or none: vacant after the next barrier.
+    /// The stage that was read last, if any. It is vacant after the next barrier.
     left: u32,
     what: PhantomData<(T, By)>,
 }
@@ -172,7 +173,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
 }
 
 impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prologue<U, T, S, By> {
-    /// Waits for the place that was started first. The stages stay in flight.
+    /// Waits for the place. The stages stay in flight.
     #[inline(always)]
     pub fn land(self, group: &mut By::Group) -> (U, Pipeline<T, S, By>) {
         (self.lead.land_before(S - 1, group), self.kept)
@@ -180,9 +181,9 @@ impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prolo
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
-    /// Waits for the oldest stage and for a barrier. Returns that stage, and lets `refill` start copies to
-    /// the stage that all threads have just left. With a single stage, `refill` comes first and is waited
-    /// for.
+    /// Waits for the oldest stage and for a barrier. Lets `refill` start copies to the stage that all threads
+    /// have just left, and returns the oldest stage. With a single stage, `refill` runs first, and the call
+    /// waits for its copies.
     #[inline(always)]
     pub fn advance(
         &mut self,

@@ -4,9 +4,9 @@
 //! the first of several, announces the byte count. A phase of *empty* completes when every warp of every
 //! warpgroup has released the stage.
 //!
-//! Only `wgmma` reads these stages, by descriptor, so that no stage appears as a [`SharedTile`]. The
-//! descriptor is one 64-bit sum from the pipeline's: computing it anew would cost three instructions per
-//! product.
+//! Only `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. A stage's
+//! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. Computing it from the address
+//! would cost three more instructions per product.
 use crate::Warp;
 use crate::pipeline::mbarrier::PipelineState;
 use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized};
@@ -18,8 +18,8 @@ use cuda_std::math::opaque_b64;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::{mbarrier, thread};
 
-/// A stage that several products read. Dropping the guard releases the stage. (If the guard is forgotten,
-/// the stage is never refilled, and its producer waits for ever.)
+/// A stage that several products read. Dropping the guard releases the stage. A guard passed to `mem::forget`
+/// never releases its stage, and the producer then waits for ever.
 pub struct StageGuard<'c, T> {
     descriptor: u64,
     empty: u32,
@@ -78,8 +78,8 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
 }
 
 impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
-    /// Waits until the next stage is empty, lets `write_info` write beside it, and starts this thread's
-    /// share of its copies.
+    /// Waits until the next stage is empty, lets `write_info` write the stage's tile info, and starts this
+    /// thread's share of the stage's copies.
     #[inline(always)]
     fn fill<M: MapKind>(
         &mut self,
@@ -113,10 +113,10 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
-    /// Waits until the next stage is empty and starts its copies, from the row `at` on.
+    /// Waits until the next stage is empty, then starts its copies from row `at` on.
     ///
-    /// Where several producers share the copies, a producer without a box in this stage exits. So all
-    /// pipelines should have boxes of one size: a later stage with smaller boxes would never be complete.
+    /// If several producers share the copies, a producer without a box in this stage exits. All pipelines
+    /// should therefore have boxes of one size: a later stage with smaller boxes would never be complete.
     #[inline(always)]
     pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |_| ())
@@ -124,7 +124,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
-    /// The same, with tile info.
+    /// Waits until the next stage is empty, then writes its tile info and starts its copies from row `at` on.
     #[inline(always)]
     pub fn load(&mut self, info: TileInfo, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |state| write(state, info))
@@ -142,7 +142,7 @@ fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
-    /// Waits for the next stage and returns its tile info. The stage remains the next one.
+    /// Waits for the next stage and returns its tile info, but does not take the stage.
     #[inline(always)]
     pub fn info(&mut self) -> TileInfo {
         self.wait_full();

@@ -4,8 +4,8 @@ use crate::{Warp, layout};
 use contract::Element;
 use core::marker::PhantomData;
 
-/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register for each pattern of the
-/// swizzle, the rest is an immediate.
+/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register per pattern of the swizzle,
+/// plus immediates.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<E, const R: usize, const C: usize> {
     patterns: [u32; 4],
@@ -36,9 +36,8 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         Self::new(base, lane, layout::rows_first)
     }
 
-    /// For A operands, and B operands read with `.trans`. The two orders differ by one number a lane,
-    /// whatever the pattern: that number goes into the base, and no second set of four registers is
-    /// needed.
+    /// For A operands, and for B operands read with `.trans`. The two orders differ by one number per lane,
+    /// equal for all patterns. The base contains this number, so the four registers serve both orders.
     #[inline(always)]
     fn columns_first(base: u32, lane: u32) -> Self {
         let at = |[row, chunk]: [u32; 2]| SharedTile::<E, R, C>::offset(row, chunk);

@@ -1,4 +1,4 @@
-//! Tiles in shared memory. Shared addresses are computed here, in `reader.rs`, and in `epilogue` alone.
+//! Tiles in shared memory. Only this file, `reader.rs` and `epilogue` compute shared addresses.
 use crate::copy::{CpAsync, TileWalk, Walk};
 use crate::group::{SplitGroup, ThreadGroup};
 use crate::layout;
@@ -33,8 +33,8 @@ pub unsafe trait SharedLayout: Sized {
     unsafe fn slot<By>(base: u32) -> Self::Slot<By>;
 }
 
-/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). Only a place whose copies have landed
-/// becomes one.
+/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). A place becomes a `SharedTile` only
+/// after its copies have landed.
 pub struct SharedTile<E, const R: usize, const C: usize> {
     pub(crate) base: u32,
     element: PhantomData<E>,
@@ -75,7 +75,7 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// The split group's share of the columns, as a tile of whole panels, which follow each other in memory.
+    /// The split group's share of the columns, as a tile of whole panels.
     #[inline(always)]
     pub fn columns<const P: usize, const OF: usize>(
         &self,
@@ -210,8 +210,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         self.copy::<true>(walk, group)
     }
 
-    /// Starts the copies of the walk's next tile, all of whose rows exist. Of a walk, only the first tile
-    /// may lack rows.
+    /// Starts the copies of the walk's next tile. All of its rows exist: only the first tile of a walk may
+    /// lack rows.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<false>(walk, group)
@@ -227,10 +227,10 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
     }
 
     /// Starts this thread's copy of one chunk of panel `panel`, in the group of rows that starts with row
-    /// `first` of the tile. Where not `present`, the chunk becomes zero.
+    /// `first` of the tile. If `present` is false, the chunk becomes zero.
     ///
     /// # Safety
-    /// - Where `present`, 16 bytes may be read at `from`, a multiple of 16.
+    /// - If `present` is true, 16 bytes may be read at `from`, a multiple of 16.
     /// - `panel` is below [`Walk::PANELS`], `first` is a multiple of [`Walk::GROUP`], and the thread's row
     ///   of the group is in the tile.
     #[inline(always)]
@@ -255,7 +255,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: ThreadGr
         self.each(|slot| slot.copy_edge(walk, group))
     }
 
-    /// Starts the copies of the walk's next `COUNT` tiles, all of whose rows exist.
+    /// Starts the copies of the walk's next `COUNT` tiles. All of their rows exist.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.each(|slot| slot.copy_whole(walk, group))

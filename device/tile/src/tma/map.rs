@@ -5,7 +5,7 @@ use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
-/// A kind of tensor map: how TMA is told where a row is. Other crates may add kinds.
+/// A kind of tensor map. It defines the coordinates of a row. Other crates may add kinds.
 ///
 /// # Safety
 /// - The calls of `load` by all producers for which `has_some` is true copy each byte of the tile exactly
@@ -22,7 +22,7 @@ pub unsafe trait MapKind: Copy + 'static {
     fn down(at: Self::At, rows: u32) -> Self::At;
     /// The number of threads that share the boxes of a tile.
     const PRODUCERS: u32 = 1;
-    /// Whether producer `producer` has boxes of a tile of `rows` rows. Producer 0 always has.
+    /// Whether producer `producer` has boxes of a tile of `rows` rows. Producer 0 always has boxes.
     #[inline(always)]
     fn has_some(_: &Self::At, _rows: u32, producer: u32) -> bool {
         producer < Self::PRODUCERS
@@ -30,7 +30,7 @@ pub unsafe trait MapKind: Copy + 'static {
     /// Starts the producer's share of the copies of a tile to shared memory.
     ///
     /// # Safety
-    /// - As [`tma::load_4d`], with a map of this kind whose boxes make up the tile.
+    /// - The preconditions of [`tma::load_4d`], with a map of this kind. The map's boxes make up the tile.
     unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, producer: u32);
 }
 
@@ -115,13 +115,13 @@ pub struct RaggedRow {
     /// [`RaggedMap::END`] is one past the sequence's last row.
     row: u32,
     head: u32,
-    /// Rows of all sequences up to this sequence's end.
+    /// The tensor's row at which this sequence ends.
     end: u32,
 }
 
 impl RaggedRow {
-    /// Row `row` of the sequence that has rows `first..first + rows` of the tensor, all of which must exist.
-    /// `row` may be one past the sequence's last.
+    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
+    /// `row` may be one past the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }

@@ -8,7 +8,8 @@ use core::marker::PhantomData;
 
 /// TMA copies, box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
-/// The same, with [`TileInfo`] beside each stage: the producer writes it, every consumer reads it.
+/// TMA copies as in [`Tma`], with [`TileInfo`] beside each stage. The producer writes the tile info, and
+/// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 
 /// Broadcast tile info: eight words about a stage, from its producer to its consumers.

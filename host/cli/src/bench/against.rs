@@ -1,4 +1,4 @@
-//! Holding a report against an older one.
+//! Compares a report with an older report.
 use super::job::Row;
 use super::statistics::slowdown;
 use crate::error::Error;
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Before, Error> {
 pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comparison, Error> {
     if before.device != device {
         let what = format!("the older report is of a {}, this is a {device}", before.device);
-        return Err(Error::Invalid(format!("{what}: only reports of one kind of device compare")));
+        return Err(Error::Invalid(format!("{what}: both reports must be of the same kind of device")));
     }
     let key = |row: &Row| (row.suite.clone(), row.shape.clone(), row.timing.clone());
     let pairs: Vec<_> = now

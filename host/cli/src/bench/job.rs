@@ -20,7 +20,7 @@ pub(super) enum TimingChoice {
     Auto,
     /// The L2 cache is flushed before each launch
     Cold,
-    /// The caches hold what the last launch left
+    /// The caches keep the content that the previous launch left
     Hot,
     /// Both
     Both,

@@ -1,4 +1,4 @@
-//! Shapes to measure: the built-in suites, or a file of one's own.
+//! Shapes to measure: the built-in suites, or the user's file.
 mod append;
 mod count;
 mod fields;
@@ -65,7 +65,7 @@ impl Shape {
     fn forward(self) -> Result<ForwardShape, Error> {
         match self {
             Shape::Forward(shape) => Ok(shape),
-            _ => Err(Error::Invalid("it must be a forward shape, none of serving".into())),
+            _ => Err(Error::Invalid("it must be a forward shape, not a serving shape".into())),
         }
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Worklo
             // Older reports are found by it.
             if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
                 let pair = format!("{}: suite {suite}, shapes {} and {}", name(file), first + 1, at + 1);
-                return Err(Error::Invalid(format!("{pair} are the same, {label}: leave one out")));
+                return Err(Error::Invalid(format!("{pair} are equal, {label}: remove one")));
             }
         }
     }
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Texts {
                 let mut suites = Suites::new();
                 while let Some((name, shapes)) = map.next_entry::<String, _>()? {
                     if suites.insert(name.clone(), shapes).is_some() {
-                        return Err(A::Error::custom(format_args!("suite `{name}` is there twice")));
+                        return Err(A::Error::custom(format_args!("suite `{name}` occurs twice")));
                     }
                 }
                 Ok(Texts(suites))

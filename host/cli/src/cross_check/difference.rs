@@ -1,4 +1,4 @@
-//! How far two outcomes of one problem are from each other.
+//! The difference of two outcomes of one problem.
 use ferroflash::DType;
 use reference::{Rows, Work, Written, unit_roundoff};
 use serde::Serialize;
@@ -110,7 +110,7 @@ impl Difference {
             ));
         }
         let ratio = self.lse_ratio;
-        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times what is allowed"))
+        (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the tolerance"))
     }
 
     /// Whether more of a kernel's rows are rounded otherwise than allowed. One row may be any share of a few.

@@ -1,4 +1,4 @@
-//! Random products of tiles, through the tensor cores alone.
+//! Random products of tiles on tensor cores, without the rest of a kernel.
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::driver::Harness;
@@ -183,7 +183,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.failure() {
             Some(failure) => write!(f, "mma: DIFFERS {failure}"),
-            None => write!(f, "mma: {} products of {}, the same in every bit", self.products, self.dtype),
+            None => write!(f, "mma: {} products of {}, equal in every bit", self.products, self.dtype),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The page of a report: plain HTML in one file, which needs no network.
+//! The page of a report: one HTML file that needs no network.
 use super::Report;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn first_call(call: &Value, body: &mut String) {
     let steps = [
         ("the driver's start-up", "driver_ms"),
         ("memory and inputs", "inputs_ms"),
-        ("the kernel, from what the program carries", "load_ms"),
+        ("loading the embedded kernel", "load_ms"),
         ("launch, and the output back", "launch_ms"),
         ("in all", "total_ms"),
     ];
@@ -130,8 +130,8 @@ fn measured(bench: &Value, report: &Report, body: &mut String) {
     let _ = write!(
         body,
         "<h2>Fast: every suite</h2><p>Microseconds of a launch on the device: median and 90th percentile. \
-         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each. A launch costs the \
-         host {} us (p90 {}).</p>",
+         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each launch. A launch \
+         costs the host {} us (p90 {}).</p>",
         number(&overhead["p50"], 2),
         number(&overhead["p90"], 2)
     );

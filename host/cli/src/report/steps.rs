@@ -1,4 +1,4 @@
-//! The steps of a report: each is a command of this program, in its own process.
+//! The steps of a report. Each step runs a command of this program in its own process.
 use crate::console::Console;
 use crate::error::Error;
 use crate::{ended, workers};
@@ -99,7 +99,7 @@ impl Steps<'_> {
         // It is in the page.
         let _ = std::fs::remove_file(&plot);
         if ended::asked() && result.is_ok() {
-            result = Err(Error::Ended("ended by a signal; the report has what was done".into()));
+            result = Err(Error::Ended("ended by a signal; the report has the results so far".into()));
         }
         Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
     }

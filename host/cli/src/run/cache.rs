@@ -1,18 +1,19 @@
 //! `ferroflash run` on a KV cache.
+use super::extras;
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, PageView};
-use reference::Slopes;
+use ferroflash::request::{Alignment, TensorView};
+use reference::{Extras, Slopes};
 use std::ops::Range;
 
 mod launch;
 mod right;
 
 /// Tensors of a file with a cache.
-const TENSORS: [&str; 10] = [
+const TENSORS: [&str; 9] = [
     "q",
     "k_cache",
     "v_cache",
@@ -22,7 +23,6 @@ const TENSORS: [&str; 10] = [
     "alibi_slopes",
     "k_scale",
     "v_scale",
-    "sinks",
 ];
 
 /// A file's queries and cache.
@@ -39,19 +39,21 @@ pub(crate) struct Input {
     pool: [Vec<u8>; 2],
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
-    pages: PageView,
+    pages: TensorView,
     /// Page numbers, and how many a sequence has.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
     slopes: Option<Slopes>,
     sinks: Option<Vec<f32>>,
+    /// Bias and masks.
+    extras: Extras,
 }
 
 impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `cu_seqlens_q`, `block_table`,
     /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
-        file.only("q and a cache", &TENSORS)?;
+        file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
         let (batch, shape) = (lengths.len(), q.shape.clone());
@@ -77,6 +79,8 @@ impl Input {
             return Err(file.invalid(format_args!("{what}; add a `block_table`, or one page per sequence")));
         }
         let capacity = table.as_ref().map_or(1, |(_, columns)| *columns).saturating_mul(page);
+        let longest_k = lengths.iter().copied().max().unwrap_or(0).max(1) as usize;
+        let capacity = of_bias(file, capacity, longest_k);
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
@@ -88,9 +92,13 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let (slopes, sinks) = (read_slopes(file, &problem)?, sinks(file, heads_q)?);
+        let slopes = read_slopes(file, &problem)?;
+        let mut extras = extras::read(file, &problem, longest_k, scores)?;
+        let problem = extras.of(problem);
+        let sinks = extras.sinks.take();
         let (q, pool) = (q.halves(), [keys.bytes, values.bytes]);
-        let input = Input { problem, shape, q, starts, pool, scales, pages, table, lengths, slopes, sinks };
+        let input =
+            Input { problem, shape, q, starts, pool, scales, pages, table, lengths, slopes, sinks, extras };
         input.is_there(file)?;
         Ok(input)
     }
@@ -147,6 +155,13 @@ impl Input {
     }
 }
 
+/// The maximum of keys per sequence that a launch states: a bias has this number of columns, at least the
+/// longest sequence's keys.
+fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
+    let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
+    columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
+}
+
 /// Equal row counts for this number of sequences, if the rows divide evenly.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
@@ -166,8 +181,9 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     let starts: Vec<_> = all.iter().map_while(|start| usize::try_from(*start).ok()).collect();
     let rises = starts.is_sorted() && starts.first() == Some(&0) && starts.last() <= Some(&rows);
     if batch == 0 || starts.len() != batch + 1 || all.len() != starts.len() || !rises {
-        let wanted = format_args!("{} integers, 0 first, none below the one before", batch + 1);
-        let what = format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted} or above the {rows} rows");
+        let wanted = format_args!("{} integers, 0 first, never decreasing", batch + 1);
+        let what =
+            format_args!("`cu_seqlens_q` is {all:?}; it must have {wanted}, none above the {rows} rows");
         return Err(file.invalid(what));
     }
     if shape.len() == 4 && !(are_even && starts.iter().copied().eq(even(batch, rows))) {
@@ -178,7 +194,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
 }
 
 /// How keys lie in their pages.
-fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageView, Error> {
+fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
             "it must be [pages, page, heads, head_dim], or with --layout bhsd [pages, heads, page, ..]";
@@ -186,8 +202,8 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<PageVie
     };
     let elements = keys.shape.iter().product::<usize>() as u64;
     Ok(match layout {
-        FileLayout::Bshd => PageView::nhd(0, elements, keys.dtype, [pages, b, c, d]),
-        FileLayout::Bhsd => PageView::hnd(0, elements, keys.dtype, [pages, c, b, d]),
+        FileLayout::Bshd => TensorView::bshd(0, elements, keys.dtype, [pages, b, c, d]),
+        FileLayout::Bhsd => TensorView::bhsd(0, elements, keys.dtype, [pages, c, b, d]),
     })
 }
 
@@ -207,7 +223,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
 }
 
 /// The scale of an e4m3 KV cache.
-fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32>>, Error> {
+fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {
         let what = format_args!("has `{name}`, and `k_cache` is {}", pages.dtype.name());
@@ -217,16 +233,4 @@ fn scale(file: &File<'_>, name: &str, pages: &PageView) -> Result<Option<Vec<f32
         return Err(file.invalid(format_args!("`{name}` has {wrong:e}; it must be a normal f32 above 0")));
     }
     Ok(scale)
-}
-
-/// Logits that belong to no key, one for each query head.
-fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
-    let sinks = file.per_head("sinks", heads, false)?;
-    // One of -inf belongs to a head that has none.
-    if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
-        return Err(
-            file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))
-        );
-    }
-    Ok(sinks)
 }

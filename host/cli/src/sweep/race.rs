@@ -1,4 +1,4 @@
-//! Which of many is fastest, in as few launches as that takes.
+//! Finds the fastest of many kernels in few launches.
 use std::time::Duration;
 
 /// Launches of a candidate's first, short timing.

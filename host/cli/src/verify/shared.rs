@@ -1,4 +1,4 @@
-//! Verification by several processes, each of some kernels, and one report of all.
+//! Verification by several processes that share the kernels, with one report.
 use super::{Args, Row, Rows};
 use crate::console::Console;
 use crate::device::Device;

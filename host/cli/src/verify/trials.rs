@@ -114,9 +114,16 @@ fn solve(
     let (mut judge, again) = (None, work.rounds().len() > 1);
     for place in places {
         let row = &mut rows[*place];
-        row.verify(runner, task, &*work, &mut judge)?;
+        if row.skipped.is_some() {
+            continue;
+        }
+        let written = runner.run(&*work, Some(&row.name));
+        row.judge(task.to_string(), written, &*work, &mut judge)?;
+        row.cases += 1;
         if again && row.graphs < graphs {
-            row.replay(runner, task, &*work, &mut judge)?;
+            let written = runner.replay(&*work, Some(&row.name));
+            row.judge(format!("{task}, by a graph"), written, &*work, &mut judge)?;
+            row.graphs += 1;
         }
     }
     Ok(())
@@ -150,54 +157,18 @@ impl Row {
         }
     }
 
-    /// Runs every round of a problem; what is right is computed for the first that needs it.
-    fn verify<'w>(
-        &mut self,
-        runner: &dyn Runner,
-        task: &Task,
-        work: &'w dyn Work,
-        judge: &mut Option<Judge<'w>>,
-    ) -> Result<(), Error> {
-        if self.skipped.is_some() {
-            return Ok(());
-        }
-        let rounds = runner.run(work, Some(&self.name)).map_err(|error| self.failed(task, error))?;
-        self.cases += 1;
-        self.judge(task.to_string(), &rounds, work, judge)
-    }
-
-    /// Solves the work with a graph.
-    fn replay<'w>(
-        &mut self,
-        runner: &dyn Runner,
-        task: &Task,
-        work: &'w dyn Work,
-        judge: &mut Option<Judge<'w>>,
-    ) -> Result<(), Error> {
-        if self.skipped.is_some() {
-            return Ok(());
-        }
-        let rounds = runner.replay(work, Some(&self.name)).map_err(|error| self.failed(task, error))?;
-        self.graphs += 1;
-        self.judge(format!("{task}, by a graph"), &rounds, work, judge)
-    }
-
-    /// That a problem could not be run.
-    fn failed(&self, task: &Task, error: ferroflash::Error) -> Error {
-        match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
-            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
-        }
-    }
-
-    /// Judges every round of a problem.
+    /// Judges every round of a problem. The first kernel that needs the exact result computes it.
     fn judge<'w>(
         &mut self,
         task: String,
-        rounds: &[Written],
+        rounds: Result<Vec<Written>, ferroflash::Error>,
         work: &'w dyn Work,
         judge: &mut Option<Judge<'w>>,
     ) -> Result<(), Error> {
+        let rounds = rounds.map_err(|error| match Error::from(error) {
+            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
+            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
+        })?;
         let judge = match judge {
             Some(judge) => judge,
             none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),

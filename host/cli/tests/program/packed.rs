@@ -118,9 +118,9 @@ fn files_of_no_sequences() {
     refused("one", &right[..1], &[], "has no tensor `cu_seqlens_k`");
     let q = |x: &[i32]| [("cu_seqlens_q", x.to_vec()), right[1].clone()];
     refused("late", &q(&[1, 11, 30]), &[], "cu_seqlens_q is [1, 11, 30]: it must have 3 integers, 0 first");
-    refused("falls", &q(&[0, 12, 11]), &[], "none below the one before");
-    refused("long", &q(&[0, 11, 31]), &[], "or above the 30 rows");
-    refused("negative", &q(&[0, -1, 30]), &[], "none below the one before");
+    refused("falls", &q(&[0, 12, 11]), &[], "never decreasing");
+    refused("long", &q(&[0, 11, 31]), &[], "none above the 30 rows");
+    refused("negative", &q(&[0, -1, 30]), &[], "never decreasing");
     refused("more", &q(&[0, 11, 20, 30]), &[], "cu_seqlens_k is [0, 20, 40]: it must have 4 integers");
     refused("nothing", &q(&[0]), &[], "it must have 2 integers");
     let used = |x: &[i32]| [right[0].clone(), right[1].clone(), ("seqused_k", x.to_vec())];

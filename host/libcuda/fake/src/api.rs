@@ -1,11 +1,11 @@
-//! How the driver's functions are written here, and those of devices and contexts.
+//! The macro that defines driver functions, and the functions of devices and contexts.
 use crate::state::{
     CAPTURING, Code, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind, Object, Refusal, call,
     contexts, primary, refuse,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-/// Where a function writes a result.
+/// A pointer to which a function writes a result.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -20,7 +20,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A string of the caller's.
+/// The caller's string.
 #[repr(transparent)]
 pub struct Text(*const c_char);
 
@@ -31,7 +31,7 @@ impl Text {
     }
 }
 
-/// Defines driver functions: each writes its name down, and fails by returning a [`Refusal`].
+/// Defines driver functions. Each records its call, and fails by returning a [`Refusal`].
 macro_rules! driver_functions {
     ($($name:ident |$state:ident $(, $arg:ident: $type:ty)*| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -52,7 +52,7 @@ fn device(device: c_int) -> Result<c_int, Refusal> {
     }
 }
 
-/// What both devices are: an H100's limits, 64 GiB.
+/// The attributes of both devices: an H100's limits, 64 GiB of memory.
 fn attribute(attribute: c_int) -> c_int {
     match attribute {
         16 => 132,
@@ -124,7 +124,7 @@ driver_functions! {
     };
 }
 
-/// Names and words are of the same form for every code, so that tests can tell them from the real ones.
+/// Names and texts of all codes have one form, so tests can distinguish them from the real driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorName(_code: Code, name: Out<*const c_char>) -> Code {
     call("cuGetErrorName", |_| name.set(c"FAKE".as_ptr()))

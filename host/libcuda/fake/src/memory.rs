@@ -1,8 +1,8 @@
-//! Device memory: the host's own, so that copies can be compared.
+//! Device memory, simulated by host memory, so that tests can compare copies.
 use crate::api::{Out, driver_functions};
 use crate::state::{INVALID_VALUE, Kind, OUT_OF_MEMORY, Refusal, State, refuse};
 
-/// Most bytes of an allocation.
+/// Maximum bytes of an allocation.
 const LARGEST: usize = 1 << 30;
 
 impl State {
@@ -26,7 +26,8 @@ impl State {
         Ok(())
     }
 
-    /// Where `bytes` at `address` begin, which lie in one allocation of the current context.
+    /// The host's pointer to `bytes` bytes at `address`. They must lie in one allocation of the current
+    /// context.
     fn bytes(&mut self, address: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let address = address as usize;
         let below = self.objects.range(..=address).next_back().map_or(0, |(start, _)| *start);

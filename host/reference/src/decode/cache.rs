@@ -1,28 +1,28 @@
-//! Where keys and values lie in a cache.
+//! Places of keys and values in a cache.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
 use ferroflash::DType;
-use ferroflash::request::PageView;
+use ferroflash::request::TensorView;
 use std::borrow::Cow;
 
-/// Keys and values of a sequence as numbers of the queries' type, `[key][head][column]`.
+/// Keys and values of a sequence in the queries' type, `[key][head][column]`.
 pub(super) type Rows = [Vec<u16>; 2];
 
-/// Which pages are whose.
+/// The block table.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
+    /// Page indices, `columns` per sequence. Columns behind a sequence's last page hold garbage.
     pub numbers: Vec<u32>,
-    /// Most pages of a sequence.
+    /// Pages of the longest sequence.
     pub columns: usize,
-    /// How many pages there are.
+    /// Number of pages.
     pub count: usize,
 }
 
 impl Table {
-    /// Shuffled pages, and so many that are nobody's; a sequence that `shares` has its first page from the
-    /// one before.
+    /// Shuffles the pages, among them pages that belong to no sequence. A sequence that `shares` takes its
+    /// first page from the previous sequence.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,
@@ -51,14 +51,14 @@ impl Table {
 }
 
 impl Pages {
-    /// Buffers of keys and values.
+    /// Number of buffers of keys and values.
     pub(super) fn buffers(self) -> usize {
         if matches!(self, Pages::Interleaved(_)) { 1 } else { 2 }
     }
 }
 
 impl DecodeMemory {
-    /// Keys and values of all sequences in their pages; what nobody has is poisoned.
+    /// Keys and values of all sequences in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), buffers) = (case.paging(), case.pages.buffers());
@@ -75,7 +75,7 @@ impl DecodeMemory {
         pool
     }
 
-    /// What stands in `pool` of sequence `b`.
+    /// The rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();
@@ -88,9 +88,9 @@ impl DecodeMemory {
         })
     }
 
-    /// The first byte of a row of sequence `b`, rows counted as `[key][head]`, in the buffer of `view`, whose
-    /// address is 0.
-    fn place(&self, view: &PageView, b: usize, row: usize) -> usize {
+    /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
+    /// counted as `[key][head]`.
+    fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
         let number = self.table.numbers[b * self.table.columns + key / page] as usize;
@@ -99,19 +99,19 @@ impl DecodeMemory {
         view.address as usize + elements * self.case.cache.bytes()
     }
 
-    /// Keys and values, whose buffers lie at these addresses.
-    pub(super) fn views(&self, at: &[u64]) -> [PageView; 2] {
+    /// Views of keys and values whose buffers start at the addresses `at`.
+    pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();
         let (shape, dtype) = ([self.table.count, page, case.heads[1], case.head_dim], case.cache);
         let elements = shape.iter().product::<usize>() as u64;
-        let both = |view: fn(u64, u64, DType, [usize; 4]) -> PageView| {
+        let both = |view: fn(u64, u64, DType, [usize; 4]) -> TensorView| {
             [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
         };
         match case.pages {
-            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(PageView::nhd),
-            Pages::DenseHnd | Pages::Hnd(_) => both(PageView::hnd),
-            Pages::Interleaved(_) => PageView::interleaved(at[0], 2 * elements, dtype, shape, false),
+            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
+            Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
+            Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
         }
     }
 }

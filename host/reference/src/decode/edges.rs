@@ -1,12 +1,25 @@
-//! The problems that each entry on caches must solve.
+//! Problems that every entry for KV caches must solve.
 use super::{DecodeCase, Pages};
+use crate::masks::at_edges;
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
-/// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
-/// cutting and merging, missing rows and columns, queries and windows.
+/// Gives cases the masks and scores of an entry. Drops cases in which a simpler mask shows the same keys:
+/// kernels of masks with parameters do not solve them.
+fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
+    let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+    let masks = at_edges(entry.mask, [entry.tile_m, entry.tile_n].map(|tile| tile as usize));
+    let own = cases.into_iter().enumerate().map(|(i, case)| {
+        let mask = if is_plain { case.mask } else { masks[i % masks.len()].0 };
+        DecodeCase { mask, ..case }.of(entry)
+    });
+    own.filter(|case| is_plain || case.whole().mask_kind() == entry.mask).collect()
+}
+
+/// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
+/// kind of split and combine, missing rows and columns, several queries, windows.
 pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: &[usize]| DecodeCase {
         dtype: entry.dtype,
@@ -58,11 +71,12 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             cases.push(DecodeCase { queries: 4, heads: [4, 2], mask, softcap, ..plain(&[3, 18, 400]) });
         }
     }
-    cases
+    of(entry, cases)
 }
 
-/// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
-/// queries or keys, and fewer keys than queries. Pages of any size, or such as a copy engine takes.
+/// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
+/// prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages of any
+/// size, a Hopper entry pages that TMA accepts.
 pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
@@ -110,22 +124,22 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
-    cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect()
+    of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
-/// Starts of a paged entry's sequences that make no sense.
+/// A batch for a paged entry with invalid `cu_seqlens_q`.
 pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
 }
 
-/// So many sequences of up to `most` keys, some of them without any.
+/// Lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
 fn ragged(count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|b| if b % 11 == 5 { 0 } else { (b * 2_654_435_761) % most + b % 2 }).collect()
 }
 
-/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages, other lengths and ones that
-/// make no sense under one plan, and a sequence that all of the card shares with a few short ones.
+/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
+/// other and with invalid lengths; one long sequence that the whole GPU shares with a few short sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
@@ -142,10 +156,11 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let batch = DecodeCase { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
     let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
     let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
-    vec![batch, one, chunks]
+    of(entry, vec![batch, one, chunks])
 }
 
-/// The same of a paged entry: 64 sequences, some of which decode, while others are whole prompts or chunks.
+/// Larger problems of a paged entry, for a GPU: 64 sequences, which decode or are whole prompts or chunks of
+/// prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {
@@ -172,5 +187,5 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let long = DecodeCase { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
     let long = DecodeCase { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };
-    vec![plain.packed(queries), long]
+    of(entry, vec![plain.packed(queries), long])
 }

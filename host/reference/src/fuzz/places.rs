@@ -1,14 +1,15 @@
-//! Where the tensors of a random problem lie.
+//! Memory layouts of random problems.
 use super::{below, one_in};
 use crate::alibi::Slopes;
 use crate::arithmetic::encode;
+use crate::extras::Extras;
 use crate::inputs::Random;
 use crate::memory::{Memory, Place};
 use crate::told::Told;
 use ferroflash::plan::Problem;
 
-/// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one
-/// buffer or in two, inputs repeated by a stride of 0.
+/// Lays out the tensors randomly: any order of batch, rows and heads; gaps between them; keys and values in
+/// one or two buffers; inputs that a stride of 0 repeats.
 pub(super) fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
     let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
     let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
@@ -28,7 +29,8 @@ pub(super) fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) ->
     };
     let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
     let told = vec![Told::Filled];
-    let memory = Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told };
+    let extras = Extras::random(&problem, random.clone().bits());
+    let memory = Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras };
     match problem.alibi {
         true => memory.with_slopes(Slopes::random(random.bits(), batch, heads_q, 8)),
         false => memory,

@@ -1,4 +1,4 @@
-//! The object itself: phases, arrivals, bytes.
+//! The mbarrier object: phases, arrivals, bytes.
 
 use std::fmt::{self, Display, Formatter};
 

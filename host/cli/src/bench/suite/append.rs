@@ -1,4 +1,4 @@
-//! Shapes of appends: new tokens on their way into a cache.
+//! Shapes of appends.
 use super::fields::{self, Order, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;

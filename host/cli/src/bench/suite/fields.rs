@@ -31,7 +31,7 @@ pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Erro
     let all = [queries, DType::E4m3];
     let wrong = |name| {
         let [own, eight] = all.map(DType::name);
-        Error::Invalid(format!("kv_dtype {name}: it must be {own}, the queries' own, or {eight}"))
+        Error::Invalid(format!("kv_dtype {name}: it must be {own} (the queries' type) or {eight}"))
     };
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }
@@ -46,7 +46,7 @@ pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error
     };
     match (causal, window) {
         (true, Some(_)) => {
-            Err(Error::Invalid("causal and window: one of them alone; causal is [-1, 0]".into()))
+            Err(Error::Invalid("causal and window: give one of them; causal is the window [-1, 0]".into()))
         }
         (true, None) => Ok(Mask::Causal),
         (false, Some([left, right])) => Ok(Mask::Window { left: side(left)?, right: side(right)? }),

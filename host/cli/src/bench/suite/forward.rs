@@ -1,4 +1,4 @@
-//! Shapes of forward attention: sequences of one length, each tensor whole.
+//! Shapes of forward attention: sequences of equal lengths in contiguous tensors.
 use super::fields;
 use super::workload::{Workload, fits};
 use super::{count, fields::sizes};

@@ -1,4 +1,4 @@
-//! Shapes of merges: states of the same queries that become one.
+//! Shapes of merges.
 use super::fields::{self, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! How many sequences a shape has, and how long each is.
+//! The lengths of a shape's sequences.
 use crate::error::Error;
 use reference::Random;
 use serde::de::{Deserialize, Deserializer, Error as _};

@@ -1,4 +1,4 @@
-//! Shapes of serving: sequences of any lengths, on a cache or packed.
+//! Serving shapes: sequences of any lengths, on a KV cache or as a varlen batch.
 use super::count;
 use super::fields::{self, Order, sizes};
 use super::sequences::Sequences;

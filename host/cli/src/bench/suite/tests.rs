@@ -3,7 +3,7 @@ use super::*;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
-use reference::{Asked, OnDevice, Room, Rule};
+use reference::{Asked, LaunchOptions, OnDevice, Rule};
 
 /// What a file's one shape asks for.
 fn one(shape: &str) -> Result<Workload, String> {
@@ -37,8 +37,8 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     }
     for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
         let work = workload.work();
-        let room = Room { wants_lse: true, config: None, scratch: Scratch::Fastest };
-        let asked = work.request(inputs, outputs, room);
+        let options = LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest };
+        let asked = work.request(inputs, outputs, options);
         for card in &cards {
             asked.plan(card).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
         }
@@ -181,9 +181,9 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "layout": "HND""#), "layout HND without page: packed tensors have none"),
         (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
-        (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16, the queries'"),
+        (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16 (the queries'"),
         (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
-        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: one of them alone"),
+        (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give one of them"),
         (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
         (r#""sequences": [[1, 9]]"#.into(), "it must be like [[count, seqlen_q, seqlen_k], ..]"),
         (r#""sequences": []"#.into(), "sequences: none has a query and a key"),

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::results::{Results, Took};
 use ferroflash::plan::Problem;
 use rayon::prelude::*;
-use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, e4m3};
+use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3};
 use std::time::Instant;
 
 impl Input {
@@ -79,6 +79,7 @@ impl Input {
         let slopes =
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
         let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
+        let inputs = inputs.extras(&self.extras, [b, head * group]);
         Ok(Reference::new(&inputs).scale_values(dtype, v_scale))
     }
 
@@ -94,7 +95,7 @@ impl Input {
         });
         let number = |bytes: &[u8]| match *bytes {
             [low, high] => u16::from_le_bytes([low, high]),
-            _ => e4m3::widen(bytes[0], dtype),
+            _ => widen_e4m3(bytes[0], dtype),
         };
         rows.map(number).collect()
     }

@@ -1,0 +1,363 @@
+//! `ferroflash_attention_t`, as an [`AttentionRequest`].
+use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
+use crate::call::invalid;
+use crate::layout::c_struct;
+use ferroflash::Error;
+use ferroflash::request::{
+    AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, LseView,
+    Queries, Scores, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
+};
+use std::ffi::{c_char, c_void};
+
+c_struct! {
+    /// `ferroflash_attention_t`.
+    AttentionArgs {
+        size: u64;
+        q, k, v: *const c_void;
+        o: *mut c_void;
+        lse: *mut f32;
+        batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim: i64;
+        q_strides, k_strides, v_strides, o_strides: [i64; 4];
+        lse_strides: [i64; 2];
+        dtype, mask, window_left, window_right, alignment, cache_dtype: i32;
+        scale, softcap: f32;
+        config: *const c_char;
+        workspace: *mut c_void;
+        workspace_bytes: u64;
+        counters: *mut c_void;
+        counters_bytes: u64;
+        cu_seqlens_q, cu_seqlens_k, seqused_k: *const i32;
+        total_q, total_k: i64;
+        block_table, cache_batch_idx: *const i32;
+        pages, page, columns, table_stride: i64;
+        splits, chunk: i32;
+        k_scale, v_scale: f32;
+        k_scales, v_scales: *const f32;
+        scales_strides: [i64; 2];
+        sinks, alibi_slopes: *const f32;
+        alibi_strides: [i64; 2];
+        bias: *const c_void;
+        bias_strides: [i64; 3];
+        prefix_lengths: *const i32;
+        mask_bits: *const u8;
+        mask_bits_strides: [i64; 3];
+        mask_bits_keys: i64;
+        bias_dtype, mask_length: i32;
+    }
+}
+args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
+
+impl AttentionArgs {
+    /// The request, unchecked but for what its types cannot say.
+    ///
+    /// # Safety
+    /// `config` is null or a string that lives for `'a`.
+    pub(crate) unsafe fn request<'a>(&self) -> Result<AttentionRequest<'a>, Error> {
+        let [batch, heads] = [extent("batch", self.batch)?, extent("heads_q", self.heads_q)?];
+        let queries = self.queries(batch)?;
+        let (batches, rows) = match queries {
+            Queries::Batched => (batch, extent("seqlen_q", self.seqlen_q)?),
+            Queries::Varlen(_) => (1, extent("total_q", self.total_q)?),
+        };
+        let shape = [batches, rows, heads, extent("head_dim", self.head_dim)?];
+        let dtype = dtype("dtype", self.dtype)?;
+        let [q, o] = [(self.q, self.q_strides), (self.o.cast_const(), self.o_strides)]
+            .map(|(at, strides)| TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides));
+        let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
+            .alignment(alignment(self.alignment)?)
+            .scores(self.scores([batch, heads]))
+            .scratch(self.scratch())
+            .splits(chunk_or_splits(self.chunk, self.splits)?);
+        request.lse = present(self.lse).map(|address| {
+            let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
+            LseView::new(address, reach(&shape, &[by_batch, by_head, 1]), shape, self.lse_strides)
+        });
+        let sizes = request.problem();
+        (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
+        // SAFETY: the caller's promise.
+        request.config = unsafe { name("config", self.config)? };
+        Ok(request)
+    }
+
+    fn scores(&self, [batch, heads]: [usize; 2]) -> Scores {
+        let mut scores = Scores::new().softcap(self.softcap);
+        scores.scale = (self.scale != 0.0).then_some(self.scale);
+        scores.sinks = present(self.sinks).map(|address| Sinks { address, elements: heads as u64 });
+        scores.alibi = present(self.alibi_slopes).map(|address| {
+            let elements = reach(&[batch, heads], &self.alibi_strides);
+            AlibiSlopes::new(address, elements).strides(self.alibi_strides)
+        });
+        scores
+    }
+
+    fn scratch(&self) -> Scratch {
+        let counters = present(self.counters).map(|address| Counters { address, bytes: self.counters_bytes });
+        present(self.workspace).map_or(Scratch::None, |address| Scratch::Memory {
+            workspace: Workspace { address, bytes: self.workspace_bytes },
+            counters,
+        })
+    }
+
+    fn queries(&self, batch: usize) -> Result<Queries, Error> {
+        let Some(starts) = offsets(self.cu_seqlens_q, batch) else { return Ok(Queries::Batched) };
+        if self.cu_seqlens_k.is_null() && self.seqused_k.is_null() {
+            let expected = "keys of varlen queries have cu_seqlens_k, or are in a KV cache, with seqused_k";
+            return Err(invalid("cu_seqlens_k", "NULL", expected));
+        }
+        Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
+    }
+
+    /// Varlen keys have offsets; otherwise keys with lengths are a KV cache, and keys without are tensors.
+    fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
+        let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
+        let views = |[batches, rows]: [usize; 2], dtype| {
+            let shape = [batches, rows, heads, head_dim];
+            [(self.k, self.k_strides), (self.v, self.v_strides)].map(|(at, strides)| {
+                TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
+            })
+        };
+        let used = present(self.seqused_k).map(|address| Index::new(address, batch as u64));
+        if let Some(starts) = offsets(self.cu_seqlens_k, batch) {
+            if self.cu_seqlens_q.is_null() {
+                let expected = "queries of varlen keys are varlen, too";
+                return Err(invalid("cu_seqlens_q", "NULL", expected));
+            }
+            let [k, v] = views([1, extent("total_k", self.total_k)?], dtype("dtype", self.dtype)?);
+            let mut keys = VarlenKeys::new(starts, extent("seqlen_k", self.seqlen_k)?);
+            keys.seqused_k = used;
+            return Ok(KeysValues::Varlen { k, v, keys });
+        }
+        let Some(lengths) = used else {
+            if self.pages != 0 || !self.block_table.is_null() {
+                let expected = "a KV cache has the number of keys of each sequence";
+                return Err(invalid("seqused_k", "NULL", expected));
+            }
+            let rows = extent("seqlen_k", self.seqlen_k)?;
+            let [k, v] = views([batch, rows], dtype("dtype", self.dtype)?);
+            return Ok(KeysValues::Tensors { k, v });
+        };
+        let pages = [extent("pages", self.pages)?, extent("page", self.page)?];
+        let [k, v] = views(pages, dtype("cache_dtype", self.cache_dtype)?);
+        let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
+            .map(|(value, scales)| scale(value, scales, self.scales_strides, [batch, heads]));
+        self.cache(batch, KvPages::new(k, v).scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
+    }
+
+    fn cache(&self, batch: usize, pages: KvPages, lengths: Index) -> Result<KvCache, Error> {
+        let mut cache = if let Some(address) = present(self.block_table) {
+            let columns = extent("columns", self.columns)?;
+            let entries = Index::new(address, reach(&[batch, columns], &[self.table_stride, 1]));
+            let stride = extent("table_stride", self.table_stride)?;
+            KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
+        } else if let Some(address) = present(self.cache_batch_idx) {
+            KvCache::dense(pages, lengths).rows(Index::new(address, batch as u64))
+        } else {
+            KvCache::dense(pages, lengths)
+        };
+        if self.seqlen_k != 0 {
+            cache.max_k = extent("seqlen_k", self.seqlen_k)?;
+        }
+        if self.total_k != 0 {
+            cache.total_k = Some(extent("total_k", self.total_k)?);
+        }
+        Ok(cache)
+    }
+}
+
+/// The offsets of varlen sequences, if any.
+fn offsets(address: *const i32, batch: usize) -> Option<Index> {
+    present(address).map(|address| Index::new(address, (batch as u64).saturating_add(1)))
+}
+
+fn alignment(value: i32) -> Result<Alignment, Error> {
+    match value {
+        0 => Ok(Alignment::BottomRight),
+        1 => Ok(Alignment::TopLeft),
+        other => {
+            Err(invalid("alignment", other, "it must be FERROFLASH_BOTTOM_RIGHT or FERROFLASH_TOP_LEFT"))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use ferroflash::request::{KvScale, Mask, Paged, Splits};
+    use ferroflash::{Capabilities, plan};
+
+    const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
+
+    /// A device address.
+    pub(crate) const fn at<T>(n: usize) -> *const T {
+        std::ptr::without_provenance(n << 40)
+    }
+
+    /// Three sequences of 5 queries and 7 keys.
+    pub(crate) fn tensors() -> AttentionArgs {
+        // SAFETY: zeros are a value of every field.
+        let none: AttentionArgs = unsafe { std::mem::zeroed() };
+        AttentionArgs {
+            q: at(1),
+            k: at(2),
+            v: at(3),
+            o: at::<c_void>(4).cast_mut(),
+            batch: 3,
+            seqlen_q: 5,
+            seqlen_k: 7,
+            heads_q: 4,
+            heads_k: 2,
+            head_dim: 64,
+            q_strides: [5 * 256, 256, 64, 1],
+            softcap: 5.0,
+            ..none
+        }
+    }
+
+    pub(crate) fn varlen() -> AttentionArgs {
+        AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
+    }
+
+    /// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
+    pub(crate) fn cache() -> AttentionArgs {
+        AttentionArgs {
+            block_table: at(5),
+            seqused_k: at(6),
+            batch: 16,
+            seqlen_q: 1,
+            seqlen_k: 0,
+            heads_q: 32,
+            heads_k: 8,
+            head_dim: 128,
+            pages: 1000,
+            page: 16,
+            columns: 512,
+            table_stride: 512,
+            q_strides: LLAMA,
+            o_strides: LLAMA,
+            k_strides: [16 * 8 * 128, 8 * 128, 128, 1],
+            v_strides: [16 * 8 * 128, 8 * 128, 128, 1],
+            softcap: 0.0,
+            ..tensors()
+        }
+    }
+
+    pub(crate) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
+        // SAFETY: no name, or a static one.
+        unsafe { args.request() }
+    }
+
+    pub(crate) fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
+        request(args).expect("valid")
+    }
+
+    fn in_cache(args: &AttentionArgs) -> KvCache {
+        match valid(args).kv {
+            KeysValues::Cache(cache) => cache,
+            KeysValues::Tensors { .. } | KeysValues::Varlen { .. } => panic!("a cache"),
+        }
+    }
+
+    fn chosen(args: &AttentionArgs) -> &'static str {
+        let card = Capabilities::profile("h200").expect("known");
+        plan(&valid(args).scratch(Scratch::Fastest), card).expect("planned").contract().symbol
+    }
+
+    #[test]
+    fn tensors_and_varlen_sequences() {
+        let r = valid(&tensors());
+        let [k, _] = r.kv.tensors().expect("tensors");
+        assert_eq!((r.q.shape, k.shape, r.q.elements), ([3, 5, 4, 64], [3, 7, 2, 64], 3 * 5 * 256));
+        assert_eq!((r.scores, r.lse, r.config), (Scores::new().softcap(5.0), None, None));
+        assert_eq!((r.mask, r.queries, r.scratch), (Mask::Full, Queries::Batched, Scratch::None));
+        let r = valid(&AttentionArgs { mask: 3, window_left: -1, ..tensors() });
+        assert_eq!(r.mask, Mask::Window { left: None, right: Some(0) });
+        let lse = at::<f32>(7).cast_mut();
+        let r = valid(&AttentionArgs { lse, lse_strides: [20, 5], ..tensors() });
+        let view = r.lse.expect("asked for");
+        assert_eq!((view.shape, view.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
+        let workspace = at::<c_void>(8).cast_mut();
+        let r = valid(&AttentionArgs { workspace, workspace_bytes: 4096, ..tensors() });
+        assert_eq!(r.scratch, Scratch::workspace(8 << 40, 4096));
+        assert_eq!(valid(&AttentionArgs { config: c"fwd_x".as_ptr(), ..tensors() }).config, Some("fwd_x"));
+
+        let r = valid(&AttentionArgs { lse, ..varlen() });
+        let [_, v] = r.kv.tensors().expect("tensors");
+        assert_eq!((r.q.shape, v.shape), ([1, 11, 4, 64], [1, 13, 2, 64]));
+        assert_eq!(r.lse.expect("asked for").shape, [1, 4, 11]);
+        let queries = VarlenQueries::new(3, Index::new(5 << 40, 4), 5);
+        assert_eq!(r.queries, Queries::Varlen(queries));
+        let keys = |args: &AttentionArgs| match valid(args).kv {
+            KeysValues::Varlen { keys, .. } => keys,
+            KeysValues::Tensors { .. } | KeysValues::Cache(_) => panic!("varlen"),
+        };
+        let all = VarlenKeys::new(Index::new(6 << 40, 4), 7);
+        assert_eq!(keys(&varlen()), all);
+        let used = AttentionArgs { seqused_k: at(7), ..varlen() };
+        assert_eq!(keys(&used), all.seqused_k(Index::new(7 << 40, 3)));
+    }
+
+    #[test]
+    fn caches() {
+        assert_eq!(chosen(&cache()), "decode_f16_d128_causal_8_tiles");
+        let (r, c) = (valid(&cache()), in_cache(&cache()));
+        assert_eq!((c.max_k, r.splits, r.lse, r.scores.sinks), (8192, Splits::Auto, None, None));
+        assert_eq!((r.q.elements, c.pages.keys.shape, c.total_k), (16 * 32 * 128, [1000, 16, 8, 128], None));
+        assert_eq!(in_cache(&AttentionArgs { total_k: 9000, ..cache() }).total_k, Some(9000));
+        let dense = AttentionArgs {
+            block_table: std::ptr::null(),
+            cache_batch_idx: at(7),
+            seqlen_k: 10,
+            chunk: 1024,
+            ..cache()
+        };
+        assert_eq!(in_cache(&dense).paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
+        assert_eq!((in_cache(&dense).max_k, valid(&dense).splits), (10, Splits::CHUNK));
+        let lse = at::<f32>(8).cast_mut();
+        let varlen = AttentionArgs {
+            cu_seqlens_q: at(7),
+            total_q: 99,
+            seqlen_q: 70,
+            lse,
+            lse_strides: [0, 99],
+            ..cache()
+        };
+        let r = valid(&varlen);
+        assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
+        assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
+        assert_eq!(chosen(&varlen), "hopper_paged_f16_d128_causal_128x128");
+        let eight = AttentionArgs {
+            cache_dtype: 2,
+            v_scale: 0.5,
+            k_scales: at(8),
+            scales_strides: [8, 1],
+            ..cache()
+        };
+        let scales = KvScale::Device { address: 8 << 40, elements: 15 * 8 + 8, strides: [8, 1] };
+        assert_eq!(in_cache(&eight).pages.scales, [scales, KvScale::Value(0.5)]);
+    }
+
+    #[test]
+    fn refusals_name_the_field_and_its_value() {
+        let none = std::ptr::null();
+        for (args, words) in [
+            (AttentionArgs { dtype: 9, ..tensors() }, "dtype: 9"),
+            (AttentionArgs { mask: -1, ..tensors() }, "mask: -1"),
+            (AttentionArgs { mask: 2, ..cache() }, "mask: 2"),
+            (AttentionArgs { batch: -1, ..tensors() }, "batch: -1"),
+            (AttentionArgs { mask: 3, window_left: -2, ..tensors() }, "window_left: -2"),
+            (AttentionArgs { config: c"\xff".as_ptr(), ..tensors() }, "UTF-8"),
+            (AttentionArgs { cu_seqlens_q: at(5), ..tensors() }, "cu_seqlens_k: NULL"),
+            (AttentionArgs { cu_seqlens_q: none, ..varlen() }, "cu_seqlens_q: NULL"),
+            (AttentionArgs { seqused_k: none, ..cache() }, "seqused_k: NULL"),
+            (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
+            (AttentionArgs { splits: 2, chunk: 128, ..cache() }, "chunk: 128"),
+            (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
+            (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
+            (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),
+            (AttentionArgs { alignment: 2, ..tensors() }, "alignment: 2"),
+        ] {
+            let error = request(&args).expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Structs of `ferroflash.h`: their fields are written once here, and compared with the header by a test.
+
+/// A field of a struct: its name, its offset and its size in bytes.
+pub type Field = (&'static str, usize, usize);
+
+/// Declares a struct of `ferroflash.h`. The header documents the fields.
+macro_rules! c_struct {
+    ($(#[$doc:meta])* $name:ident { $($($field:ident),+: $type:ty;)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            $($(#[doc = "`ferroflash.h` documents it."] pub $field: $type,)+)*
+        }
+
+        impl $name {
+            /// All fields, in their order.
+            pub const FIELDS: &'static [$crate::layout::Field] = &[
+                $($((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>()),)+)*
+            ];
+        }
+    };
+}
+pub(crate) use c_struct;
+
+/// Whether fields follow each other without padding: every byte is initialised.
+pub(crate) const fn is_plain(fields: &[Field], size: usize) -> bool {
+    let (mut next, mut end) = (0, 0);
+    while next < fields.len() {
+        let (_, offset, bytes) = fields[next];
+        if offset != end {
+            return false;
+        }
+        (next, end) = (next + 1, offset + bytes);
+    }
+    end == size
+}

@@ -1,0 +1,189 @@
+//! Plans behind handles: a request is validated once and launched many times.
+use crate::args::read;
+use crate::attention::AttentionArgs;
+use crate::call::{Status, borrow, call, invalid, store, write};
+use crate::context::{Context, destroy, enqueue};
+use crate::entries::entry_name;
+use crate::layout::{c_struct, is_plain};
+use ferroflash::Plan;
+use ferroflash::driver::RawStream;
+use ferroflash::plan::ScratchBytes;
+use ferroflash::request::Scratch;
+use std::ffi::{CString, c_char, c_void};
+
+/// `ferroflash_plan_t`.
+pub struct PlanHandle {
+    plan: Plan,
+    reason: CString,
+}
+
+c_struct! {
+    /// `ferroflash_plan_info_t`.
+    PlanInfo {
+        size: u64;
+        entry, reason: *const c_char;
+        grid, block: [u32; 3];
+        smem_bytes, workspace_bytes, counters_bytes: u64;
+    }
+}
+
+impl PlanInfo {
+    /// The smallest size of a caller's struct.
+    pub const LEAST: usize = 56;
+}
+
+/// Validates a request and chooses its kernel.
+///
+/// # Safety
+/// - `context` is null or a live context.
+/// - `attention` is null or a struct of as many bytes as its size says; its `config` is null or a string.
+/// - `plan` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_create(
+    context: *const Context,
+    attention: *const AttentionArgs,
+    plan: *mut *mut PlanHandle,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        let made = context.attention().plan(&unsafe { args.request()? })?;
+        let reason = CString::new(made.reason()).unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { store("plan", plan, PlanHandle { plan: made, reason }) }
+    })
+}
+
+/// Frees a plan. Null is nothing to destroy.
+///
+/// # Safety
+/// `plan` is null, or came from [`ferroflash_plan_create`], is destroyed once, and is not in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
+    // SAFETY: the caller's promise.
+    unsafe { destroy(plan) };
+}
+
+/// Describes a plan, as far as the caller's struct goes.
+///
+/// # Safety
+/// - `plan` is null or a live plan.
+/// - `info` is null or a struct of as many bytes as its size says, which may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info: *mut PlanInfo) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises; the size is the first field.
+        let (handle, size) = unsafe { (borrow("plan", plan)?, *borrow("info", info.cast::<u64>())?) };
+        if size < PlanInfo::LEAST as u64 {
+            let expected = "FERROFLASH_PLAN_INFO_INIT sets it to sizeof(ferroflash_plan_info_t)";
+            return Err(invalid("info.size", size, expected));
+        }
+        let known = handle.info(size);
+        let bytes = size_of::<PlanInfo>().min(usize::try_from(size).unwrap_or(usize::MAX));
+        const { assert!(is_plain(PlanInfo::FIELDS, size_of::<PlanInfo>())) }
+        // SAFETY: not null and that many bytes, by the caller's promise; the struct has no padding.
+        unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), bytes) };
+        Ok(())
+    })
+}
+
+impl PlanHandle {
+    fn info(&self, size: u64) -> PlanInfo {
+        let contract = self.plan.contract();
+        let ScratchBytes { workspace, counters } = self.plan.scratch_bytes();
+        PlanInfo {
+            size,
+            entry: entry_name(contract.symbol),
+            reason: self.reason.as_ptr(),
+            grid: self.plan.grid(),
+            block: [contract.threads, 1, 1],
+            smem_bytes: contract.smem_bytes.into(),
+            workspace_bytes: workspace,
+            counters_bytes: counters,
+        }
+    }
+}
+
+/// Bytes of workspace and of counters of the fastest kernel for a request.
+///
+/// # Safety
+/// - Those of [`ferroflash_plan_create`], but for the plan.
+/// - `workspace_bytes` and `counters_bytes` are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_scratch_size(
+    context: *const Context,
+    attention: *const AttentionArgs,
+    workspace_bytes: *mut u64,
+    counters_bytes: *mut u64,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
+        // SAFETY: the caller's promise; the name is used in this call alone.
+        let request = unsafe { args.request()? }.scratch(Scratch::Fastest);
+        let ScratchBytes { workspace, counters } = context.attention().plan(&request)?.scratch_bytes();
+        // SAFETY: the caller's promises.
+        unsafe {
+            write("workspace_bytes", workspace_bytes, workspace)?;
+            write("counters_bytes", counters_bytes, counters)
+        }
+    })
+}
+
+/// Loads the plan's kernels.
+///
+/// # Safety
+/// `context` and `plan` are null or live, and belong together.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const PlanHandle) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
+        context.attention().load(&handle.plan)
+    })
+}
+
+/// Enqueues a plan.
+///
+/// # Safety
+/// - Those of [`ferroflash_plan_create`], and `plan` is null or a live plan of this context.
+/// - `stream` is a stream of the CUDA context, or null.
+/// - Every tensor is device memory of the CUDA context as far as its strides reach, workspace and counters as
+///   their sizes say, until the launch has run, and until then nothing else writes what it reads or touches
+///   what it writes, but in the order of the same stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_launch(
+    context: *const Context,
+    plan: *const PlanHandle,
+    attention: *const AttentionArgs,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
+        // SAFETY: the caller's promises; the name is used in this call alone.
+        unsafe {
+            let request = read(attention)?.request()?;
+            context.attention().launch(&handle.plan, &request, &RawStream::from_raw(stream))
+        }
+    })
+}
+
+/// Plans and enqueues a request.
+///
+/// # Safety
+/// Those of [`ferroflash_launch`], but for the plan.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_attention(
+    context: *const Context,
+    attention: *const AttentionArgs,
+    stream: *mut c_void,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller's promises.
+        let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
+        // SAFETY: the caller's promises; the name is used in this call alone.
+        unsafe { enqueue(context, &args.request()?, stream) }
+    })
+}

@@ -1,0 +1,173 @@
+//! The sequences of a varlen batch, and the integers in device memory.
+use super::inputs::Random;
+use super::tensor::TensorError;
+use super::told::Told;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Index, VarlenKeys, VarlenQueries};
+use std::ops::Range;
+
+/// The sequences of a varlen batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// First row of Q of each sequence, then the end of the last sequence.
+    pub cu_seqlens_q: Vec<i32>,
+    /// First row of K of each sequence, then the end of the last sequence.
+    pub cu_seqlens_k: Vec<i32>,
+    /// Keys in use per sequence; `None` if every row of K is in use.
+    pub seqused_k: Option<Vec<i32>>,
+}
+
+/// A sequence of a case: `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
+/// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
+/// its keys.
+pub type Lengths = [i32; 5];
+
+impl Sequences {
+    /// The sequences of a case. `[m, n]` are queries per tile and keys per block.
+    pub fn of(lengths: &[Lengths], [m, n]: [u32; 2]) -> Self {
+        let starts = |count: &dyn Fn(&Lengths) -> i32| {
+            let ends = lengths.iter().scan(0, |end, lengths| {
+                *end += count(lengths);
+                Some(*end)
+            });
+            std::iter::once(0).chain(ends).collect()
+        };
+        let keys = |[_, _, blocks, keys, _]: &Lengths| blocks * n as i32 + keys;
+        let are_used = lengths.iter().any(|[.., unused]| *unused > 0);
+        Sequences {
+            cu_seqlens_q: starts(&|[tiles, queries, ..]| tiles * m as i32 + queries),
+            cu_seqlens_k: starts(&|lengths| keys(lengths) + lengths[4]),
+            seqused_k: are_used.then(|| lengths.iter().map(keys).collect()),
+        }
+    }
+
+    /// The sequences of a file or a caller. `rows` are the rows of Q and of K.
+    ///
+    /// # Errors
+    /// [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases, or
+    /// exceeds `rows`.
+    pub fn new(
+        [cu_seqlens_q, cu_seqlens_k]: [Vec<i32>; 2],
+        seqused_k: Option<Vec<i32>>,
+        rows: [usize; 2],
+    ) -> Result<Self, TensorError> {
+        let count = cu_seqlens_q.len();
+        let arrays = [("cu_seqlens_q", &cu_seqlens_q, rows[0]), ("cu_seqlens_k", &cu_seqlens_k, rows[1])];
+        for (name, starts, rows) in arrays {
+            let rises = starts.is_sorted() && starts.first() == Some(&0);
+            if !rises || starts.len() != count || count < 2 || starts[count - 1] as usize > rows {
+                let want = format!(
+                    "it must have {} integers, 0 first, never decreasing, none above the {rows} rows",
+                    count.max(2)
+                );
+                return Err(TensorError::Sequences { name, got: starts.clone(), want });
+            }
+        }
+        let all = Sequences { cu_seqlens_q, cu_seqlens_k, seqused_k };
+        let starts = all.cu_seqlens_k.windows(2).map(|w| w[1] - w[0]);
+        if let Some(used) = &all.seqused_k
+            && (used.len() != all.count()
+                || !used.iter().zip(starts).all(|(used, rows)| (0..=rows).contains(used)))
+        {
+            let want = format!("it must have {} integers, from 0 to each sequence's rows of k", all.count());
+            return Err(TensorError::Sequences { name: "seqused_k", got: used.clone(), want });
+        }
+        Ok(all)
+    }
+
+    /// Number of sequences.
+    pub fn count(&self) -> usize {
+        self.cu_seqlens_q.len() - 1
+    }
+
+    /// Rows of Q and O of a sequence.
+    pub fn queries(&self, sequence: usize) -> Range<usize> {
+        self.cu_seqlens_q[sequence] as usize..self.cu_seqlens_q[sequence + 1] as usize
+    }
+
+    /// Rows of K and V that a sequence uses.
+    pub fn keys(&self, sequence: usize) -> Range<usize> {
+        let (first, end) = (self.cu_seqlens_k[sequence] as usize, self.cu_seqlens_k[sequence + 1] as usize);
+        let used = self.seqused_k.as_ref().map_or(end - first, |used| used[sequence] as usize);
+        first..end.min(first + used)
+    }
+
+    /// Number of rows of Q that belong to a sequence. They come first.
+    pub fn rows(&self) -> usize {
+        self.cu_seqlens_q[self.count()] as usize
+    }
+
+    /// Number of rows of K that belong to a sequence, in use or not.
+    pub(super) fn key_rows(&self) -> usize {
+        self.cu_seqlens_k[self.count()] as usize
+    }
+
+    /// The varlen problem of these sequences, with `rows` rows of Q and of K. Type, heads and scores come
+    /// from `one`.
+    #[must_use]
+    pub fn problem(&self, one: Problem, rows: [usize; 2]) -> Problem {
+        let longest =
+            |starts: &[i32]| starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0).max(1) as usize;
+        one.batch(self.count())
+            .seqlen_q(longest(&self.cu_seqlens_q))
+            .seqlen_k(longest(&self.cu_seqlens_k))
+            .varlen(Some(rows))
+    }
+
+    /// The sequences in device memory during a launch: these, or others in the same rows.
+    pub(super) fn told(&self, told: Told) -> Self {
+        let mut all = self.clone();
+        let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
+            let lengths: Vec<i32> = starts.windows(2).map(|w| w[1] - w[0]).collect();
+            for (b, length) in lengths.into_iter().enumerate() {
+                starts[b + 1] = starts[b] + (random.bits() % (length as u64 + 1)) as i32;
+            }
+        };
+        match told {
+            Told::Filled => {}
+            Told::Fewer(seed) => {
+                let random = &mut Random::new(seed);
+                fewer(&mut all.cu_seqlens_q, random);
+                match &mut all.seqused_k {
+                    Some(used) => {
+                        used.iter_mut().for_each(|keys| *keys = (random.bits() % (*keys as u64 + 1)) as i32);
+                    }
+                    None => fewer(&mut all.cu_seqlens_k, random),
+                }
+            }
+            // Starts that overlap make blocks write the same rows, which keys that are used do not.
+            Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
+            Told::Lost(seed) => {
+                let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();
+                scatter(starts.chain(&mut all.seqused_k), self, seed);
+            }
+        }
+        all
+    }
+
+    /// The arrays of integers, by name.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
+        let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
+        starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
+    }
+
+    /// The request's views of the arrays at `addresses`.
+    pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
+        let mut arrays = addresses.iter().zip(self.arrays());
+        let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));
+        let nothing = Index::new(0, 0);
+        let [starts_q, starts_k] = [(); 2].map(|()| next().unwrap_or(nothing));
+        let keys = VarlenKeys::new(starts_k, p.seqlen_k);
+        let queries = VarlenQueries::new(self.count(), starts_q, p.seqlen_q);
+        (queries, next().map_or(keys, |used| keys.seqused_k(used)))
+    }
+}
+
+/// Replaces some integers by invalid ones.
+fn scatter<'a>(arrays: impl Iterator<Item = &'a mut Vec<i32>>, of: &Sequences, seed: u64) {
+    let (mut random, rows, keys) = (Random::new(seed), of.rows() as i32, of.key_rows() as i32);
+    for x in arrays.flatten() {
+        let garbage = [*x, i32::MAX, -1, *x, i32::MIN, 0, rows + 9, keys + 9, *x + 1];
+        *x = garbage[(random.bits() % 9) as usize];
+    }
+}
