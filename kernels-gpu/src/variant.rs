@@ -1,7 +1,7 @@
 //! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
 use crate::alibi::Alibi;
 use crate::blocks::At;
-use crate::mask::{Loaded, MaskMod, Windowed};
+use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
 use crate::softcap::softcap;
@@ -27,7 +27,7 @@ pub trait MaskFn: MaskMarker {
     const SINK: bool = Self::SCORES.sink;
 
     /// Loads what the mask needs, before any key.
-    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<Self::Keys>;
+    fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
     /// Loads what scores need, while the first keys are under way.
     fn scores(p: &impl Problem, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
@@ -87,7 +87,6 @@ pub struct Then<A, S> {
     first: A,
     then: Option<S>,
     scale: f32,
-    before: i32,
 }
 
 impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
@@ -97,12 +96,12 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
     };
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
-        let Then { first, then, scale, before } = self;
+        let Then { first, then, scale } = self;
         first.change(p, acc_s, at);
         if let Some(then) = then {
-            acc_s.map_at(at.first(), at.warp, |s, row, k| {
+            acc_s.map_at(at.first(), at.warp, |s, p, k| {
                 let s = if Self::SCALED && !A::SCALED { s * scale } else { s };
-                then.score(s, row + before, k)
+                then.score(s, p, k)
             });
         }
     }
@@ -112,8 +111,8 @@ impl<M: MaskMod> MaskFn for M {
     type Keys = M;
     type Scores = ();
     #[inline(always)]
-    fn keys(params: &M::Params, of: &Sequence) -> Loaded<M> {
-        Loaded::new(params, of)
+    fn keys(params: &M::Params, of: &Sequence) -> M {
+        M::load(params, of)
     }
     #[inline(always)]
     fn scores(_: &impl Problem, _: &M::Params, _: &Sequence) {}
@@ -123,8 +122,8 @@ impl MaskFn for Local {
     type Keys = Windowed;
     type Scores = CapAndSlope;
     #[inline(always)]
-    fn keys(params: &(), of: &Sequence) -> Loaded<Windowed> {
-        Loaded::new(params, of)
+    fn keys(params: &(), of: &Sequence) -> Windowed {
+        Windowed::load(params, of)
     }
     #[inline(always)]
     fn scores(p: &impl Problem, _: &(), of: &Sequence) -> CapAndSlope {
@@ -136,13 +135,13 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Keys = M::Keys;
     type Scores = Then<M::Scores, S>;
     #[inline(always)]
-    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<M::Keys> {
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
         M::keys(&params.a, of)
     }
     #[inline(always)]
     fn scores(p: &impl Problem, params: &Self::Params, of: &Sequence) -> Self::Scores {
         let then = if S::CHANGES { Some(S::load(&params.b, of)) } else { None };
-        Then { first: M::scores(p, &params.a, of), then, scale: of.scale(), before: of.before }
+        Then { first: M::scores(p, &params.a, of), then, scale: of.scale() }
     }
     #[inline(always)]
     fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {

@@ -88,7 +88,7 @@ impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> 
         }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
-        let seen = BlockRange::of(&Mask::keys(&(), &of), &rows, Self::TILE_N);
+        let seen = BlockRange::of(Mask::keys(&(), &of), &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // Behind all keys that any row sees: where there are more splits than blocks.
@@ -127,7 +127,7 @@ impl<'p, P: MapTile, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> 
         let of = Sequence::of(p, rows, 0);
         Mask::scores(p, &(), &of).change(p, s, at);
         if edge {
-            Seen::<_, 1>::of(&Mask::keys(&(), &of), at).mask(s, at);
+            Seen::<_, 1>::of(Mask::keys(&(), &of), at).mask(s, at);
         }
     }
 
