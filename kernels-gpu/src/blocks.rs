@@ -1,5 +1,5 @@
 //! Key blocks: which of them a work tile takes, and which scores of a block are masked.
-use crate::mask::{Loaded, MaskMod};
+use crate::mask::{MaskMod, keys_of};
 use crate::rows::Rows;
 use spec::FastDiv;
 use tile::Warp;
@@ -19,9 +19,9 @@ pub struct BlockRange {
 impl BlockRange {
     /// The blocks of `tile_n` keys that `rows` see.
     #[inline(always)]
-    pub fn of<M: MaskMod>(mask: &Loaded<M>, rows: &Rows, tile_n: u32) -> Self {
+    pub fn of<M: MaskMod>(mask: M, rows: &Rows, tile_n: u32) -> Self {
         let last_row = (rows.first + rows.tile).min(rows.q_len) - 1;
-        let (upper, lower) = (mask.of_row(rows, rows.first), mask.of_row(rows, last_row));
+        let (upper, lower) = (keys_of(mask, rows, rows.first), keys_of(mask, rows, last_row));
         let clamp = |key: i32| key.max(0) as u32;
         let end = clamp(lower.end).div_ceil(tile_n);
         // Blocks without holes. If the mask has none, the compiler removes both bounds.
@@ -95,10 +95,10 @@ pub struct At<'r> {
 }
 
 impl At<'_> {
-    /// The first score's row and key.
+    /// The first score's position and key.
     #[inline(always)]
     pub fn first(&self) -> [i32; 2] {
-        [self.row0 as i32, self.key0 as i32]
+        [self.rows.position(self.row0), self.key0 as i32]
     }
 }
 
@@ -106,18 +106,18 @@ impl At<'_> {
 pub struct Seen<M, const W: usize> {
     start: RowBounds<W>,
     end: RowBounds<W>,
-    mask: Loaded<M>,
+    mask: M,
 }
 
 impl<M: MaskMod, const W: usize> Seen<M, W> {
     /// The intervals of the rows at `at`.
     #[inline(always)]
-    pub fn of(mask: &Loaded<M>, at: At) -> Self {
+    pub fn of(mask: M, at: At) -> Self {
         let At { rows, row0, key0, warp } = at;
         Seen {
-            start: RowBounds::new(|row| mask.of_row(rows, row0 + row).start - key0 as i32, warp),
-            end: RowBounds::new(|row| mask.of_row(rows, row0 + row).end - key0 as i32, warp),
-            mask: *mask,
+            start: RowBounds::new(|row| keys_of(mask, rows, row0 + row).start - key0 as i32, warp),
+            end: RowBounds::new(|row| keys_of(mask, rows, row0 + row).end - key0 as i32, warp),
+            mask,
         }
     }
 
@@ -131,7 +131,7 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
     #[inline(always)]
     pub fn mask<const N: usize>(&self, acc_s: &mut Acc<W, N>, at: At) {
         if M::HOLES {
-            acc_s.keep_where(at.first(), at.warp, |row, key| self.mask.sees(row, key));
+            acc_s.keep_where(at.first(), at.warp, |p, k| self.mask.sees(p, k));
         }
         acc_s.keep_before(&self.end);
         if M::LEFT {

@@ -114,7 +114,7 @@ impl<
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let mask = Mask::keys(variant, &of);
-        let range = tile.share(BlockRange::of(&mask, &rows, (N * KV_WARPS) as u32 * 16));
+        let range = tile.share(BlockRange::of(mask, &rows, (N * KV_WARPS) as u32 * 16));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);

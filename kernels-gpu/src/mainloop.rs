@@ -4,7 +4,6 @@
 //! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block that
 //! it takes.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
-use crate::mask::Loaded;
 use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;
 use crate::variant::{MaskFn, Scores};
@@ -37,7 +36,7 @@ pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
     /// Their sequence.
     pub of: Sequence,
     /// The mask.
-    pub mask: Loaded<Keys>,
+    pub mask: Keys,
     /// The key blocks that the rows see.
     pub range: BlockRange,
     /// The warp's rows.
@@ -72,7 +71,7 @@ pub fn attend<
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
             let at = At { rows: &rows, row0, key0, warp };
-            let seen = Seen::<_, W>::of(&mask, at);
+            let seen = Seen::<_, W>::of(mask, at);
             if edge && !seen.any(tile_n, warp) {
                 return; // this warp's rows see none of these keys
             }

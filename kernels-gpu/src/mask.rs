@@ -10,6 +10,9 @@ use tile::global::GlobalBytes;
 
 /// Which keys a query sees. The value of the type is what a kernel loads for a work tile.
 ///
+/// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged tensors
+/// alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
+///
 /// The functions may branch, but lanes of a warp then run both sides: selects are faster. No function gets a
 /// warp or a block, so none can make one diverge around a barrier.
 pub trait MaskMod: MaskMarker {
@@ -23,61 +26,34 @@ pub trait MaskMod: MaskMarker {
     /// Loads what the mask needs for a sequence and head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// An interval that contains all keys that a query at position `p` sees. The position of query `q` is `q +
-    /// of.shift`. The interval may begin below 0 and end behind the last key. Neither bound falls from one
-    /// position to the next. The kernel skips blocks outside of all intervals.
+    /// An interval that contains all keys that the query at position `p` sees. It may begin below 0 and end
+    /// behind the last key. Neither bound falls from one position to the next. The kernel skips blocks outside
+    /// of all intervals.
     #[inline(always)]
-    fn keys(&self, of: &Sequence, _p: i32) -> Range<i32> {
-        0..of.keys
+    fn keys(&self, _p: i32) -> Range<i32> {
+        0..i32::MAX
     }
 
     /// Keys without holes: every query of the work tile sees these keys if they are in its interval. Blocks
     /// of such keys need no mask.
     #[inline(always)]
-    fn whole(&self, of: &Sequence) -> Range<i32> {
-        if Self::HOLES { 0..0 } else { 0..of.keys }
+    fn whole(&self) -> Range<i32> {
+        if Self::HOLES { 0..0 } else { 0..i32::MAX }
     }
 
-    /// Whether query `q` sees key `k` of its interval. Kernels also ask for queries and keys behind the last
-    /// ones, and ignore the answer.
+    /// Whether the query at position `p` sees key `k` of its interval. Kernels also ask for queries and keys
+    /// behind the last ones, and ignore the answer.
     #[inline(always)]
-    fn sees(&self, _q: i32, _k: i32) -> bool {
+    fn sees(&self, _p: i32, _k: i32) -> bool {
         true
     }
 }
 
-/// Mask `M` on a work tile.
-#[derive(Clone, Copy)]
-pub struct Loaded<M> {
-    mask: M,
-    of: Sequence,
-}
-
-impl<M: MaskMod> Loaded<M> {
-    /// Loads the mask.
-    #[inline(always)]
-    pub fn new(params: &M::Params, of: &Sequence) -> Self {
-        Loaded { mask: M::load(params, of), of: *of }
-    }
-
-    /// The keys of a row's interval: it may begin below 0, and ends before or with the last key.
-    #[inline(always)]
-    pub fn of_row(&self, rows: &Rows, row: u32) -> Range<i32> {
-        let Range { start, end } = self.mask.keys(&self.of, row as i32 + rows.window.shift);
-        start..end.min(rows.k_len as i32)
-    }
-
-    /// As [`MaskMod::whole`].
-    #[inline(always)]
-    pub fn whole(&self) -> Range<i32> {
-        self.mask.whole(&self.of)
-    }
-
-    /// Whether a row sees a key of its interval.
-    #[inline(always)]
-    pub fn sees(&self, row: i32, key: i32) -> bool {
-        self.mask.sees(row + self.of.before, key)
-    }
+/// The keys of a row's interval: it may begin below 0, and ends before or with the last key.
+#[inline(always)]
+pub fn keys_of<M: MaskMod>(mask: M, rows: &Rows, row: u32) -> Range<i32> {
+    let Range { start, end } = mask.keys(rows.position(row));
+    start..end.min(rows.k_len as i32)
 }
 
 impl MaskMod for Full {
@@ -98,14 +74,17 @@ impl MaskMod for Causal {
         Causal
     }
     #[inline(always)]
-    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+    fn keys(&self, p: i32) -> Range<i32> {
         0..p + 1
     }
 }
 
 /// The window of [`spec::Local`]: `left` keys before the query's position, `right` keys behind it.
 #[derive(Clone, Copy)]
-pub struct Windowed;
+pub struct Windowed {
+    left: i32,
+    right: i32,
+}
 
 impl MaskMarker for Windowed {
     type Params = ();
@@ -114,13 +93,13 @@ impl MaskMarker for Windowed {
 impl MaskMod for Windowed {
     const HOLES: bool = false;
     #[inline(always)]
-    fn load(_: &(), _: &Sequence) -> Self {
-        Windowed
+    fn load(_: &(), of: &Sequence) -> Self {
+        let [left, right] = of.window;
+        Windowed { left, right }
     }
     #[inline(always)]
-    fn keys(&self, of: &Sequence, p: i32) -> Range<i32> {
-        let [left, right] = of.window;
-        p - left..p.saturating_add(right + 1)
+    fn keys(&self, p: i32) -> Range<i32> {
+        p - self.left..p.saturating_add(self.right + 1)
     }
 }
 
@@ -132,7 +111,7 @@ impl MaskMod for Prefix {
         Prefix { keys: lengths::prefix(p, of.index) }
     }
     #[inline(always)]
-    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+    fn keys(&self, p: i32) -> Range<i32> {
         0..(p + 1).max(self.keys)
     }
 }
@@ -144,7 +123,7 @@ impl MaskMod for Chunked {
         Chunked { chunk: p.chunk }
     }
     #[inline(always)]
-    fn keys(&self, _: &Sequence, p: i32) -> Range<i32> {
+    fn keys(&self, p: i32) -> Range<i32> {
         let (_, within) = self.chunk.div_rem(p.max(0) as u32);
         p.max(0) - within as i32..p + 1
     }
@@ -161,16 +140,17 @@ impl MaskMod for Bits {
             row_bytes: p.row_bytes,
             last_row: p.rows - 1,
             last_byte: (p.keys - 1) / 8,
+            shift: of.shift,
             first_key: (of.keys as u32).saturating_sub(p.keys),
         }
     }
     #[inline(always)]
-    fn whole(&self, _: &Sequence) -> Range<i32> {
+    fn whole(&self) -> Range<i32> {
         0..self.first_key as i32
     }
     #[inline(always)]
-    fn sees(&self, q: i32, k: i32) -> bool {
-        let row = (q as u32).min(self.last_row) as u64 * self.row_bytes as u64;
+    fn sees(&self, p: i32, k: i32) -> bool {
+        let row = ((p - self.shift) as u32).min(self.last_row) as u64 * self.row_bytes as u64;
         let bit = (k as u32).wrapping_sub(self.first_key);
         let byte = GlobalBytes::new(self.base.wrapping_add(row), self.last_byte).nearest(bit / 8);
         (k as u32) < self.first_key || byte >> (bit % 8) & 1 == 1
@@ -187,8 +167,8 @@ impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
         (A::load(a, of), B::load(b, of))
     }
     #[inline(always)]
-    fn keys(&self, of: &Sequence, p: i32) -> Range<i32> {
-        let (a, b) = (self.0.keys(of, p), self.1.keys(of, p));
+    fn keys(&self, p: i32) -> Range<i32> {
+        let (a, b) = (self.0.keys(p), self.1.keys(p));
         let start = match (A::LEFT, B::LEFT) {
             (true, true) => a.start.max(b.start),
             (true, false) => a.start,
@@ -197,12 +177,12 @@ impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
         start..a.end.min(b.end)
     }
     #[inline(always)]
-    fn whole(&self, of: &Sequence) -> Range<i32> {
-        let (a, b) = (self.0.whole(of), self.1.whole(of));
+    fn whole(&self) -> Range<i32> {
+        let (a, b) = (self.0.whole(), self.1.whole());
         a.start.max(b.start)..a.end.min(b.end)
     }
     #[inline(always)]
-    fn sees(&self, q: i32, k: i32) -> bool {
-        (!A::HOLES || self.0.sees(q, k)) && (!B::HOLES || self.1.sees(q, k))
+    fn sees(&self, p: i32, k: i32) -> bool {
+        (!A::HOLES || self.0.sees(p, k)) && (!B::HOLES || self.1.sees(p, k))
     }
 }

@@ -62,7 +62,7 @@ impl<
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());
         let mask = Mask::keys(variant, &of);
-        let range = BlockRange::of(&mask, &rows, tile_n);
+        let range = BlockRange::of(mask, &rows, tile_n);
         if P::may_see_nothing::<Mask>() && range.end == 0 {
             let sink = Mask::sink(variant, &of, true);
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
@@ -102,7 +102,7 @@ impl<
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
             scores.change(&Uncapped, &mut acc_s, at);
             if edge {
-                Seen::<_, W>::of(&mask, at).mask(&mut acc_s, at);
+                Seen::<_, W>::of(mask, at).mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());

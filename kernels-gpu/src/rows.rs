@@ -22,6 +22,14 @@ pub struct Rows {
     pub of: [u32; 2],
 }
 
+impl Rows {
+    /// The position of a row among the keys.
+    #[inline(always)]
+    pub fn position(&self, row: u32) -> i32 {
+        row as i32 + self.window.shift
+    }
+}
+
 /// The sequence and head of a work tile, as masks and scores see it.
 ///
 /// Queries and keys are numbered from 0 within their sequence, on dense, varlen and paged tensors alike.
@@ -45,8 +53,6 @@ pub struct Sequence {
     pub tile: [i32; 2],
     /// Factor from scores to exponents of 2.
     pub(crate) scale_log2: f32,
-    /// Queries before row 0 of the tile's tensors.
-    pub(crate) before: i32,
 }
 
 impl Sequence {
@@ -64,7 +70,6 @@ impl Sequence {
             window: [left, right],
             tile: [rows.first, last].map(|row| before + row as i32),
             scale_log2: p.scale_log2(),
-            before,
         }
     }
 

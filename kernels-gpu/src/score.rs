@@ -22,10 +22,10 @@ pub trait ScoreMod: ScoreMarker {
     /// Loads what scores need for a sequence and head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// The score of query `q` and key `k`. Kernels also ask for queries and keys behind the last ones, and
+    /// The score of the query at position `p` and key `k`. Kernels also ask for queries and keys behind the last ones, and
     /// ignore the answer.
     #[inline(always)]
-    fn score(&self, s: f32, _q: i32, _k: i32) -> f32 {
+    fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
         s
     }
 
@@ -90,13 +90,14 @@ impl<T: BiasElement> ScoreMod for Bias<T> {
             row_bytes: p.row_bytes,
             last_row: p.rows - 1,
             last_word: (p.keys - 1) / T::PER_WORD,
+            shift: of.shift,
             factor: of.unscale(),
             element: PhantomData,
         }
     }
     #[inline(always)]
-    fn score(&self, s: f32, q: i32, k: i32) -> f32 {
-        let row = (q as u32).min(self.last_row) as u64 * self.row_bytes as u64;
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        let row = ((p - self.shift) as u32).min(self.last_row) as u64 * self.row_bytes as u64;
         let words = Integers { base: self.base.wrapping_add(row), count: self.last_word + 1, reserved: 0 };
         let word = GlobalInts::new(&words).nearest(k as u32 / T::PER_WORD) as u32;
         fma(T::element(word, k as u32 % T::PER_WORD), self.factor, s)
@@ -118,8 +119,8 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         (A::load(a, of), B::load(b, of))
     }
     #[inline(always)]
-    fn score(&self, s: f32, q: i32, k: i32) -> f32 {
-        self.1.score(self.0.score(s, q, k), q, k)
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        self.1.score(self.0.score(s, p, k), p, k)
     }
     #[inline(always)]
     fn sink(&self) -> f32 {

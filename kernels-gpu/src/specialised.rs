@@ -44,7 +44,7 @@ impl<
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);
         let mask = Mask::keys(variant, &of);
-        let range = BlockRange::of(&mask, &rows, N as u32 * 16);
+        let range = BlockRange::of(mask, &rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
             return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &of, true), &block);
         }

@@ -1,7 +1,7 @@
 //! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
 use crate::alibi::Alibi;
 use crate::blocks::At;
-use crate::mask::{Loaded, MaskMod, Windowed};
+use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
 use crate::softcap::softcap;
@@ -27,7 +27,7 @@ pub trait MaskFn: MaskMarker {
     const SINK: bool = Self::SCORES.sink;
 
     /// Loads what the mask needs, before any key.
-    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<Self::Keys>;
+    fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
     /// Loads what scores need, while the first keys are under way.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
@@ -58,10 +58,10 @@ pub trait Scores: Copy {
     /// Changes the products of a warp's rows and keys.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
-    /// Changes the product of query `q` and key `k`, beside softcap and slopes. Decode kernels call it: their
-    /// columns are queries of several heads, each with its own value of this type.
+    /// Changes the product of the query at position `p` and key `k`, beside softcap and slopes. Decode kernels
+    /// call it: their columns are queries of several heads, each with its own value of this type.
     #[inline(always)]
-    fn change_one(self, s: f32, _q: i32, _k: i32) -> f32 {
+    fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s
     }
 
@@ -96,7 +96,6 @@ pub struct Then<A, S> {
     first: A,
     then: Option<S>,
     scale: f32,
-    before: i32,
 }
 
 impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
@@ -104,24 +103,26 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scores are scaled before a score that is not");
         A::SCALED || S::CHANGES && S::SCALED
     };
+    const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
+
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
-        let Then { first, then, scale, before } = self;
+        let Then { first, then, scale } = self;
         first.change(p, acc_s, at);
         if let Some(then) = then {
-            acc_s.map_at(at.first(), at.warp, |s, row, k| {
+            acc_s.map_at(at.first(), at.warp, |s, p, k| {
                 let s = if Self::SCALED && !A::SCALED { s * scale } else { s };
-                then.score(s, row + before, k)
+                then.score(s, p, k)
             });
         }
     }
-    const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
+
     #[inline(always)]
-    fn change_one(self, s: f32, q: i32, k: i32) -> f32 {
-        let Then { first, then, scale, .. } = self;
-        let s = first.change_one(s, q, k);
+    fn change_one(self, s: f32, p: i32, k: i32) -> f32 {
+        let Then { first, then, scale } = self;
+        let s = first.change_one(s, p, k);
         let Some(then) = then else { return s };
-        then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, q, k)
+        then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, p, k)
     }
 }
 
@@ -129,8 +130,8 @@ impl<M: MaskMod> MaskFn for M {
     type Keys = M;
     type Scores = ();
     #[inline(always)]
-    fn keys(params: &M::Params, of: &Sequence) -> Loaded<M> {
-        Loaded::new(params, of)
+    fn keys(params: &M::Params, of: &Sequence) -> M {
+        M::load(params, of)
     }
     #[inline(always)]
     fn scores(_: &impl Capped, _: &M::Params, _: &Sequence) {}
@@ -140,8 +141,8 @@ impl MaskFn for Local {
     type Keys = Windowed;
     type Scores = CapAndSlope;
     #[inline(always)]
-    fn keys(params: &(), of: &Sequence) -> Loaded<Windowed> {
-        Loaded::new(params, of)
+    fn keys(params: &(), of: &Sequence) -> Windowed {
+        Windowed::load(params, of)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, _: &(), of: &Sequence) -> CapAndSlope {
@@ -153,13 +154,13 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Keys = M::Keys;
     type Scores = Then<M::Scores, S>;
     #[inline(always)]
-    fn keys(params: &Self::Params, of: &Sequence) -> Loaded<M::Keys> {
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
         M::keys(&params.a, of)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {
         let then = if S::CHANGES { Some(S::load(&params.b, of)) } else { None };
-        Then { first: M::scores(p, &params.a, of), then, scale: of.scale(), before: of.before }
+        Then { first: M::scores(p, &params.a, of), then, scale: of.scale() }
     }
     #[inline(always)]
     fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {

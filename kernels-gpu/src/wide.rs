@@ -87,7 +87,7 @@ impl<
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());
         let mask = Mask::keys(variant, &of);
-        let range = tile.share(BlockRange::of(&mask, &rows, tile_n));
+        let range = tile.share(BlockRange::of(mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
@@ -132,7 +132,7 @@ impl<
                 },
             );
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
-            let seen = Seen::<_, W>::of(&mask, at);
+            let seen = Seen::<_, W>::of(mask, at);
             let state = (&mut acc_o, &mut softmax);
             weigh(p, state, acc_s, scores, edge.then_some(seen), &values.columns(team), at);
         };

@@ -109,6 +109,8 @@ pub struct Bits {
     pub last_byte: u32,
     /// The key of a row's first bit.
     pub first_key: u32,
+    /// As [`crate::Window::shift`]: row 0 is the query at this position.
+    pub shift: i32,
 }
 
 /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit

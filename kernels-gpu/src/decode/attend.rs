@@ -4,7 +4,7 @@ use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::entries::{Run, RunAs};
 use crate::lengths::Unchecked;
-use crate::mask::{Loaded, MaskMod};
+use crate::mask::MaskMod;
 use crate::partial::Partial;
 use crate::rows::Sequence;
 use crate::softcap::softcap;
@@ -189,11 +189,11 @@ fn attend<
 
     // One mask and one state of the scores per column, as columns are queries of several heads.
     let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
-    let seen = |row| seen_by::<Mask>(p, item, &Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
+    let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
-    let query = ColVec::<i32, G>::from_fn(warp, |row| queries.unpack(row)[0] as i32);
-    let mask = ColVec::<Loaded<Mask::Keys>, G>::from_fn(warp, |row| Mask::keys(variant, &of(row)));
+    let position = ColVec::<i32, G>::from_fn(warp, |row| item.rows(p, 0).position(queries.unpack(row)[0]));
+    let mask = ColVec::<Mask::Keys, G>::from_fn(warp, |row| Mask::keys(variant, &of(row)));
     let scores = ColVec::<Mask::Scores, G>::from_fn(warp, |row| Mask::scores(p, variant, &of(row)));
     let whole = mask.map(|mask| [mask.whole().start, mask.whole().end]);
     let whole = whole.reduce(|a, b| [a[0].max(b[0]), a[1].min(b[1])]);
@@ -208,7 +208,7 @@ fn attend<
                 softcap(&mut s, p.softcap, p.scale_log2);
             }
             if Mask::Scores::CHANGES_EACH {
-                s.map_at(key, *warp, |x, c, k| scores[c].change_one(x, query[c], k));
+                s.map_at(key, *warp, |x, c, k| scores[c].change_one(x, position[c], k));
             }
             if Mask::LEFT {
                 s.keep_from(&start, key, *warp);
@@ -216,7 +216,7 @@ fn attend<
             let holes = |key: i32| key < whole[0] || key + 16 > whole[1];
             if Mask::Keys::HOLES && warp.any(holes(key as i32)) {
                 let none = f32::NEG_INFINITY;
-                s.map_at(key, *warp, |x, c, k| if mask[c].sees(query[c], k) { x } else { none });
+                s.map_at(key, *warp, |x, c, k| if mask[c].sees(position[c], k) { x } else { none });
             }
             s.keep_before(&end, key, *warp);
             softmax.observe(&s, &mut acc_o, *warp);

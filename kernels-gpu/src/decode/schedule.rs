@@ -1,7 +1,7 @@
 //! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
 //! no state survives a launch.
 use crate::lengths::Unchecked;
-use crate::mask::Loaded;
+use crate::mask::keys_of;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
 use attention_tile::PackedRows;
@@ -47,15 +47,10 @@ fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32
 
 /// An interval that contains all keys that query `query` of a head under `mask` sees.
 #[inline(always)]
-pub fn seen_by<Mask: MaskFn>(
-    p: &DecodeParams,
-    item: &Item,
-    mask: &Loaded<Mask::Keys>,
-    query: u32,
-) -> Range<i32> {
+pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, query: u32) -> Range<i32> {
     match is_window(Mask::KIND) {
         true => in_window::<Mask>(p, query, item.keys),
-        false => mask.of_row(&item.rows(p, 0), query),
+        false => keys_of(mask, &item.rows(p, 0), query),
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::Loaded;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel};
@@ -75,7 +74,7 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// completely: so all work tiles end in one way.
     pub range: BlockRange,
     of: Sequence,
-    mask: Loaded<Mask::Keys>,
+    mask: Mask::Keys,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
@@ -87,7 +86,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
         let mask = Mask::keys(variant, &of);
-        let seen = BlockRange::of(&mask, &rows, Self::TILE_N);
+        let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // More splits than blocks: this split takes a block behind all keys that any row sees.
@@ -131,7 +130,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
         Mask::scores(p, self.variant, &self.of).change(p, s, at);
         if edge {
-            Seen::<_, 1>::of(&self.mask, at).mask(s, at);
+            Seen::<_, 1>::of(self.mask, at).mask(s, at);
         }
     }
 
