@@ -25,8 +25,6 @@ pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
 #[forbid(unsafe_code)]
-pub mod blocks;
-#[forbid(unsafe_code)]
 pub mod decode;
 #[allow(unsafe_code)]
 pub mod entries;
@@ -49,10 +47,6 @@ pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]
-pub mod rows;
-#[forbid(unsafe_code)]
-pub mod score;
-#[forbid(unsafe_code)]
 pub mod softcap;
 #[forbid(unsafe_code)]
 pub mod softmax;
@@ -62,8 +56,6 @@ pub mod specialised;
 pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
-#[forbid(unsafe_code)]
-pub mod variant;
 #[forbid(unsafe_code)]
 pub mod varlen;
 #[forbid(unsafe_code)]

@@ -1,5 +1,4 @@
 //! The rows of a work tile, and the sequence that they belong to.
-use crate::work::Problem;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
 use spec::Window;
@@ -33,44 +32,63 @@ impl Rows {
 /// The sequence and head of a work tile, as masks and scores see it.
 ///
 /// Queries and keys are numbered from 0 within their sequence, on dense, varlen and paged tensors alike.
-#[derive(Clone, Copy, Debug)]
-pub struct Sequence {
-    /// Number of the sequence, or of the batch.
-    pub index: u32,
-    /// Query head.
-    pub head: u32,
-    /// Number of queries.
-    pub queries: i32,
-    /// Number of keys.
-    pub keys: i32,
-    /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment, the last query
-    /// stands at the last key.
-    pub shift: i32,
-    /// The window's keys before and behind the position, with which the host plans; [`Window::UNBOUNDED`] if
-    /// there is no bound. Masks may ignore them.
-    pub window: [i32; 2],
-    /// The first and the last query of the work tile.
-    pub tile: [i32; 2],
-    /// Factor from scores to exponents of 2.
-    pub(crate) scale_log2: f32,
+#[derive(Clone, Copy)]
+pub struct Sequence<'r> {
+    rows: &'r Rows,
+    /// Queries before row 0.
+    before: u32,
+    scale_log2: f32,
 }
 
-impl Sequence {
-    /// The sequence of `rows`, whose row 0 is query `before`.
+impl<'r> Sequence<'r> {
+    /// The sequence of `rows`, whose row 0 is query `before`, with the scale of [`spec::FwdParams`].
     #[inline(always)]
-    pub(crate) fn of(p: &impl Problem, rows: &Rows, before: u32) -> Self {
-        let (before, last) = (before as i32, (rows.first + rows.tile).min(rows.q_len) - 1);
-        let Window { shift, left, right } = rows.window;
-        Sequence {
-            index: rows.of[0],
-            head: rows.of[1],
-            queries: before + rows.q_len as i32,
-            keys: rows.k_len as i32,
-            shift: shift - before,
-            window: [left, right],
-            tile: [rows.first, last].map(|row| before + row as i32),
-            scale_log2: p.scale_log2(),
-        }
+    pub fn new(rows: &'r Rows, before: u32, scale_log2: f32) -> Self {
+        Sequence { rows, before, scale_log2 }
+    }
+
+    /// Number of the sequence, or of the batch.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.rows.of[0]
+    }
+
+    /// Query head.
+    #[inline(always)]
+    pub fn head(&self) -> u32 {
+        self.rows.of[1]
+    }
+
+    /// Number of queries.
+    #[inline(always)]
+    pub fn queries(&self) -> i32 {
+        (self.before + self.rows.q_len) as i32
+    }
+
+    /// Number of keys.
+    #[inline(always)]
+    pub fn keys(&self) -> i32 {
+        self.rows.k_len as i32
+    }
+
+    /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment, the last query
+    /// stands at the last key.
+    #[inline(always)]
+    pub fn shift(&self) -> i32 {
+        self.rows.window.shift - self.before as i32
+    }
+
+    /// Keys before and behind the position that the request's window has; [`Window::UNBOUNDED`] for all.
+    #[inline(always)]
+    pub fn window(&self) -> [i32; 2] {
+        [self.rows.window.left, self.rows.window.right]
+    }
+
+    /// The positions of the first and the last query of the work tile.
+    #[inline(always)]
+    pub fn tile(&self) -> [i32; 2] {
+        let last = (self.rows.first + self.rows.tile).min(self.rows.q_len) - 1;
+        [self.rows.first, last].map(|row| self.rows.position(row))
     }
 
     /// Factor from products of queries and keys to scores.

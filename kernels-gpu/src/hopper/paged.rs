@@ -5,7 +5,7 @@ use crate::hopper::Body;
 use crate::hopper::scheduler::MapTile;
 use crate::hopper::varlen::{Found, VarlenScheduler, whose};
 use crate::lengths::{self, Span};
-use crate::rows::Rows;
+use crate::mask::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, PagedRow};
 use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};

@@ -4,7 +4,7 @@ use crate::entries::RunAs;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::scheduler::{MapTile, StaticScheduler};
 use crate::hopper::wide::one_by_one;
-use crate::variant::MaskFn;
+use crate::mask::MaskFn;
 use crate::work::KvSplit;
 use spec::{FwdHopperWide, HopperParams, Partials, Sm90a, Split, SplitParams, TensorMap, TileOrder};
 use tile::global::{GlobalVec, PartialRows};
@@ -51,7 +51,7 @@ impl Iterator for Splits {
 
 impl<
     E: WarpgroupCore,
-    Mask: MaskFn<Params = ()>,
+    Mask: MaskFn,
     const W: usize,
     const N: usize,
     const D: usize,

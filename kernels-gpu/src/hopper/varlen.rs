@@ -43,7 +43,7 @@ impl SequenceTile {
             false => [Span::upto(0); 2],
         };
         let tile = WorkTile { m_block: 0, ..tile };
-        SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
+        SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32) }
     }
 
     /// What those who compute are told.
@@ -58,7 +58,7 @@ impl SequenceTile {
     pub fn noted([first, queries, keys, head, shift, ..]: TileInfo) -> Self {
         let queries = Span::of_words([first, queries]);
         let tile = WorkTile { m_block: 0, batch: 0, head, kv_head: 0 };
-        SequenceTile { tile, sequence: 0, queries, keys: Span::upto(keys), shift: shift as i32, before: 0 }
+        SequenceTile { tile, sequence: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
     }
 
     /// Where query `row` of them is.

@@ -4,7 +4,7 @@ use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::variant::MaskFn;
+use crate::mask::MaskFn;
 use spec::{FwdHopperWide, HopperParams, Kernel};
 use tile::group::Warpgroup;
 use tile::mma::{Acc, WarpgroupCore};
@@ -24,7 +24,7 @@ pub fn one_by_one<
     S: Scheduler,
     C: Kernel,
     E: WarpgroupCore,
-    Mask: MaskFn<Params = ()>,
+    Mask: MaskFn,
     const W: usize,
     const N: usize,
     const D: usize,
@@ -75,7 +75,7 @@ pub fn one_by_one<
 
 impl<
     E: WarpgroupCore,
-    Mask: MaskFn<Params = ()>,
+    Mask: MaskFn,
     const W: usize,
     const N: usize,
     const D: usize,
@@ -106,7 +106,7 @@ impl<
 
 impl<
     E: WarpgroupCore,
-    Mask: MaskFn<Params = ()>,
+    Mask: MaskFn,
     const W: usize,
     const N: usize,
     const D: usize,
