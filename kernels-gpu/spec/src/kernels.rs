@@ -37,6 +37,7 @@ kernels!(
     APPENDS,
     DECODES,
     DECODE_COMBINES,
+    MLAS,
     MERGES,
     PAGED,
     HOPPERS,
@@ -51,7 +52,7 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 
 /// Every compiled attention kernel.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
-    [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
+    [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
 }
 
 /// The head dims of a list, each once, in its order.
@@ -103,7 +104,8 @@ mod tests {
             };
             let symbol = e.contract.symbol;
             assert!(symbol.starts_with(&name), "{symbol} should start with {name}");
-            assert_eq!(symbol.ends_with("_split"), e.splits && family != "decode", "{symbol}");
+            let splits = e.splits && e.schedule != Schedule::Transposed;
+            assert_eq!(symbol.ends_with("_split"), splits, "{symbol}");
             let varlen = e.is_varlen() && e.isa == Isa::Sm80;
             assert_eq!(symbol.ends_with("_packed"), varlen, "{symbol}");
         }
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn combine_kernels_are_there_for_what_splits() {
         for e in attention().filter(|e| e.splits) {
-            let (dtype, head_dim) = (e.dtype, e.head_dim);
+            let (dtype, head_dim) = (e.dtype, e.head_dim_v);
             let found = match e.schedule {
                 Schedule::Transposed => {
                     DECODE_COMBINES.iter().any(|c| (c.dtype, c.head_dim) == (dtype, head_dim))
