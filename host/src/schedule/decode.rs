@@ -75,11 +75,11 @@ impl Decode {
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
         let combines =
-            |c: &&DecodeCombineInfo| (c.dtype as u32, c.head_dim) == (entry.dtype as u32, entry.head_dim);
+            |c: &&DecodeCombineInfo| (c.dtype as u32, c.head_dim) == (entry.dtype as u32, entry.head_dim_v);
         let combine = DECODE_COMBINES.iter().find(combines);
         let combine = combine
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
-        let columns = u64::from(entry.head_dim);
+        let columns = u64::from(entry.head_dim_v);
         let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
         let dealt = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))

@@ -55,6 +55,8 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
+    /// Columns of values, where these are the first of keys: a latent cache.
+    pub latent: Option<usize>,
     /// How keys and values lie in memory.
     pub pages: Pages,
     /// Which keys a query sees.
@@ -89,6 +91,7 @@ impl DecodeCase {
             packed: None,
             heads: [4, 2],
             head_dim: 64,
+            latent: None,
             pages: Pages::Dense,
             mask: Mask::Full,
             softcap: None,
@@ -137,7 +140,27 @@ impl DecodeCase {
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
         let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
+        let problem = self.scale().map_or(problem, |scale| problem.scale(scale));
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
+    }
+
+    /// The factor of scores, where it is not the default: a latent cache has none.
+    pub(super) fn scale(&self) -> Option<f32> {
+        self.latent.map(|columns| 1.0 / ((self.head_dim - columns) as f32 * 3.0).sqrt())
+    }
+
+    /// Columns of values and of O.
+    pub(super) fn columns(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
+    /// Buffers of keys and values, and how many of both each has.
+    pub(super) fn buffers(&self) -> [usize; 2] {
+        match (self.latent, self.pages) {
+            (Some(_), _) => [1, 1],
+            (None, Pages::Interleaved(_)) => [1, 2],
+            (None, _) => [2, 1],
+        }
     }
 
     /// `x` rounded to what the cache holds, as a number of the queries' type: exact, where scales are powers
@@ -187,7 +210,9 @@ impl std::fmt::Display for DecodeCase {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
         write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
-        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}, {:?}", self.head_dim, self.mask)?;
+        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
+        self.latent.map_or(Ok(()), |columns| write!(f, " (latent, {columns} of values)"))?;
+        write!(f, ", {:?}", self.mask)?;
         write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
