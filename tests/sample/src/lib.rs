@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Words of a symbol that say which family a kernel is of.
-const FAMILIES: [&str; 9] =
-    ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
+const FAMILIES: [&str; 10] =
+    ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
 
 /// The type and the head dim whose kernels all belong to the sample, but for the lineage's: what the planner
 /// chooses among tilings runs there.

@@ -61,6 +61,8 @@ pub struct DecodeCase {
     pub pages: Pages,
     /// Which keys a query sees.
     pub mask: Mask,
+    /// Factor of the scores; none for the default, which a latent cache lacks.
+    pub scale: Option<f32>,
     /// Bound of the scores.
     pub softcap: Option<f32>,
     /// Whether there are ALiBi slopes.
@@ -94,6 +96,7 @@ impl DecodeCase {
             latent: None,
             pages: Pages::Dense,
             mask: Mask::Full,
+            scale: None,
             softcap: None,
             alibi: false,
             sinks: false,
@@ -140,13 +143,8 @@ impl DecodeCase {
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
         let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
-        let problem = self.scale().map_or(problem, |scale| problem.scale(scale));
+        let problem = self.scale.map_or(problem, |scale| problem.scale(scale));
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
-    }
-
-    /// The factor of scores, where it is not the default: a latent cache has none.
-    pub(super) fn scale(&self) -> Option<f32> {
-        self.latent.map(|columns| 1.0 / ((self.head_dim - columns) as f32 * 3.0).sqrt())
     }
 
     /// Columns of values and of O.
@@ -213,6 +211,7 @@ impl std::fmt::Display for DecodeCase {
         write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
         self.latent.map_or(Ok(()), |columns| write!(f, " (latent, {columns} of values)"))?;
         write!(f, ", {:?}", self.mask)?;
+        self.scale.map_or(Ok(()), |scale| write!(f, ", scale {scale}"))?;
         write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;

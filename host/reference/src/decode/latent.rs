@@ -4,6 +4,9 @@ use crate::told::Told;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::AttnInfo;
 
+/// DeepSeek's factor of scores: keys have 128 columns and 64 rotary ones before absorption.
+const DEEPSEEK: f32 = 0.072_168_78;
+
 /// One query of as many heads as an entry has rows, on one latent head.
 fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     DecodeCase {
@@ -13,6 +16,7 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
         latent: Some(entry.head_dim_v as usize),
         heads: [entry.tile_m as usize, 1],
         mask: Mask::Causal,
+        scale: Some(DEEPSEEK),
         pages: Pages::Nhd(16),
         ..DecodeCase::new(filled)
     }
@@ -36,6 +40,8 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
         DecodeCase { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
         DecodeCase { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
+        // Scores that outgrow the lazy maximum, in one warp and not in the others.
+        DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
         // Widths that are no entry's; two latent heads; other lengths by one plan.
         DecodeCase { head_dim: 288, latent: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },

@@ -1,5 +1,5 @@
 //! Cases on a cache on a device, and what comes back.
-use super::{DecodeCase, DecodeMemory, Pages, SCALES};
+use super::{DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
@@ -166,7 +166,7 @@ impl Work for DecodeMemory {
             let elements = rows.iter().product::<usize>() as u64;
             decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
         }
-        decode.scores.scale = case.scale();
+        decode.scores.scale = case.scale;
         (decode.scores.softcap, decode.config, decode.scratch) = (case.softcap, room.config, room.scratch);
         decode.queries = case.packed.as_ref().map_or(Queries::Batched, |queries| {
             let most = queries.iter().max().copied().unwrap_or(1).max(1);

@@ -1,5 +1,5 @@
 //! Random problems of the other families.
-use super::{ENOUGH_ELEMENTS, Findings, Limits, below, one_in, pick};
+use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
 use crate::append::{AppendCase, AppendMemory, Lies, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
@@ -19,13 +19,14 @@ use ferroflash::{Attention, DType, Error};
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
 /// Families beside the one of [`super::Fuzz`], by name.
-pub const FAMILIES: [&str; 5] = ["packed", "decode", "paged", "append", "merge"];
+pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
     |random, limits| on_cache(random, limits, false),
     |random, limits| on_cache(random, limits, true),
     append,
     merge,
+    latent::draw,
 ];
 
 /// A random valid problem of some family, which the planner solves: several launches of one plan, with other
@@ -79,7 +80,7 @@ impl std::fmt::Display for Other {
     }
 }
 
-fn dtype(random: &mut Random) -> DType {
+pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
@@ -99,7 +100,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
 }
 
 /// Short and long ones, some 0.
-fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
+pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
         1 => below(random, 10),
@@ -109,12 +110,12 @@ fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
 }
 
 /// Most queries of a sequence on these keys, of so many elements each.
-fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
+pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
 /// The launches of one plan; what overlaps is a race to a simulator.
-fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
+pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {
         told.push(Told::Lost(random.bits()));
