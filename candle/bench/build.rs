@@ -1,5 +1,6 @@
-//! Where `CANDLE_FLASH_ATTN` names a folder with candle-flash-attn's package, `src` and all, and its
-//! kernels in `libflashattention.a`, these are compiled in: `cargo xtask candle theirs` makes it.
+//! Links candle-flash-attn into the bench if `CANDLE_FLASH_ATTN` is set. The variable names a folder with
+//! candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask candle peer`
+//! makes this folder.
 use std::path::PathBuf;
 use std::{env, fs};
 

@@ -1,7 +1,7 @@
 //! Planning and launching on one device.
 use crate::maps::Maps;
 use crate::plan::{Plan, PlanOf, Request, plan_with, sealed::Subject};
-use crate::{Boxes, Capabilities, Driver, Error, Launch, Tuning, image};
+use crate::{Capabilities, Driver, Error, Launch, MapDescription, Tuning, image};
 use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -140,7 +140,7 @@ impl<D: Driver> Attention<D> {
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
         // Loads all kernels before it launches one: no launched kernel waits for another's compilation.
         launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
-        let maps = |boxes: &Boxes| self.maps.of(&self.driver, boxes);
+        let maps = |boxes: &MapDescription| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {
             // SAFETY: the bytes are the kernel's parameters; the caller promises the rest. A second kernel
             // follows the first in the stream's order. By the caller's promise, other launches use the

@@ -104,7 +104,7 @@ impl Capabilities {
     /// Checks that the device can run a kernel: its generation and its shared memory.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names what the kernel needs.
+    /// [`Error::Unsupported`] names the missing capability.
     pub fn runs(&self, kernel: &Contract) -> Result<(), Error> {
         let feature = format_args!("{} on {}", kernel.symbol, self.name);
         if !kernel.target.runs_on(self.arch()) {

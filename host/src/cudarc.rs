@@ -3,14 +3,14 @@
 //! | to compute | function |
 //! |---|---|
 //! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
-//! | the same and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
-//! | the same into your memory | [`FlashAttention::attend_into`] |
+//! | O and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
+//! | O, and LSE if wanted, in your memory | [`FlashAttention::attend_into`] |
 //! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
 //! | new keys and values of a KV cache | [`FlashAttention::append`] |
 //! | a merge of partial states | [`FlashAttention::merge`] |
 //!
-//! Functions that take [`Inputs`] take a [`ScratchMemory`], too. Functions with
-//! candle-flash-attn's names have its arguments and allocate scratch memory for the call.
+//! Functions that take [`Inputs`] also take a [`ScratchMemory`]. Functions with candle-flash-attn's names
+//! have its arguments and allocate scratch memory per call.
 //!
 //! ```no_run
 //! use cudarc::driver::CudaContext;
@@ -60,14 +60,15 @@
 //! ```
 //!
 //! # What cudarc does not track
-//! - *Graphs.* A `CudaGraph` holds nothing that its launches use, and cudarc launches it from safe code.
-//!   After a capture this crate never frees its kernels and the memory of a captured [`ScratchMemory`]. The
-//!   slices are yours: keep the slices of captured launches as long as the graph. Launch the graph where you
-//!   could call the captured functions, in the order of the same stream. [Reserve](FlashAttention::reserve)
-//!   the scratch memory before the capture.
-//! - *Readers on several streams.* A slice remembers only its last reader. If two streams read a slice that
-//!   is then written or freed, cudarc waits for the second stream alone: make the second stream wait for the
-//!   first (`CudaStream::join`). This holds for all work in safe cudarc, also for its own copies.
+//! - *Graphs.* A `CudaGraph` keeps nothing alive that its launches use, and cudarc launches it from safe
+//!   code. After a capture, this crate never frees its kernels and the memory of a captured
+//!   [`ScratchMemory`]. The slices are yours: keep the slices of captured launches as long as the graph.
+//!   Launch the graph where you could call the captured functions, in the order of the same stream.
+//!   [Reserve](FlashAttention::reserve) the scratch memory before the capture.
+//! - *Readers on several streams.* A slice remembers only its last reader. If two streams read a slice and
+//!   your program then writes or frees it, cudarc waits only for the second stream. Make the second stream
+//!   wait for the first (`CudaStream::join`). This applies to all work in safe cudarc, also to cudarc's
+//!   copies.
 mod append;
 mod attention;
 mod cache;

@@ -2,7 +2,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The reason why nothing was launched.
+/// The reason why a request was not launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

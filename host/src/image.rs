@@ -1,5 +1,5 @@
-//! The source of a kernel: machine code for exactly this device if this build carries it (feature `cubins`),
-//! otherwise PTX.
+//! The source of a kernel. It is machine code for exactly this device if this build carries such code
+//! (feature `cubins`), otherwise PTX.
 use crate::{Contract, Driver, Error, lzma, ptx};
 
 #[cfg(feature = "cubins")]

@@ -1,5 +1,5 @@
 //! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
-use crate::{Boxes, Contract, Error};
+use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
     MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
@@ -14,7 +14,7 @@ pub struct Launch {
     second: Option<Kernel>,
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
-    maps: Option<[Boxes; 4]>,
+    maps: Option<[MapDescription; 4]>,
     /// The parameters, without tensor maps.
     params: Bytes,
     reason: &'static str,
@@ -44,14 +44,14 @@ struct WithMaps([u8; MAPS + MOST]);
 /// The parameter struct of a kernel.
 ///
 /// # Safety
-/// Every byte is initialised: the type is plain data without padding (tests here and in `spec` check this).
+/// Every byte is initialised: the type is plain data without padding (`no_padding!` checks this).
 pub(crate) unsafe trait Params: Copy {
     /// Number of tensor maps at its start.
     const MAPS: usize = 0;
 }
 macro_rules! params {
     ($($plain:ty),*; with maps: $($mapped:ty),*) => {
-        // SAFETY: the type has the size of its fields (tests check this).
+        // SAFETY: `spec` checks the type with `no_padding!`.
         $(unsafe impl Params for $plain {})*
         // SAFETY: as above.
         $(unsafe impl Params for $mapped {
@@ -74,12 +74,22 @@ impl Launch {
     }
 
     /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
-    pub(crate) fn with_maps<P: Params>(place: usize, grid: [u32; 3], params: &P, maps: [Boxes; 4]) -> Self {
+    pub(crate) fn with_maps<P: Params>(
+        place: usize,
+        grid: [u32; 3],
+        params: &P,
+        maps: [MapDescription; 4],
+    ) -> Self {
         const { assert!(P::MAPS == 4) }
         Self::from_params(place, grid, params, Some(maps))
     }
 
-    fn from_params<P: Params>(place: usize, grid: [u32; 3], params: &P, maps: Option<[Boxes; 4]>) -> Self {
+    fn from_params<P: Params>(
+        place: usize,
+        grid: [u32; 3],
+        params: &P,
+        maps: Option<[MapDescription; 4]>,
+    ) -> Self {
         let mut bytes = Bytes([0; MOST]);
         let own = &bytes_of(params)[P::MAPS * size_of::<TensorMap>()..];
         bytes.0[..own.len()].copy_from_slice(own);
@@ -109,7 +119,7 @@ impl Launch {
         self
     }
 
-    /// The main kernel (the first of two): its symbol, threads and shared memory.
+    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
     pub const fn contract(&self) -> &'static Contract {
         &KERNELS[self.first.place as usize]
     }
@@ -142,7 +152,7 @@ impl Launch {
     }
 
     /// Descriptions of its tensor maps.
-    pub(crate) fn maps(&self) -> &[Boxes] {
+    pub(crate) fn maps(&self) -> &[MapDescription] {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
 
@@ -153,7 +163,7 @@ impl Launch {
     /// The errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
-        mut encode: impl FnMut(&Boxes) -> Result<TensorMap, Error>,
+        mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (Kernel { place, grid, .. }, own) = (self.first, self.bytes(&self.first));

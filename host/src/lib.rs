@@ -26,7 +26,7 @@
 //! | [`request::Append`], [`request::Merge`] | append to a KV cache; merge of partial states |
 //! | [`request::TensorView`], [`request::LseView`] | tensors in the caller's memory, by strides |
 //! | [`request::KvCache`], [`request::KvPages`] | KV caches, paged or dense |
-//! | [`request::Index`], [`request::Slots`] | integers that only the device knows |
+//! | [`request::Index`], [`request::Slots`] | integers in device memory, which the host does not read |
 //! | [`request::Scratch`] | workspace and counters of launches |
 //! | [`plan()`], [`plan::supports`] | pure functions of a request and a device's [`Capabilities`] |
 //! | [`Attention`] | plans and launches on one device |
@@ -75,7 +75,7 @@ pub use plan::{Launch, Plan, plan};
 pub use spec;
 pub use spec::DType;
 
-pub(crate) use driver::{Boxes, Driver, MapKind};
+pub(crate) use driver::{Driver, MapDescription, MapKind};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::{RawDriver, RawStream};
 pub(crate) use plan::{CacheShape, Problem};

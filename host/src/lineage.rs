@@ -54,9 +54,9 @@ configurations! {
     "v3/4-scalar" Entry("32x64_s2_scalar"), "32 queries, 64 keys, two stages, CUDA cores";
     "flashcore/32x32" Entry("32x32_s2"), "32 queries, 32 keys a stage, probabilities in f16";
     "flashcore/64x32-cpasync" Entry("64x32_s2"), "64 queries, 32 keys, double-buffered with cp.async";
-    "flashcore/64x32-specialised" Entry("64x32_specialised"), "the same with a warp that only copies";
+    "flashcore/64x32-specialised" Entry("64x32_specialised"), "64 queries, 32 keys, a warp that only copies";
     "flashcore/64x32-persistent" Entry("64x32_persistent"),
-        "the same with as many blocks as the card holds at once";
+        "64 queries, 32 keys, cp.async, as many blocks as the card holds at once";
 }
 
 impl Configuration {

@@ -1,6 +1,6 @@
-//! A cache of encoded tensor maps. A driver encodes them on the host, without the device, but this takes
-//! longer than a launch may.
-use crate::{Boxes, Driver, Error};
+//! A cache of encoded tensor maps. A driver encodes tensor maps on the host, but this takes too long for
+//! every launch.
+use crate::{Driver, Error, MapDescription};
 use spec::TensorMap;
 use std::sync::{Mutex, OnceLock};
 
@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 const PLACES: usize = 512;
 
 /// A tensor map and its description.
-type Place = Mutex<Option<(Boxes, TensorMap)>>;
+type Place = Mutex<Option<(MapDescription, TensorMap)>>;
 
 /// The tensor maps of one driver. A hash selects the place of each; a later tensor map replaces an earlier
 /// one.
@@ -24,35 +24,37 @@ impl Maps {
     ///
     /// # Errors
     /// If the driver fails.
-    pub fn of<D: Driver>(&self, driver: &D, boxes: &Boxes) -> Result<TensorMap, Error> {
+    pub fn of<D: Driver>(&self, driver: &D, description: &MapDescription) -> Result<TensorMap, Error> {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| Mutex::new(None)).collect());
-        let mut place = places[hash(boxes) as usize % PLACES].try_lock();
+        let mut place = places[hash(description) as usize % PLACES].try_lock();
         if let Ok(place) = &place
             && let Some((of, map)) = &**place
-            && of == boxes
+            && of == description
         {
             return Ok(*map);
         }
-        let map = driver.tensor_map(boxes)?;
+        let map = driver.tensor_map(description)?;
         if let Ok(place) = &mut place {
-            **place = Some((*boxes, map));
+            **place = Some((*description, map));
         }
         Ok(map)
     }
 }
 
 /// Hashes the fields in which tensors of a program differ.
-fn hash(boxes: &Boxes) -> u64 {
-    let [columns, rows, heads, batches] = boxes.extents.map(u64::from);
-    let [row_bytes, head_bytes, batch_bytes] = boxes.strides;
+fn hash(description: &MapDescription) -> u64 {
+    let [columns, rows, heads, batches] = description.extents.map(u64::from);
+    let [row_bytes, head_bytes, batch_bytes] = description.strides;
     let words = [
-        boxes.address,
+        description.address,
         rows << 32 | columns,
         batches << 32 | heads,
         row_bytes,
         head_bytes,
         batch_bytes,
-        u64::from(boxes.of[1]) << 32 | u64::from(boxes.of[0]) << 2 | boxes.kind as u64,
+        u64::from(description.box_shape[1]) << 32
+            | u64::from(description.box_shape[0]) << 2
+            | description.kind as u64,
     ];
     // Fibonacci hashing: the upper bits are well mixed.
     let mixed =

@@ -41,7 +41,7 @@ pub(crate) mod sealed {
         }
     }
 
-    /// A request that borrows nothing and names no kernel.
+    /// The part of a request that a plan stores: without borrows, and without the name of a kernel.
     pub trait Subject: Copy + Debug + PartialEq {
         /// A kernel with its schedule: everything that follows from sizes and device.
         type Kernel: Kernels;
@@ -180,8 +180,8 @@ impl<S: Subject> Plan<S> {
         &self.launch
     }
 
-    /// Binds the plan to `request`: the plan's problem with its own or other tensors. Validates everything
-    /// that differs from the planned request.
+    /// Binds the plan to `request`, which must have the plan's problem and may have other tensors. Validates
+    /// everything that differs from the planned request.
     ///
     /// [`Launch::contract`] is the bound kernel, and [`Launch::reason`] its reason. If TMA does not accept
     /// the tensors, a portable kernel runs, unless the plan or the request names the kernel.
@@ -233,9 +233,9 @@ impl Plan {
     }
 }
 
-/// The kernel that solves a problem on a device without scratch memory, if any. It ignores tensors: for
-/// tensors with strides that TMA does not accept, planning may select another kernel, or fail if its smaller
-/// tiles are 2^31 or more.
+/// The kernel that solves a problem on a device without scratch memory, if any. It ignores tensors. If TMA
+/// does not accept a tensor's strides, planning may select another kernel, or fail because that kernel would
+/// have 2^31 or more of its smaller tiles.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves it on

@@ -25,7 +25,7 @@ pub struct Scheduled {
 pub enum Schedule {
     /// By work tiles.
     Tiles(Tiles),
-    /// By splits of sequences' keys.
+    /// Splits of the sequences' keys.
     Decode(Decode),
 }
 
@@ -33,7 +33,7 @@ impl Scheduled {
     /// The schedule of a kernel that solves a problem, for launches with at most `allows` bytes of workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are more work items than kernels count.
+    /// [`Error::Unsupported`] if there are more work items than a kernel can count.
     pub fn new(
         p: &Problem,
         kernel: &'static AttnInfo,

@@ -1,7 +1,7 @@
-//! The tensors that TMA accepts, and their tensor maps. Tensor maps depend on tensors and page size only, so
-//! a CUDA graph that is replayed with other lengths and pages keeps them.
+//! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
+//! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
 use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
-use crate::{AttnInfo, Boxes, MapKind};
+use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
 /// Exclusive bound of a tensor map's strides, in bytes.
@@ -13,7 +13,10 @@ const LEAST_ROWS: u32 = 8;
 ///
 /// # Errors
 /// The reason why TMA does not accept the tensors.
-pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option<[Boxes; 4]>, &'static str> {
+pub(crate) fn maps(
+    r: &AttentionRequest<'_>,
+    kernel: &AttnInfo,
+) -> Result<Option<[MapDescription; 4]>, &'static str> {
     if !kernel.has_maps() {
         return Ok(None);
     }
@@ -31,7 +34,7 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option
                     MapKind::Ragged
                 }
             };
-            let boxes = |view, of| Boxes { of, kind, ..whole(view) };
+            let boxes = |view, box_shape| MapDescription { box_shape, kind, ..whole(view) };
             let [k, v] = [k, v].map(|view| boxes(view, [panel, keys]));
             Ok(Some([boxes(q, queries), k, v, boxes(o, queries)]))
         }
@@ -45,9 +48,9 @@ pub(crate) fn maps(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<Option
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
-            let boxes = |view, kind, of| Boxes { of, kind, ..whole(view) };
+            let boxes = |view, kind, box_shape| MapDescription { box_shape, kind, ..whole(view) };
             let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
-            if ![&k, &v].into_iter().all(Boxes::is_of_rows) {
+            if ![&k, &v].into_iter().all(MapDescription::is_of_rows) {
                 return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows, or \
                             of 2^34 bytes");
             }
@@ -81,7 +84,7 @@ fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
         return Err("there are more than 2^30 rows, the limit of varlen tensor maps");
     }
     let apart = (view.strides[1] as u64).saturating_mul(view.element_bytes());
-    if view.shape[1] > 1 && apart >= Boxes::APART {
+    if view.shape[1] > 1 && apart >= MapDescription::APART {
         return Err("rows are 2^34 bytes apart or more, beyond the limit of varlen tensor maps");
     }
     Ok(())
@@ -112,18 +115,18 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
 }
 
 /// The description of a whole view, without a box.
-fn whole(view: &TensorView) -> Boxes {
+fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
     // TMA never uses strides of extents of 1, but they must not be 0.
     let bytes = |dim: usize| match view.shape[dim] {
         1 => u64::from(columns) * view.element_bytes(),
         _ => view.strides[dim] as u64 * view.element_bytes(),
     };
-    Boxes {
+    MapDescription {
         address: view.address,
         strides: [bytes(1), bytes(2), bytes(0)],
         extents: [columns, rows, heads, batches],
-        of: [0; 2],
+        box_shape: [0; 2],
         dtype: view.dtype,
         kind: MapKind::Whole,
     }

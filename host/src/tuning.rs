@@ -35,11 +35,11 @@ impl Tuned {
     }
 }
 
-/// Names the file that `Tuning::from_environment` reads.
+/// The environment variable that names the file for `Tuning::from_environment`.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// The size class of a problem: dtype, head dim, mask, and heads (over all batches), queries and keys, each
-/// rounded up to a power of two. A measurement holds for its whole size class.
+/// The size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of two: heads
+/// of all batches, queries, keys. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
     // Invalid problems have a size class too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
@@ -63,8 +63,8 @@ impl Tuning {
         best.is_known().then_some(&best.entry)
     }
 
-    /// Measured kernels that this build does not have. For their sizes the selection table decides until
-    /// `ferroflash sweep` runs again.
+    /// Measured kernels that this build lacks. For their sizes, the selection table decides until `ferroflash
+    /// sweep` runs again.
     pub fn outdated(&self) -> impl Iterator<Item = &str> {
         let tuned = self.devices.values().flat_map(BTreeMap::values);
         tuned.filter(|tuned| !tuned.is_known()).map(|tuned| tuned.entry.as_str())
@@ -106,8 +106,8 @@ mod file {
             Some(cache.join("ferroflash/tuning.json"))
         }
 
-        /// Reads the file that `FERROFLASH_TUNING` names. If the variable is unset or empty, it reads the
-        /// default file if that exists.
+        /// Reads the file that `FERROFLASH_TUNING` names. If the variable is unset or empty, reads the
+        /// default file, if it exists.
         ///
         /// # Errors
         /// [`Error::Invalid`] if the file cannot be read, or does not exist although the variable names it.

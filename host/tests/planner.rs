@@ -1,158 +1,11 @@
-//! What the planner chooses, as a table.
+//! A table of the planner's choices.
+mod choices;
 mod few;
 mod parts;
 
+use choices::*;
 use ferroflash::{kernels::*, plan::*, request::*, tuning::*, *};
 use parts::forward_params;
-
-struct Case {
-    card: &'static str,
-    /// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`.
-    sizes: [usize; 6],
-    mask: Mask,
-    softcap: Option<f32>,
-    entry: &'static str,
-    /// Query blocks of the launch.
-    tiles: u32,
-    /// Heads that run together; 0 where it is a Hopper kernel, whose parameters a driver completes.
-    group: u32,
-}
-
-const SLIDING: Mask = Mask::Window { left: Some(1023), right: Some(0) };
-const UNBOUNDED: Mask = Mask::Window { left: None, right: None };
-const CAUSAL_WINDOW: Mask = Mask::Window { left: None, right: Some(0) };
-
-#[rustfmt::skip]
-const CASES: &[Case] = &[
-    // Grid by head and query block; heads of a causal problem in groups that fit the L2 cache, of a full one
-    // alone.
-    Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x32", tiles: 4096, group: 1 },
-    Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "hopper_f16_d64_causal_128x128", tiles: 132, group: 0 },
-    Case { card: "h200", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "hopper_f16_d128_causal_128x128", tiles: 132, group: 0 },
-    Case { card: "l4", sizes: [2, 16, 16, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
-    Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
-    // A key head that does not fit alone: only the query heads that share it run together.
-    Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
-    // Shorter, then ever fewer queries for the card: smaller tiles.
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "hopper_f16_d64_full_128x128", tiles: 132, group: 0 },
-    Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "hopper_f16_d64_causal_128x128", tiles: 132, group: 0 },
-    Case { card: "l4", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x64", tiles: 4096, group: 128 },
-    Case { card: "h200", sizes: [2, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
-    Case { card: "h200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_32x128_k2", tiles: 128, group: 8 },
-    Case { card: "h200", sizes: [1, 7, 7, 640, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2", tiles: 140, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_64x64", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
-    Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
-    // The headline shapes on an L4, as docs/l4-model.md has them.
-    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x64", tiles: 64, group: 1 },
-    Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_64x64", tiles: 128, group: 16 },
-    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_64x128_k2", tiles: 64, group: 8 },
-    Case { card: "l4", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_64x64", tiles: 64, group: 1 },
-    Case { card: "l4", sizes: [1, 4, 4, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2", tiles: 64, group: 1 },
-    Case { card: "h200", sizes: [1, 32, 8, 128, 8192, 128], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d128_full_32x128_k4", tiles: 128, group: 1 },
-    Case { card: "h200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None,
-        entry: "hopper_f16_d64_full_128x128", tiles: 128, group: 0 },
-    Case { card: "b200", sizes: [4, 32, 32, 128, 8192, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
-    // The mask chooses the kind of entry.
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: SLIDING, softcap: None,
-        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: UNBOUNDED, softcap: None,
-        entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: CAUSAL_WINDOW, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 1024, group: 32 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Full, softcap: Some(30.0),
-        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0),
-        entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
-    // Cards of other generations: portable code by their limits.
-    Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 128 },
-    Case { card: "b200", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 64 },
-    Case { card: "b200", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2_s4", tiles: 128, group: 1 },
-    Case { card: "rtx5090", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
-    Case { card: "rtx5090", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 32 },
-    Case { card: "rtx5090", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
-    Case { card: "l40s", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 64 },
-    Case { card: "l40s", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 32 },
-    Case { card: "l40s", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
-    Case { card: "a10", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 4 },
-    Case { card: "a10", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x64", tiles: 4096, group: 4 },
-    Case { card: "a10", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_32x128_k2", tiles: 128, group: 1 },
-    Case { card: "orin", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 4 },
-    Case { card: "orin", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 4 },
-    Case { card: "orin", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x64", tiles: 32, group: 1 },
-    // Head dims run on the next larger entry that fits the card.
-    Case { card: "l4", sizes: [1, 1, 1, 1, 1, 8], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d32_full_128x64", tiles: 1, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 129, 1, 32], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d32_full_128x64", tiles: 2, group: 1 },
-    Case { card: "l4", sizes: [8, 8, 8, 2048, 2048, 40], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d64_full_128x32", tiles: 1024, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 72], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d96_full_128x32", tiles: 1, group: 1 },
-    Case { card: "l4", sizes: [1, 1, 1, 128, 128, 104], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d128_full_32x64_k2", tiles: 4, group: 1 },
-    Case { card: "l4", sizes: [8, 16, 16, 4096, 4096, 136], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
-    Case { card: "a100", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d192_full_64x32", tiles: 8192, group: 1 },
-    Case { card: "b200", sizes: [8, 16, 16, 4096, 4096, 192], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d192_full_128x64", tiles: 4096, group: 1 },
-    Case { card: "b200", sizes: [8, 16, 16, 4096, 4096, 200], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d256_causal_128x32", tiles: 4096, group: 16 },
-    Case { card: "h200", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
-    Case { card: "rtx4090", sizes: [1, 1, 1, 128, 128, 256], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d256_causal_64x32", tiles: 2, group: 1 },
-    Case { card: "h200", sizes: [1, 8, 4, 4096, 4096, 512], mask: Mask::Causal, softcap: None,
-        entry: "fwd_f16_d512_causal_64x32", tiles: 512, group: 8 },
-    Case { card: "l4", sizes: [1, 8, 4, 4096, 4096, 264], mask: Mask::Full, softcap: None,
-        entry: "fwd_f16_d512_full_64x32", tiles: 512, group: 1 },
-];
 
 fn problem(case: &Case) -> Problem {
     let [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] = case.sizes;
@@ -187,7 +40,7 @@ fn the_planner_chooses() {
         let f = forward(&problem);
         let plan = plan(&f, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
         let launch = plan.bind(&f).expect("its own tensors");
-        // A driver completes the parameters of Hopper's kernels.
+        // The driver completes the parameters of Hopper's kernels.
         let group = if case.group == 0 { 0 } else { forward_params(&launch).order.group.get() };
         assert_eq!(plan.contract().symbol, case.entry, "{name}");
         assert_eq!((plan.grid(), group), ([case.tiles, 1, 1], case.group), "{name}");
@@ -212,8 +65,8 @@ fn what_was_measured_with_a_workspace_is_taken_with_one() {
     assert_eq!(symbol(&f), plan(&f, h200).expect("valid").contract().symbol);
 }
 
-/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, slices` where there
-/// is a workspace.
+/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask -> entry, blocks, splits` with a
+/// workspace.
 type Split = (&'static str, [usize; 6], Mask, &'static str, u32, u64);
 #[rustfmt::skip]
 const SPLITS: &[Split] = &[
@@ -222,11 +75,11 @@ const SPLITS: &[Split] = &[
     ("b200", [4, 32, 32, 128, 8192, 128], Mask::Causal, "fwd_f16_d128_causal_128x64_split", 256, 2),
     ("h200", [1, 32, 8, 17, 8192, 104], Mask::Full, "hopper_f16_d128_full_128x128_split", 128, 4),
     ("l4", [1, 8, 8, 100, 4096, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 112, 14),
-    // No more than 32, and no less than two blocks of keys each.
+    // At most 32 splits, with at least two blocks of keys each.
     ("b200", [1, 1, 1, 100, 65536, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 32, 32),
     ("b200", [1, 1, 1, 100, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 16, 16),
     ("h200", [1, 1, 1, 100, 2048, 64], Mask::Full, "hopper_f16_d64_full_128x128_split", 8, 8),
-    // Queries enough, too few keys, a mask or a head dim without such an entry.
+    // Enough queries, too few keys, or a mask or head dim without a split-KV entry.
     ("b200", [8, 32, 32, 2048, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x32", 4096, 0),
     ("h200", [1, 8, 8, 512, 512, 64], Mask::Full, "fwd_f16_d64_full_32x128_k2_s4", 128, 0),
     ("h200", [1, 8, 8, 128, 8192, 64], SLIDING, "fwd_f16_d64_local_128x64", 8, 0),
@@ -338,8 +191,8 @@ fn older_cards_are_refused_in_words() {
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// What is asked for at a launch of a plan that was made for a causal problem of 64 columns, and words of the
-/// refusal; none where it means the same.
+/// A change of the request at the launch of a plan for a causal problem of 64 columns, and words of the
+/// refusal; empty if the request still has the same meaning.
 #[rustfmt::skip]
 const ASKED: &[(&str, Change, &str)] = &[
     ("the same", |f| f, ""),

@@ -15,7 +15,7 @@ pub struct ParseError {
 /// A host-side access to simulated memory was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The address belongs to no allocation.
+    /// No allocation contains the address.
     #[error("address {address:#x} belongs to no allocation")]
     Unknown {
         /// The address.
@@ -70,7 +70,7 @@ pub enum LaunchError {
     UnknownProfile {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The names that exist.
         known: String,
     },
     /// The module has no such entry.
@@ -78,7 +78,7 @@ pub enum LaunchError {
     UnknownEntry {
         /// The requested name.
         name: String,
-        /// The available ones, or the limit.
+        /// The names that exist.
         known: String,
     },
     /// The module was compiled for another architecture.
@@ -92,20 +92,21 @@ pub enum LaunchError {
         compute_capability: u32,
     },
     /// An instruction that the module's `.target` or `.version` does not have, reached or not.
-    #[error("ptx line {line}: `{text}` needs {needs}, the module says {says}")]
+    #[error("ptx line {line}: `{text}` needs {needs}, but the module declares {says}")]
     Needs {
         /// Line of the PTX.
         line: u32,
         /// The instruction.
         text: String,
-        /// The lowest `.target` or `.version` that has it.
+        /// The lowest `.target` or `.version` that has the instruction.
         needs: String,
-        /// The module's text.
+        /// The module's `.target` or `.version`.
         says: String,
     },
-    /// More shared memory than a block may have at all.
+    /// The kernel needs more shared memory than any block may have.
     #[error(
-        "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
+        "{name} needs {bytes} bytes of shared memory (static and dynamic), but a block on {device} has at \
+         most {limit}"
     )]
     SharedMemory {
         /// Entry.
@@ -117,9 +118,9 @@ pub enum LaunchError {
         /// Largest size with opt-in.
         limit: u32,
     },
-    /// More shared memory than the opt-in allows.
+    /// The kernel needs more shared memory than the host has opted in to.
     #[error(
-        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
+        "{name} needs {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
     )]
     SharedMemoryOptIn {
@@ -129,7 +130,7 @@ pub enum LaunchError {
         bytes: u64,
         /// The limit without opt-in.
         limit: u32,
-        /// The attribute; 0: never set.
+        /// The attribute's value; 0 if it was never set.
         opt_in: u32,
     },
     /// The block shape contradicts `.reqntid` or `.maxntid`.
@@ -141,7 +142,7 @@ pub enum LaunchError {
         directive: &'static str,
         /// The directive's values.
         wanted: [u32; 3],
-        /// The launch's values.
+        /// The launch's block shape.
         block: [u32; 3],
     },
     /// The block is empty or larger than the device allows.
@@ -149,14 +150,14 @@ pub enum LaunchError {
     BlockSize {
         /// The block.
         block: [u32; 3],
-        /// Its threads.
+        /// Number of its threads.
         threads: u64,
         /// Profile name.
         device: &'static str,
         /// Largest number of threads.
         limit: u32,
     },
-    /// `.minnctapersm` promises more blocks than a multiprocessor has threads for.
+    /// `.minnctapersm` requires more blocks than an SM has threads for.
     #[error(
         "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at \
             most {} blocks of {threads}",
@@ -167,52 +168,54 @@ pub enum LaunchError {
         name: String,
         /// The directive's value.
         blocks: u32,
-        /// Threads of a block: those of `.maxntid`, else of the launch.
+        /// Threads of a block, from `.maxntid` or else from the launch.
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// Threads of a multiprocessor.
+        /// Threads of an SM.
         limit: u32,
     },
-    /// More registers than a thread can have.
-    #[error("{name} is said to have {registers} registers a thread; there are at most {limit}")]
+    /// The launch states more registers per thread than a thread can have.
+    #[error("{name}: the launch gives {registers} registers per thread; a thread has at most {limit}")]
     RegistersOfThread {
         /// Entry.
         name: String,
-        /// The launch's values.
+        /// The launch's number of registers.
         registers: u32,
-        /// The available ones, or the limit.
+        /// The maximum.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
     #[error(
-        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} \
-         registers of {device}; {fit} would fit"
+        "{name} has {registers} registers per thread ({origin}): {threads} threads exceed the {limit} \
+         registers of {device}; {fit} per thread would fit"
     )]
     Registers {
         /// Entry.
         name: String,
-        /// 32-bit registers of a thread.
+        /// 32-bit registers per thread.
         registers: u32,
-        /// Where that number is from, in words.
+        /// The source of the number of registers, in words.
         origin: &'static str,
         /// Threads of the block.
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// 32-bit registers of a multiprocessor.
+        /// 32-bit registers of an SM.
         limit: u32,
-        /// The most registers a thread with which the block would fit.
+        /// The largest number of registers per thread with which the block fits.
         fit: u64,
     },
-    /// More thread memory than a thread can have.
-    #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
+    /// The kernel needs more local memory than a thread can have.
+    #[error(
+        "{name} needs {bytes} bytes of .local and .param memory per thread; a thread has at most {limit}"
+    )]
     LocalMemory {
         /// Entry.
         name: String,
         /// Largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// The available ones, or the limit.
+        /// The maximum.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
@@ -228,10 +231,11 @@ pub enum LaunchError {
         name: String,
         /// Size in the PTX.
         wanted: usize,
-        /// Size of the launch.
+        /// Size in the launch.
         given: usize,
     },
-    /// The kernel, or a function that it calls, contains something that the simulator does not execute.
+    /// The kernel, or a function that it calls, contains an instruction or a directive that the simulator
+    /// does not execute.
     #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
         /// Line of the PTX.
@@ -243,10 +247,10 @@ pub enum LaunchError {
     },
 }
 
-/// Why a script cannot be read or does not hold.
+/// A script cannot be read, or an expectation does not hold.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A statement that makes no sense.
+    /// A statement is malformed.
     #[error("script line {line}: {message}")]
     Syntax {
         /// Line of the text, from one.
@@ -262,7 +266,7 @@ pub enum ScriptError {
         /// Why.
         error: LaunchError,
     },
-    /// A host access failed, for example because the kernel never wrote what is expected.
+    /// A host access failed, for example because the kernel did not write an expected value.
     #[error("script line {line}: {error}")]
     Memory {
         /// Line of the statement.

@@ -10,7 +10,7 @@ use crate::{
     memory::GlobalMemory,
 };
 
-/// Bytes of local memory of a thread, on every device.
+/// Bytes of local memory per thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
 
 /// A simulated GPU.
@@ -20,7 +20,7 @@ pub struct Gpu {
     memory: GlobalMemory,
     /// Addresses of the global variables of each module that was launched.
     modules: HashMap<u64, decode::Symbols>,
-    /// Kernels that were launched, decoded: by module and function.
+    /// Decoded kernels of earlier launches, by module and function.
     programs: HashMap<(u64, usize), Arc<Program>>,
     watcher: Option<Box<Watcher>>,
 }
@@ -55,7 +55,7 @@ impl Gpu {
         &mut self.options
     }
 
-    /// Has `watcher` told how far a launch has come, every few seconds of it, from any thread.
+    /// Calls `watcher` with a launch's progress every few seconds, from any thread.
     pub fn watch(&mut self, watcher: impl Fn(Progress) + Send + Sync + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
@@ -70,8 +70,8 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, None)
     }
 
-    /// As [`Self::alloc`], with bytes that are made when they are touched: `content` says them from an offset
-    /// on.
+    /// As [`Self::alloc`], with initial content that is computed on first access: `content` fills in the
+    /// bytes from an offset on.
     ///
     /// # Errors
     /// As [`Self::alloc`].
@@ -85,10 +85,11 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, Some(Box::new(content)))
     }
 
-    /// Frees the allocation that begins at `address`; it is never reused, so that later accesses are caught.
+    /// Frees the allocation that begins at `address`. The simulator never reuses the address, so it catches
+    /// later accesses.
     ///
     /// # Errors
-    /// Where `address` is not the start of a live allocation.
+    /// If `address` is not the start of a live allocation.
     pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
         let (_, offset) = self.memory.host(address, 0)?;
         if offset != 0 {
@@ -101,7 +102,7 @@ impl Gpu {
     /// Copies `data` to `address`.
     ///
     /// # Errors
-    /// Where the range is not within a live allocation.
+    /// If the range is not within a live allocation.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, data.len())?;
         allocation.store(offset, data);
@@ -134,7 +135,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies bytes from `address`, written or not.
+    /// Copies bytes from `address`, including bytes that were never written.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -144,7 +145,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Which of `bytes` bytes at `address` were ever written.
+    /// For each of the `bytes` bytes at `address`, whether it was ever written.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -166,8 +167,9 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// A launch that a driver would refuse; and a kernel with an instruction or a directive that the
-    /// simulator does not execute, reached or not. Errors of the kernel itself come as [`Outcome::reports`].
+    /// If a driver would refuse the launch, or if the kernel contains an instruction or a directive that the
+    /// simulator does not execute, even if no thread reaches it. The kernel's own errors are in
+    /// [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,
@@ -231,7 +233,7 @@ impl Gpu {
                 continue;
             };
             if let Ok((allocation, _)) = self.memory.host(address, 0) {
-                // Variables without initialiser are zero.
+                // Variables without an initialiser are zero.
                 let mut bytes = variable.init.clone();
                 bytes.resize(variable.size as usize, 0);
                 allocation.store(0, &bytes);

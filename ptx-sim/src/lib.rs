@@ -1,24 +1,24 @@
 //! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
 //!
-//! It executes what rustc and LLVM emit for `sm_80` and `sm_89`, `asm!` included, warp by warp: `mma`,
-//! `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Of `sm_90a`
-//! it executes `wgmma`, TMA copies with tensor maps ([`TensorMap`]), `setmaxnreg` and proxy fences. Whatever
-//! else stands in an entry makes its launch an error that names the line: nothing of the text is skipped.
-//! Each of these checks is on by default ([`Options`]):
+//! It executes all PTX that rustc and LLVM emit for `sm_80` and `sm_89`, and inline assembly, warp by warp:
+//! `mma`, `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Of
+//! `sm_90a` it executes `wgmma`, TMA copies with tensor maps ([`TensorMap`]), `setmaxnreg` and proxy fences.
+//! Any other instruction in an entry makes its launch an error that names the line. The simulator skips no
+//! text. Each of these checks is on by default ([`Options`]):
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
 //! * **races**: accesses of shared and device memory, between warps and between lanes, that no barrier,
-//!   mbarrier, fence, release or acquire orders, and copies in flight;
+//!   mbarrier, fence, release or acquire orders; accesses to copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
-//! * **asynchrony**: what products and TMA copies in flight read, write and count; loads and stores that
-//!   nobody waits for; missing proxy fences;
+//! * **asynchrony**: conflicts with products and TMA copies in flight; loads and stores without a wait;
+//!   missing proxy fences;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts;
-//! * **progress**: deadlocks and endless loops, with the place where each warp stands;
+//! * **progress**: deadlocks and endless loops, with the position of each warp;
 //! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in; instructions
 //!   against the module's own `.target` and `.version`.
 //!
-//! Vector clocks find a race: one schedule usually suffices. [`Options::seed`] and [`Options::completion`]
-//! change the schedule and the time at which asynchronous copies complete.
+//! Vector clocks detect races, so one schedule usually suffices. [`Options::seed`] and
+//! [`Options::completion`] change the schedule and the time at which asynchronous copies complete.
 //!
 //! ```
 //! use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};

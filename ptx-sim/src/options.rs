@@ -2,16 +2,16 @@
 
 use crate::report::Kind;
 
-/// When asynchronous copies land.
+/// The time at which asynchronous copies land.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Completion {
-    /// At once.
+    /// Immediately.
     Eager,
     /// As late as the waits allow.
     #[default]
     Late,
-    /// Each at one or the other time, by the seed.
+    /// The seed chooses the time for each copy.
     Random,
 }
 
@@ -32,7 +32,7 @@ pub enum MmaMode {
     /// A chain of f32 additions, rounded to nearest.
     #[default]
     Fast,
-    /// As the hardware rounds.
+    /// The hardware's rounding.
     Exact(MmaArch),
     /// Sums in f64, rounded once.
     F64,
@@ -51,21 +51,21 @@ pub struct Options {
     pub synccheck: bool,
     /// Schedule: 0 runs each warp until it blocks; other values shuffle warps and time slices.
     pub seed: u64,
-    /// When asynchronous copies land.
+    /// The time at which asynchronous copies land.
     pub completion: Completion,
     /// Arithmetic of matrix products.
     pub mma: MmaMode,
-    /// Maximum number of reports per launch. A block that has made this number ends. If blocks run one after
-    /// the other, the launch ends too.
+    /// Maximum number of reports per launch. A block ends when it has made this number of reports. If blocks
+    /// run one after the other, the launch ends too.
     pub max_reports: usize,
-    /// Warp instructions one launch may execute.
+    /// Maximum number of warp instructions per launch.
     pub budget: u64,
-    /// Warp instructions that may pass while no memory changes, no barrier completes and no warp exits: what
-    /// waits longer waits for ever.
+    /// Maximum number of warp instructions during which no memory changes, no barrier completes and no warp
+    /// exits. A launch that waits longer counts as an endless loop.
     pub patience: u64,
     /// Run independent blocks on all cores.
     pub parallel: bool,
-    /// Note what each instruction met: [`crate::Outcome::coverage`].
+    /// Record each instruction's coverage: [`crate::Outcome::coverage`].
     pub coverage: bool,
 }
 

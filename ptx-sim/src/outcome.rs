@@ -1,11 +1,11 @@
-//! What a launch leaves beside memory.
+//! The results of a launch besides memory.
 
 use crate::{Report, coverage::Coverage};
 
 /// The results of a launch besides memory.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Findings: causes before what usually follows from them, otherwise block by block.
+    /// Findings, ordered by block. Kinds that are usually causes come before their consequences.
     pub reports: Vec<Report>,
     /// Warp instructions executed.
     pub instructions: u64,

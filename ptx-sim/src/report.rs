@@ -17,7 +17,7 @@ pub enum Kind {
     Misaligned,
     /// An allocation that was freed.
     UseAfterFree,
-    /// An address of another state space than the instruction's.
+    /// An address outside of the instruction's state space.
     WrongSpace,
     /// A register that was never written.
     UninitialisedRegister,
@@ -25,20 +25,20 @@ pub enum Kind {
     UninitialisedShared,
     /// Device memory that was never written.
     UninitialisedGlobal,
-    /// Thread memory that was never written.
+    /// Local memory that was never written.
     UninitialisedLocal,
     /// Shared memory read without a barrier after another warp's write.
     ReadAfterWrite,
     /// Shared memory written without a barrier after another warp's read.
     WriteAfterRead,
-    /// Shared memory written by two warps without a barrier between.
+    /// Shared memory written by two warps without a barrier between the writes.
     WriteAfterWrite,
     /// Lanes of one warp exchange data through shared memory without `bar.warp.sync`.
     WarpRace,
     /// Access to the destination of an asynchronous copy before a wait for it.
     PendingCopy,
-    /// Two threads, of one block or of two, access the same device memory, at least one of them writes, and
-    /// nothing orders them.
+    /// Two unordered accesses to the same device memory by threads of one block or of two blocks. At least
+    /// one of them is a write.
     GlobalRace,
     /// A block-wide barrier that some lanes of a warp do not reach together.
     DivergentBarrier,
@@ -46,20 +46,20 @@ pub enum Kind {
     DivergentSync,
     /// A barrier that waits for warps which have exited.
     MissingParticipants,
-    /// A barrier number or thread count that makes no sense or changes while threads wait.
+    /// A barrier number or thread count that is invalid or changes while threads wait.
     BarrierCount,
     /// Wrong use of an mbarrier.
     Mbarrier,
-    /// Asynchronous copies that their thread does not wait for before it exits, or a TMA load that no warp
-    /// waits for.
+    /// A thread exits without a wait for its asynchronous copies, or no warp waits for a TMA load.
     UnwaitedCopies,
-    /// A register, touched while a product of the warpgroup (`wgmma`) may still read or write it.
+    /// Access to a register that a product of the warpgroup (`wgmma`) in flight may still read or write.
     PendingProduct,
-    /// Wrong use of `wgmma`: a fence is missing, a descriptor is none, warps of a warpgroup differ.
+    /// Wrong use of `wgmma`: a fence is missing, a descriptor is invalid, or warps of a warpgroup differ.
     Wgmma,
-    /// The asynchronous proxy (bulk copies, `wgmma`) meets what was written without `fence.proxy.async`.
+    /// The asynchronous proxy (bulk copies, `wgmma`) accesses bytes that the generic proxy wrote, without
+    /// `fence.proxy.async`.
     MissingProxyFence,
-    /// `setmaxnreg` beyond the registers of the block, or not by a whole warpgroup.
+    /// `setmaxnreg` exceeds the block's registers, or not all of a warpgroup executes it.
     RegisterBudget,
     /// A TMA copy with a wrong size, address, tensor map or reduction.
     BulkCopy,
@@ -74,7 +74,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Order of reports: what is the cause of others comes first.
+    /// Order of reports: causes come before consequences.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Kind::WarpRace => 2,
@@ -83,15 +83,15 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     ///
     /// # Errors
-    /// For any other name, in words that list all kinds.
+    /// For any other name, a text that lists all kinds.
     pub(crate) fn parse(name: &str) -> Result<Kind, String> {
         Kind::deserialize(name.into_deserializer()).map_err(|error: ValueError| error.to_string())
     }
 
-    /// The kind in words, as JSON has it.
+    /// The name of the kind in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::OutOfBounds => "out-of-bounds",
@@ -134,7 +134,7 @@ pub struct SourceLine {
     pub file: String,
     /// Line, from one.
     pub line: u32,
-    /// Column, 0 where unknown.
+    /// Column, 0 if unknown.
     pub column: u32,
 }
 
@@ -143,8 +143,8 @@ impl SourceLine {
         SourceLine { file: file.into(), line, column }
     }
 
-    /// Of the lines of an instruction, innermost first, the one that says most in short: the innermost in the
-    /// folder of the kernel's entry.
+    /// The most informative of an instruction's lines: the innermost line in the folder of the kernel's
+    /// entry. `lines` begin with the innermost.
     pub fn in_kernel(lines: &[SourceLine]) -> Option<&SourceLine> {
         let entry = lines.last()?;
         let folder = entry.file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -165,23 +165,23 @@ pub struct Place {
     pub ptx_line: u32,
     /// The instruction.
     pub instruction: String,
-    /// Source lines, innermost first: the instruction's own, then the calls that inlining has dissolved.
+    /// Source lines, innermost first: the instruction's line, then the lines of the inlined calls.
     pub source: Vec<SourceLine>,
 }
 
-/// One of the parties of a finding.
+/// One of the accesses of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Side {
     /// The access.
     pub place: Place,
     /// Warp within the block.
     pub warp: u32,
-    /// Its last synchronisation before that.
+    /// The warp's last synchronisation before the access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<Place>,
 }
 
-/// A byte of simulated memory in the words of the host.
+/// A byte of simulated memory, by the host's name of its allocation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Address {
     /// Allocation, `shared`, `local` or `param`.
@@ -206,7 +206,7 @@ pub struct Report {
     pub kernel: String,
     /// Block index.
     pub block: [u32; 3],
-    /// Lanes of the second side's warp, bit by bit.
+    /// Lanes of the second access's warp, as a bit mask.
     pub lanes: u32,
     /// Where in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ pub struct Report {
     /// The earlier access of a race.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Side>,
-    /// The access that was caught.
+    /// The access that the checker caught.
     pub second: Side,
     /// The finding in a sentence.
     pub message: String,

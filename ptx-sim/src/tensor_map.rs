@@ -1,14 +1,14 @@
-//! Tensor maps: the copy engine's description of a tensor in device memory.
+//! Tensor maps: TMA's description of a tensor in device memory.
 
 use std::fmt;
 
 /// Dimensions that a tensor map can have.
 pub(crate) const MAX_RANK: usize = 5;
 const WORDS: usize = 16;
-/// Marks the first word of a map, so that other bytes are not taken for one.
+/// Marks the first word of a map, so that other bytes do not decode as a map.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
-/// Type of a tensor's elements, in the order of the driver's numbers.
+/// Type of a tensor's elements. The variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ElementType {
@@ -48,11 +48,11 @@ impl ElementType {
     }
 }
 
-/// How 16-byte chunks of a box are permuted in shared memory: each by the address bits above its row. In the
-/// order of the driver's numbers.
+/// The permutation of a box's 16-byte chunks in shared memory, by address bits above the chunk's row. The
+/// variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
-    /// Not at all.
+    /// No swizzle.
     #[default]
     None,
     /// Within 32 bytes.
@@ -71,20 +71,20 @@ impl Swizzle {
         16 << self as u32
     }
 
-    /// Where the byte at `address` of shared memory really is.
+    /// The swizzled address of the byte at `address` of shared memory.
     #[inline]
     pub(crate) fn apply(self, address: u32) -> u32 {
         address ^ (address >> 3 & (self.span() - 16))
     }
 }
 
-/// Why a tensor map cannot be encoded: what the driver refuses, too, unless it says otherwise.
+/// A tensor map cannot be encoded. The driver refuses it, too, unless the message says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
 pub struct TensorMapError(String);
 
 /// A tensor in device memory and the box that one copy moves: the arguments of `cuTensorMapEncodeTiled`,
-/// dimension 0 innermost. Not interleaved; what the L2 cache is promised does not matter here.
+/// dimension 0 innermost. The simulator supports no interleaving and ignores L2 promotion.
 ///
 /// ```
 /// use ptx_sim::{ElementType, Swizzle, TensorMap};
@@ -107,29 +107,29 @@ pub struct TensorMapError(String);
 pub struct TensorMap<'t> {
     /// Type of the elements.
     pub element: ElementType,
-    /// The first element's.
+    /// Address of the first element.
     pub address: u64,
     /// Elements in each dimension.
     pub dims: &'t [u64],
-    /// Bytes from one index to the next, of all dimensions but the innermost.
+    /// Strides in bytes of all dimensions except the innermost.
     pub strides: &'t [u64],
     /// Elements of the box in each dimension.
     pub box_dims: &'t [u32],
-    /// Every how many-th element is taken, in each dimension; the simulator executes 1.
+    /// Element strides of each dimension. The simulator executes only 1.
     pub element_strides: &'t [u32],
-    /// Order of the box in shared memory.
+    /// Swizzle of the box in shared memory.
     pub swizzle: Swizzle,
     /// Elements outside of the tensor are NaN, not zero.
     pub fill_nan: bool,
 }
 
 impl TensorMap<'_> {
-    /// The map as kernels take it: 128 bytes, to be aligned to 64, that mean something only to this
-    /// simulator.
+    /// Encodes the map for a kernel's parameter: 128 bytes, which the caller must align to 64 bytes. Only
+    /// this simulator can decode them.
     ///
     /// # Errors
-    /// A map that `cuTensorMapEncodeTiled` refuses; and element strides other than 1, which the simulator
-    /// does not support.
+    /// If `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1, which the
+    /// simulator does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];
@@ -156,26 +156,26 @@ impl TensorMap<'_> {
         let lengths = [self.strides.len() + 1, self.box_dims.len(), self.element_strides.len()];
         if !(1..=MAX_RANK).contains(&rank) || lengths != [rank; 3] {
             return Err(format!(
-                "1 to 5 dimensions, as many in the box, one stride less; not {rank}, {} and {}",
+                "1 to 5 dimensions, a box of equal rank, and one stride less; not {rank}, {} and {}",
                 self.box_dims.len(),
                 self.strides.len()
             ));
         }
         if !self.address.is_multiple_of(16) {
-            return Err(format!("the tensor's address {:#x} is no multiple of 16", self.address));
+            return Err(format!("the tensor's address {:#x} must be a multiple of 16", self.address));
         }
         if let Some(dim) = self.dims.iter().find(|dim| !(1..=1 << 32).contains(*dim)) {
-            return Err(format!("a dimension has 1 to 2^32 elements, not {dim}"));
+            return Err(format!("a dimension must have 1 to 2^32 elements, not {dim}"));
         }
         if let Some(stride) = self.strides.iter().find(|stride| *stride % 16 != 0 || **stride >= 1 << 40) {
-            return Err(format!("strides are multiples of 16 bytes below 2^40, not {stride}"));
+            return Err(format!("strides must be multiples of 16 bytes below 2^40, not {stride}"));
         }
         if let Some(extent) = self.box_dims.iter().find(|extent| !(1..=256).contains(*extent)) {
-            return Err(format!("a box has 1 to 256 elements in each dimension, not {extent}"));
+            return Err(format!("a box must have 1 to 256 elements in each dimension, not {extent}"));
         }
         let inner = self.box_dims[0] * self.element.bytes();
         if !inner.is_multiple_of(16) {
-            return Err(format!("the box's rows have {inner} bytes, no multiple of 16"));
+            return Err(format!("the box's rows have {inner} bytes: must be a multiple of 16"));
         }
         if self.swizzle != Swizzle::None && inner > self.swizzle.span() {
             return Err(format!("rows of {inner} bytes do not fit a swizzle of {}", self.swizzle.span()));
@@ -185,9 +185,9 @@ impl TensorMap<'_> {
         }
         match self.element_strides.iter().find(|stride| **stride != 1) {
             Some(stride) if !(1..=8).contains(stride) => {
-                Err(format!("strides of elements are 1 to 8, not {stride}"))
+                Err(format!("element strides must be 1 to 8, not {stride}"))
             }
-            Some(_) => Err("the simulator does not skip elements".into()),
+            Some(_) => Err("the simulator supports only element strides of 1".into()),
             None => Ok(()),
         }
     }
@@ -205,17 +205,17 @@ pub(crate) struct Tiled {
     pub element: ElementType,
     pub element_bytes: u32,
     pub swizzle: Swizzle,
-    /// Bytes for elements outside of the tensor.
+    /// The bits of elements outside of the tensor.
     pub fill: u64,
     pub address: u64,
     pub dims: Vec<u64>,
-    /// The innermost one's, too.
+    /// Strides of all dimensions, including the innermost.
     pub strides: Vec<u64>,
     pub box_dims: Vec<u32>,
 }
 
 impl Tiled {
-    /// The map that `bytes` are, if they are one.
+    /// Decodes `bytes`; `None` if they are no map.
     pub fn decode(bytes: &[u8; 8 * WORDS]) -> Option<Tiled> {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {

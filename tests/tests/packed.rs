@@ -1,13 +1,14 @@
-//! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
-//! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
+//! Varlen sequences in the simulator: other lengths with one plan, invalid integers, and tests that each
+//! clamp is needed. `simulated.rs` runs every varlen kernel on its edges.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
 use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
-use ferroflash_tests::simulator_with;
+use ferroflash_tests::{is_carried, simulator_with};
 use ptx_sim::{Kind, Options};
+use std::collections::HashSet;
 
 /// Three sequences of up to 70 queries and 90 keys in 100 and 120 rows.
 const BATCH: usize = 3;
@@ -15,7 +16,7 @@ const ROWS: [usize; 2] = [100, 120];
 const HEADS: [usize; 2] = [2, 1];
 const HEAD_DIM: usize = 64;
 
-/// A launch whose tensors end where their buffers do.
+/// A launch whose tensors end where their buffers end.
 struct Launch<'a> {
     attention: &'a Attention<SimDriver>,
     plan: Plan,
@@ -23,7 +24,7 @@ struct Launch<'a> {
     o: <SimDriver as Harness>::Buffer,
     /// `cu_seqlens_q`, `cu_seqlens_k`, `seqused_k`.
     integers: [<SimDriver as Harness>::Buffer; 3],
-    /// What must live as long.
+    /// Buffers that must outlive the launch.
     _others: Vec<<SimDriver as Harness>::Buffer>,
 }
 
@@ -53,6 +54,9 @@ impl<'a> Launch<'a> {
             MaskKind::Full => Mask::Full,
             MaskKind::Causal => Mask::Causal,
             MaskKind::Local => Mask::Window { left: Some(20), right: Some(3) },
+            MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
+                unreachable!("no line of the table has this mask")
+            }
         };
         let queries = VarlenQueries::new(BATCH, starts_q, 70);
         let keys = VarlenKeys::new(starts_k, 90).seqused_k(used);
@@ -64,7 +68,7 @@ impl<'a> Launch<'a> {
         Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }
     }
 
-    /// O for these integers, and what the simulator has to say.
+    /// O for these integers, and the kinds of the simulator's reports.
     fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<Kind>) {
         let driver = self.attention.driver();
         for (buffer, values) in self.integers.iter_mut().zip(integers) {
@@ -83,10 +87,17 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// One kernel of each order of work and mask.
+/// Whether this build carries a kernel of f16 and this head dim.
+fn is_asked(entry: &&AttnInfo) -> bool {
+    (entry.dtype, entry.head_dim as usize) == (DType::F16, HEAD_DIM) && is_carried(entry.contract.symbol)
+}
+
+/// The kernels of each schedule and mask that this build carries.
 fn kernels() -> Vec<&'static AttnInfo> {
-    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
-    PACKED.iter().filter(of).collect()
+    let kernels: Vec<_> = PACKED.iter().filter(is_asked).collect();
+    let masks: HashSet<_> = kernels.iter().map(|entry| entry.mask.name()).collect();
+    assert_eq!(masks.len(), 3, "a build carries every mask: {masks:?}");
+    kernels
 }
 
 #[test]
@@ -108,10 +119,10 @@ fn one_plan_serves_any_lengths() {
     }
 }
 
-/// Numbers that no length is, and some that are off by one.
+/// Invalid lengths, and lengths that are off by one.
 const GARBAGE: [i32; 6] = [0, -1, i32::MIN, i32::MAX, 101, 121];
 
-/// Every integer in turn is garbage, and all together.
+/// Makes each integer garbage in turn, then all together.
 fn garbage() -> impl Iterator<Item = [Vec<i32>; 3]> {
     let right = [vec![0, 30, 60, 100], vec![0, 40, 90, 120], vec![40, 3, 30]];
     let one = (0..11).flat_map({
@@ -137,32 +148,33 @@ fn integers_that_make_no_sense_stay_in_bounds() {
     }
 }
 
-/// Where a sequence lies is then in the maps of a copy engine, too. (Some of it: these kernels take seconds.)
+/// The tensor maps then hold the positions of the sequences, too. (These kernels take seconds, so this runs
+/// some of the cases.)
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
-    let of = |e: &&AttnInfo| (e.dtype, e.head_dim as usize) == (DType::F16, HEAD_DIM);
     let masks = [MaskKind::Causal, MaskKind::Local];
-    let kernels: Vec<_> = HOPPERS_PACKED.iter().filter(of).filter(|e| masks.contains(&e.mask)).collect();
+    let kernels: Vec<_> =
+        HOPPERS_PACKED.iter().filter(is_asked).filter(|e| masks.contains(&e.mask)).collect();
     assert_eq!(kernels.len(), 2);
     for entry in kernels {
         check_garbage(entry, garbage().step_by(5));
     }
 }
 
-/// Checks that a kernel stays in bounds, whatever it is told.
+/// Checks that a kernel stays in bounds with garbage integers.
 #[track_caller]
 fn check_garbage(entry: &AttnInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>) {
     let attention = simulator_with(entry, Options::default());
     let mut launch = Launch::new(&attention, entry);
     for integers in garbage {
         let (_, reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
-        // Rows of two sequences are written twice; nothing else may be wrong.
+        // Rows of two sequences may be written twice; no other report is allowed.
         let others: Vec<_> = reports.iter().filter(|kind| **kind != Kind::GlobalRace).collect();
         assert!(others.is_empty(), "{}: {integers:?}: {others:?}", entry.contract.symbol);
     }
 }
 
-/// Right integers, and those that each clamp is for.
+/// Valid integers, and integers that need each clamp.
 const CLAMPED: [[&[i32]; 3]; 7] = {
     let [q, k, used]: [&[i32]; 3] = [&[0, 30, 60, 100], &[0, 40, 90, 120], &[40, 3, 30]];
     [
@@ -182,7 +194,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     let symbol = entry.contract.symbol;
     let run = |text: &str| {
         let attention = simulator_with(entry, Options::default());
-        // SAFETY: the simulator checks each access.
+        // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(symbol, text).expect("loads") };
         let mut launch = Launch::new(&attention, entry);
         CLAMPED.map(|integers| launch.run(integers))

@@ -1,4 +1,4 @@
-//! Calls: dense, packed, paged.
+//! Measures single calls: dense, varlen, paged.
 use crate::clock::{row, Clock};
 use crate::side::Side;
 use candle::{DType, Device, Result, Tensor};
@@ -9,7 +9,7 @@ fn random(shape: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::randn(0f32, 1., shape, device)?.to_dtype(DType::F16)
 }
 
-/// One sequence, 16 to 8192 positions, head dims 64 and 128, 32 query heads on 32 and on 8.
+/// One sequence of 16 to 8192 positions; head dims 64 and 128; 32 query heads with 32 or 8 key heads.
 pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -19,7 +19,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                     let q = random(&[1, s, 32, d], device)?;
                     let [k, v] = [random(&[1, s, heads_k, d], device)?, random(&[1, s, heads_k, d], device)?];
                     let mut sides = Side::all();
-                    // f32 scores of 32 heads are 8 GB at 8192, and slow enough before.
+                    // f32 scores of 32 heads take 8 GB at 8192, and are slow at shorter lengths.
                     sides.retain(|side| *side != Side::Plain || (s <= 2048 && heads_k == 32));
                     let scale = 1.0 / (d as f32).sqrt();
                     let times = clock.measure(device, &sides, |side| {
@@ -37,7 +37,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Where sequences of these lengths begin.
+/// `cu_seqlens` of these lengths.
 pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     let mut sum = 0;
     let ends = lengths.iter().map(|length| {
@@ -49,14 +49,14 @@ pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_vec(all, count, device)
 }
 
-/// So many lengths from a tenth of the longest to the longest, in no order.
+/// `count` lengths between a tenth of `longest` and `longest`, shuffled.
 pub fn ragged(count: usize, longest: usize) -> Vec<usize> {
     (0..count)
         .map(|i| longest / 10 + (i * 7919 + 13) % count * (longest - longest / 10) / count.max(2))
         .collect()
 }
 
-/// Packed sequences of different lengths, 32 query heads on 8.
+/// Varlen batches of different lengths; 32 query heads, 8 key heads.
 pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -84,8 +84,8 @@ pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// One query of each sequence on pages of 32 keys, 32 query heads on 8; and ours by the cache's own
-/// function too, which takes lengths as they are.
+/// One query per sequence on pages of 32 keys; 32 query heads, 8 key heads. FerroFlash also runs through
+/// `KvCache`, which needs no offsets.
 pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -105,7 +105,7 @@ pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
             let pool = batch * columns;
             let [keys, values] = [random(&[pool, page, 8, d], device)?, random(&[pool, page, 8, d], device)?];
             let q = random(&[batch, 32, d], device)?;
-            // No sequence's pages lie in order.
+            // The pages of a sequence are not in order.
             let entries: Vec<u32> = (0..pool).map(|i| ((i * 7919) % pool) as u32).collect();
             let table = Tensor::from_vec(entries, (batch, columns), device)?;
             let (ones, lengths) = (starts(&vec![1; batch], device)?, starts(&vec![length; batch], device)?);

@@ -1,4 +1,5 @@
-//! Every function against candle's plain attention in f32; then a model's logits, by the field's rule.
+//! Compares every function with candle's plain attention in f32, and a model's logits by FlashAttention's
+//! rule.
 use crate::calls::starts;
 use crate::graph;
 use crate::model::{tokens, Config, Model};
@@ -43,8 +44,8 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
                 let slopes: Vec<f32> = (0..h).map(|i| 0.5f32.powi(i as i32 + 1)).collect();
                 let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
                 let scale = 1.0 / (d as f32).sqrt();
-                // One tensor, (batch, heads, sequence, head dim) seen as the functions want it: strides,
-                // offsets.
+                // One tensor (batch, heads, sequence, head dim), transposed to the layout of the functions:
+                // strides, offsets.
                 let s = sq.max(sk);
                 let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
                 let part =
@@ -80,7 +81,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Packed sequences, and the log-sum-exp of both kinds.
+/// Varlen batches, and the LSE of dense and varlen attention.
 pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     let lengths = [5, 130, 1, 64, 0, 300];
     let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
@@ -112,7 +113,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
             Ok(most)
         });
         tally.say(&format!("varlen {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
-        // Padding rows: before the first sequence and behind the last one. A merge gives them no weight.
+        // Padding rows before the first sequence and after the last one. A merge gives them no weight.
         let two = Tensor::new(&[3u32, 9, 20], device)?;
         let attend = Attend::causal(scale);
         let both = ferroflash_candle::flash_attn_varlen_with_lse(&q, &k, &v, &two, &two, 11, 11, &attend);
@@ -144,7 +145,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Pages: appended in steps, prompts in chunks, decoding; e4m3; ranges.
+/// Paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
 pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     for (dtype, e4m3, page, h, hk, d) in [
         (DType::F16, false, 16, 8, 2, 64),
@@ -162,7 +163,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
         let mut pool = PagePool::new(200, page);
         let mut step = Step::new(8, 600, 80, page, device)?;
         let mut sequences: Vec<_> = (0..3).map(|_| Sequence::new()).collect();
-        // All keys and values of each, from which the steps' come.
+        // All keys and values of each sequence, from which the steps take theirs.
         let all: Vec<[Tensor; 2]> = (0..3)
             .map(|_| -> Result<_> {
                 let one = || Tensor::randn(0f32, 1., (500, hk, d), device)?.to_dtype(dtype);
@@ -171,7 +172,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
             .collect::<Result<_>>()?;
         let scale = 1.0 / (d as f32).sqrt();
         let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
-        // Kernels for many queries read no e4m3.
+        // Kernels for many queries do not read e4m3.
         let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
         for counts in if e4m3 { few } else { whole } {
             let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;
@@ -208,8 +209,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     ranges(device, tally)
 }
 
-/// Two sequences, the second one's rows from the middle of its keys on, with ranges in no order and one of
-/// none.
+/// Two sequences with unsorted ranges, one of which is empty. The second sequence's queries begin in the
+/// middle of its keys.
 fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
     let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);
@@ -256,7 +257,7 @@ fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// What is refused: no tensor comes of it, and the words say why.
+/// Invalid calls: each returns an error with the reason, and no tensor.
 pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     use ferroflash_candle::*;
     let q = Tensor::zeros((1, 64, 2, 64), DType::F32, device)?;
@@ -286,7 +287,7 @@ pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A small model's logits after prompts in chunks: as near to f32 as the plain path's, by a factor of 2.
+/// A small model's logits after prompts in chunks. Their error against f32 is at most twice the plain path's.
 pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     let model = Model::random(Config::SMALL, 4096, device)?;
     let exact = model.exact()?;
@@ -307,7 +308,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             }
             Ok(all)
         };
-        // The f32 model has no cache: each time from the start.
+        // The f32 model has no cache, so it computes each text from the start.
         let mut expected = Vec::new();
         let mut keys = 0;
         for &count in chunks {
@@ -335,7 +336,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// All of it.
+/// Runs all checks.
 pub fn all(device: &Device) -> Result<bool> {
     let mut tally = Tally::default();
     for part in [dense, packed, pages, graph::graph, refusals, logits] {

@@ -1,20 +1,20 @@
-//! Times of several sides of one thing: in turns, order alternating, medians and ranges.
+//! Measures several libraries in turns, in alternating order; reports medians and ranges.
 use crate::side::Side;
 use candle::{Device, Result};
 use serde_json::{json, Value};
 use std::time::Instant;
 
-/// What one measurement may take, and in how many turns.
+/// Number and duration of a measurement's turns.
 #[derive(Clone, Copy)]
 pub struct Clock {
-    /// Turns of each side.
+    /// Turns per side.
     pub rounds: usize,
-    /// Seconds of a turn, about.
+    /// Approximate seconds of a turn.
     pub turn: f64,
 }
 
 impl Clock {
-    /// Seconds of `work`, one call: for each side the median, the least and the most of its turns.
+    /// Seconds of one call of `work`: median, minimum and maximum of each side's turns.
     pub fn measure(
         &self,
         device: &Device,
@@ -23,7 +23,8 @@ impl Clock {
     ) -> Result<Vec<[f64; 3]>> {
         let mut calls = Vec::new();
         for &side in sides {
-            // The first call has the driver compile kernels; the second says how many make up a turn.
+            // In the first call the driver compiles kernels. The second call determines the number of calls
+            // per turn.
             work(side)?;
             work(side)?;
             device.synchronize()?;
@@ -41,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Seconds of a call, of so many that follow each other.
+/// Seconds per call of `calls` consecutive calls.
 fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     device.synchronize()?;
     let start = Instant::now();
@@ -52,13 +53,14 @@ fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) 
     Ok(start.elapsed().as_secs_f64() / calls as f64)
 }
 
-/// Median, least, most.
+/// Median, minimum, maximum.
 pub fn summary(mut times: Vec<f64>) -> [f64; 3] {
     times.sort_by(f64::total_cmp);
     [times[times.len() / 2], times[0], times[times.len() - 1]]
 }
 
-/// A row of results: what it is, and `{side}_{unit}` with its range for each side, in so many units a second.
+/// A row of results: the fields of `what`, then `{side}_{unit}` and its range for each side. `of_a_second` is
+/// the number of units per second.
 pub fn row(mut what: Value, sides: &[Side], times: &[[f64; 3]], unit: &str, of_a_second: f64) -> Value {
     for side in [Side::Ours, Side::Theirs, Side::Plain] {
         what[format!("{}_{unit}", side.name())] = Value::Null;

@@ -1,4 +1,4 @@
-//! A model of 1.5e9 parameters: prompts, steps of decoding, and a batch of requests that come and go.
+//! A model of 1.5e9 parameters: prompts, decode steps, and continuous batching.
 use crate::clock::{row, summary, Clock};
 use crate::model::{tokens, Config, Model};
 use crate::side::{Shared, Side};
@@ -7,10 +7,10 @@ use ferroflash_candle::{KvCache, PagePool, Sequence, Step};
 use serde_json::{json, Value};
 use std::time::Instant;
 
-/// Keys of a page: what candle-flash-attn's paged kernel wants multiples of.
+/// Keys per page. candle-flash-attn's paged kernel requires a multiple of it.
 const PAGE: usize = 32;
 
-/// Prompts of one sequence, from nothing to its logits.
+/// Prefill of one sequence, from the prompt to the logits.
 pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for length in [512usize, 2048, 4096, 8192] {
@@ -23,7 +23,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
         let shared = Some(Shared::new(&step, vec![(length, length)])?);
         let tokens = tokens(length, model.config.vocabulary, device)?;
         let mut sides = Side::all();
-        // f32 scores of 32 heads: 8 GB, and more beside them.
+        // f32 scores of 32 heads take 8 GB, and other tensors come on top.
         sides.retain(|side| *side != Side::Plain || length <= 4096);
         let times = clock.measure(device, &sides, |side| {
             model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), true).map(drop)
@@ -33,7 +33,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
     Ok(rows)
 }
 
-/// Steps of one token each of so many sequences of so many keys.
+/// Decode steps: one token per sequence, for several numbers of sequences and keys.
 pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for batch in [1, 8, 32] {
@@ -55,7 +55,8 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
             let tokens = tokens(batch, model.config.vocabulary, device)?;
             let mut sides = Side::all();
             sides.retain(|side| *side != Side::Plain || (batch == 1 && context <= 8192));
-            // Set in each step, as a server does; and the tokens are waited for, which are the next step's.
+            // Each turn sets the step, as a server does, and waits for its tokens, because the next step
+            // needs them.
             let times = clock.measure(device, &sides, |side| {
                 let now: Vec<_> = sequences.iter().map(|sequence| (sequence, 1)).collect();
                 step.set(&now)?;
@@ -71,15 +72,15 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
     Ok(rows)
 }
 
-/// A request: tokens of its prompt that are done and all, and tokens that it still gets.
+/// A request: processed tokens of its prompt, all tokens of its prompt, and remaining new tokens.
 struct Request {
     sequence: Sequence,
     prompt: usize,
     left: usize,
 }
 
-/// 32 requests with prompts of 100 to 2000 tokens get 64 tokens each: every step takes a token of each
-/// request that is decoding, and as much of prompts as makes 1024 rows.
+/// 32 requests with prompts of 100 to 2000 tokens get 64 new tokens each. Every step takes one token of each
+/// decoding request, and fills up with prompt tokens to 1024 rows.
 pub fn batch(model: &Model, device: &Device, rounds: usize) -> Result<Vec<Value>> {
     const ROWS: usize = 1024;
     let prompts = crate::calls::ragged(32, 2000);
@@ -124,7 +125,7 @@ fn serve(
         waiting.push(Request { sequence, prompt, left: 64 });
     }
     while !waiting.is_empty() {
-        // Those that decode come first.
+        // Decoding requests come first.
         waiting.sort_by_key(|request| request.sequence.keys() < request.prompt);
         let mut room = text.dims()[0];
         let mut now = Vec::new();
@@ -153,7 +154,7 @@ fn serve(
     Ok(())
 }
 
-/// The model that all of it runs.
+/// The model of all measurements.
 pub fn model(device: &Device) -> Result<Model> {
     Model::random(Config::LARGE, 1 << 15, device)
 }

@@ -1,15 +1,16 @@
-//! A captured step, replayed behind others.
+//! A captured step that is replayed after other steps.
 use crate::tally::{furthest, Tally};
 use candle::{DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, KvCache, PagePool, Sequence, Step};
 
-/// A step's append and attention as a graph, which is replayed behind another step of as many sequences.
+/// Captures a step's append and attention as a graph, and replays the graph for other steps with equal
+/// numbers of sequences.
 pub fn graph(device: &Device, tally: &mut Tally) -> Result<()> {
     use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
     let (page, sequences, [h, hk, d]) = (16, 3, [8, 2, 64]);
     let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, device)?.to_dtype(DType::F16);
     let mut cache = KvCache::new((600, page, hk, d), DType::F16, device)?;
-    // Keys are there as if steps had put them there.
+    // Fills the cache as if earlier steps had filled it.
     let slots = Tensor::arange(0i64, 600 * page as i64, device)?;
     let [k, v] = [random(&[600 * page, hk, d])?, random(&[600 * page, hk, d])?];
     ferroflash_candle::append(&k, &v, cache.tensors()[0], cache.tensors()[1], &slots, None)?;

@@ -1,29 +1,29 @@
-//! A Llama with random weights, whose attention is any side's, on a paged cache.
+//! A Llama with random weights and a paged KV cache. Any of the compared libraries computes its attention.
 use crate::side::{Shared, Side};
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope_thd;
 use ferroflash_candle::{KvCache, Step};
 
-/// Sizes.
+/// Sizes of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Columns of a row between layers.
+    /// Columns of the residual stream.
     pub hidden: usize,
-    /// Of a row inside of the feed-forward part.
+    /// Columns inside the feed-forward part.
     pub intermediate: usize,
     /// Layers.
     pub layers: usize,
-    /// Query heads, and key heads.
+    /// Numbers of query heads and key heads.
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Tokens that there are.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
 }
 
 impl Config {
-    /// Llama 3.2 1B's sizes, its last layer apart from its embedding: 1.5e9 parameters.
+    /// Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
     pub const LARGE: Config = Config {
         hidden: 2048,
         intermediate: 8192,
@@ -39,7 +39,7 @@ impl Config {
 
 struct Layer {
     norms: [Tensor; 2],
-    /// As candle's models have them: one by one, so that what they make is contiguous.
+    /// Separate weights, as in candle's models, so that each product's output is contiguous.
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -49,9 +49,9 @@ struct Layer {
     down: Tensor,
 }
 
-/// The weights, and tables of angles.
+/// The weights, and the tables of the rotary embedding.
 pub struct Model {
-    /// Its sizes.
+    /// The model's sizes.
     pub config: Config,
     embedding: Tensor,
     layers: Vec<Layer>,
@@ -61,8 +61,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Weights that let activations neither die nor overflow; those of queries and keys are larger, so that
-    /// attention is not uniform.
+    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of queries and
+    /// keys are larger, so that attention is not uniform.
     pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
         let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
         let random = |rows: usize, columns: usize, gain: f64| {
@@ -99,7 +99,7 @@ impl Model {
         })
     }
 
-    /// The same weights in f32: what the others are held against.
+    /// The model in f32, as the reference.
     pub fn exact(&self) -> Result<Model> {
         let wide = |x: &Tensor| x.to_dtype(DType::F32);
         let layers = self.layers.iter().map(|layer| {
@@ -124,7 +124,7 @@ impl Model {
         })
     }
 
-    /// Numbers that it has.
+    /// Number of parameters.
     pub fn parameters(&self) -> usize {
         let of = |l: &Layer| {
             let all = [&l.q, &l.k, &l.v, &l.out, &l.gate, &l.up, &l.down];
@@ -133,15 +133,16 @@ impl Model {
         self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
     }
 
-    /// A cache for each layer.
+    /// One KV cache per layer.
     pub fn caches(&self, pages: usize, page: usize) -> Result<Vec<KvCache>> {
         let [_, heads_k] = self.config.heads;
         let shape = (pages, page, heads_k, self.config.head_dim);
         (0..self.layers.len()).map(|_| KvCache::new(shape, DType::F16, self.embedding.device())).collect()
     }
 
-    /// Logits of each sequence's last row. `fresh` is where the step is one sequence without earlier keys:
-    /// then the field's function takes keys and values as they come. Without caches nothing is kept.
+    /// Logits of each sequence's last row. If the step is one sequence without earlier keys, `fresh` is true,
+    /// and attention reads keys and values directly instead of the cache. Without caches, keys and values are
+    /// not kept.
     pub fn forward(
         &self,
         side: Side,
@@ -182,7 +183,7 @@ impl Model {
     }
 }
 
-/// Tokens, the same ones each time.
+/// Tokens from a fixed seed.
 pub fn tokens(count: usize, vocabulary: usize, device: &Device) -> Result<Tensor> {
     let mut state = 1u64;
     let mut next = || {

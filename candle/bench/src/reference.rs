@@ -1,33 +1,34 @@
-//! Attention of one sequence by candle's operations in f32, with everything that ours has.
+//! Reference attention of one sequence by candle's operations in f32, with every feature of FerroFlash's
+//! candle functions.
 use candle::{DType, Result, Tensor};
 
-/// What is asked for.
+/// Parameters of the reference.
 pub struct Reference {
     /// Factor of the scores.
     pub scale: f32,
-    /// 0 is none.
+    /// Softcap; 0 is off.
     pub softcap: f32,
-    /// Keys before a row's position.
+    /// Number of visible keys before a query's position; `None` is all.
     pub left: Option<usize>,
-    /// Keys behind it.
+    /// Number of visible keys after a query's position; `None` is all.
     pub right: Option<usize>,
     /// `[heads]`.
     pub slopes: Option<Tensor>,
     /// `[heads]`.
     pub sinks: Option<Tensor>,
-    /// Positions that see each other.
+    /// Ranges of positions that see each other regardless of the mask.
     pub ranges: Vec<(usize, usize)>,
 }
 
 impl Reference {
-    /// Causal, and nothing else.
+    /// A causal mask without other features.
     pub fn causal(scale: f32) -> Self {
         let (left, right, slopes, sinks) = (None, Some(0), None, None);
         Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }
     }
 
-    /// Of one sequence: `q` `[rows, heads, head_dim]`, `k` and `v` likewise. O, and the log-sum-exp
-    /// `[heads, rows]`.
+    /// Computes one sequence. `q`, `k` and `v` are `[rows, heads, head_dim]`. Returns O and LSE `[heads,
+    /// rows]`.
     pub fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let device = q.device();
         let ((rows, heads, _), (keys, heads_k, dim)) = (q.dims3()?, k.dims3()?);

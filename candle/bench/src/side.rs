@@ -1,22 +1,22 @@
-//! The three sides: one set of functions, one switch.
+//! The three compared libraries behind one set of functions.
 use candle::{DType, Result, Tensor, D};
 use ferroflash_candle::{Attend, KvCache, Step};
 
 include!(concat!(env!("OUT_DIR"), "/theirs.rs"));
 
-/// Whose attention.
+/// The library that computes attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// FerroFlash's.
+    /// FerroFlash.
     Ours,
-    /// candle-flash-attn's own kernels.
+    /// candle-flash-attn's kernels.
     Theirs,
     /// candle's operations, in f32.
     Plain,
 }
 
 impl Side {
-    /// Those that this program was built with.
+    /// The libraries that this program was built with.
     pub fn all() -> Vec<Side> {
         let mut all = vec![Side::Ours, Side::Plain];
         if cfg!(theirs) {
@@ -25,7 +25,7 @@ impl Side {
         all
     }
 
-    /// Its name in results.
+    /// The side's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
@@ -34,7 +34,7 @@ impl Side {
         }
     }
 
-    /// `(batch, sequence, heads, head_dim)`, by the field's function.
+    /// Dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads, head_dim)`.
     pub fn flash_attn(self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
         match self {
             Side::Ours => ferroflash_candle::flash_attn(q, k, v, scale, causal),
@@ -49,7 +49,7 @@ impl Side {
         }
     }
 
-    /// Packed sequences, causal or not.
+    /// Varlen attention, causal or full.
     pub fn varlen(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -70,7 +70,8 @@ impl Side {
         }
     }
 
-    /// Queries on pages, by the field's function: starts of queries and keys, and the most of a sequence.
+    /// Attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and the
+    /// longest sequence's lengths.
     pub fn paged(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -120,7 +121,7 @@ impl Side {
         }
     }
 
-    /// A step's queries on a layer's cache.
+    /// Attention of a step's queries on a layer's KV cache.
     pub fn cached(
         self,
         q: &Tensor,
@@ -158,24 +159,24 @@ impl Side {
     }
 }
 
-/// What a step tells those who have no [`Step`].
+/// A step's integers for the libraries that have no [`Step`].
 pub struct Shared {
-    /// Where each sequence's queries begin, and its keys.
+    /// `cu_seqlens_q`.
     pub seqlens_q: Tensor,
-    /// The same of keys.
+    /// `cu_seqlens_k`.
     pub seqlens_k: Tensor,
-    /// `(sequences, columns)`.
+    /// Block table, `(sequences, columns)`.
     pub table: Tensor,
-    /// Most queries of a sequence.
+    /// Maximum of queries per sequence.
     pub max_q: usize,
-    /// Most keys of one.
+    /// Maximum of keys per sequence.
     pub max_k: usize,
-    /// Queries and keys of each.
+    /// Queries and keys of each sequence.
     pub rows: Vec<(usize, usize)>,
 }
 
 impl Shared {
-    /// Of a step that was set, with queries and keys of each of its sequences.
+    /// The integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {
@@ -195,7 +196,8 @@ impl Shared {
     }
 }
 
-/// candle's attention as its models write it: `(batch, heads, sequence, head_dim)`, in f32, heads repeated.
+/// Attention as candle's models compute it: `(batch, heads, sequence, head_dim)`, in f32, with repeated key
+/// heads.
 pub fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
     let dtype = q.dtype();
     let (batch, heads, rows, dim) = q.dims4()?;

@@ -1,12 +1,12 @@
-//! Cases, and how they went.
+//! Counts cases and failures.
 use candle::{DType, Result, Tensor};
 
-/// The largest difference, both as f32.
+/// The largest difference of two tensors, in f32.
 pub fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
     (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?.max(0)?.to_vec0()
 }
 
-/// Failures, and the number of checked values.
+/// Numbers of cases and failures.
 #[derive(Default)]
 pub struct Tally {
     cases: usize,
@@ -14,7 +14,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a case, and says how it went.
+    /// Counts a case, and prints its result.
     pub fn say(&mut self, what: &str, error: Result<f32>, allowed: f32) {
         self.cases += 1;
         let good = error.as_ref().is_ok_and(|error| *error <= allowed);
@@ -23,7 +23,7 @@ impl Tally {
         println!("{} {what}: {said}", if good { "ok    " } else { "FAILED" });
     }
 
-    /// Whether nothing failed.
+    /// Prints the totals. Returns whether no case failed.
     pub fn end(&self) -> bool {
         println!("{} cases, {} failed", self.cases, self.failed);
         self.failed == 0

@@ -26,10 +26,10 @@ impl Default for CacheScales {
 }
 
 /// Writes `k` and `v`, `(tokens, heads, head_dim)`, into KV caches `(pages, page, heads, head_dim)` by slot
-/// mapping `slots`, i64 or i32 `(tokens)`. Token `t` goes to row `slots[t] % page` of page `slots[t] / page`;
-/// the kernel skips a slot that the KV cache lacks. KV caches of u8 are e4m3 and store `x / scale`. The
-/// function changes the KV caches in place. Each needs its own storage: not the other KV cache's, and not
-/// that of `k`, `v` or `slots`.
+/// mapping `slots`, i64 or i32 `(tokens)`. Token `t` goes to row `slots[t] % page` of page `slots[t] / page`.
+/// The kernel skips slots outside of the KV cache. KV caches of u8 are e4m3 and store `x / scale`. The
+/// function changes the KV caches in place. The two KV caches must not share storage with each other or with
+/// `k`, `v` or `slots`.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -47,7 +47,7 @@ pub fn append(
         let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
         return Err(invalid("v_cache", value, expected));
     }
-    // A write locks its storage exclusively. A second lock of the same storage would wait for ever.
+    // A write locks its storage exclusively. A second lock of the same storage would wait forever.
     let [keys, values] = [storage(k_cache), storage(v_cache)];
     if keys == values {
         return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
@@ -142,7 +142,7 @@ impl Values<'_> {
         match self.slots.dtype() {
             DType::I64 => self.to::<T, C, i64>(values, &slots),
             DType::I32 => self.to::<T, C, i32>(values, &slots),
-            other => Err(invalid("slots", format_args!("{other:?}"), "they must be of i64 or i32")),
+            other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
         }
     }
 

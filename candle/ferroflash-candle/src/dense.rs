@@ -135,8 +135,8 @@ fn on<T: Element + CudaDType>(
     Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
 }
 
-/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`; the number of heads of
-/// `k` and `v` divides that of `q`. `causal` aligns bottom-right.
+/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of query
+/// heads is a multiple of the number of key heads. `causal` aligns bottom-right.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -144,8 +144,8 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
-/// The function without `_windowed`, with a window: each query sees keys from `window_size_left` before to
-/// `window_size_right` after its own position; `None` is unbounded.
+/// [`flash_attn`] with a sliding window. A query sees the keys from `window_size_left` before to
+/// `window_size_right` after its own position. `None` is unbounded.
 ///
 /// # Errors
 /// The errors of [`flash_attn`].

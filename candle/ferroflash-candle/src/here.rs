@@ -7,15 +7,15 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Scratch memory by the addresses of its streams. Allocated memory holds its stream, so that no other
-/// stream gets this address.
+/// Scratch memory by the address of its stream. Scratch memory keeps its stream alive, so no other stream
+/// gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
-/// The handle of a stream that is another one in each thread: what candle's devices compute on.
+/// `CU_STREAM_PER_THREAD`: candle's devices compute on this stream, which is another stream in each thread.
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// This thread's scratch memory of such streams.
+    /// This thread's scratch memory of per-thread streams.
     static OWN: RefCell<Scratches> = RefCell::default();
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// That of a stream's context. They and the context stay until the process ends.
+    /// The state of a stream's context. It and the context live until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -37,7 +37,7 @@ impl Here {
         }
         let attention = FlashAttention::new(context).map_err(refused)?;
         let here = Arc::new(Here { attention, scratches: Mutex::default() });
-        // It holds the context, so that no other one comes to lie at this address.
+        // The state holds the context, so that no other context gets this address.
         all.insert(key, Arc::clone(&here));
         Ok(here)
     }
@@ -53,7 +53,7 @@ impl Here {
     }
 }
 
-/// Who panicked with the lock left nothing half done: what is kept is written by one call.
+/// Locks, also after a panic: every protected value is written by one call, so it is never half written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

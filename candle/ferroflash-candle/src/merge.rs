@@ -1,5 +1,5 @@
-//! Attention over some keys and over others becomes attention over all. So do sinks, which belong to no key,
-//! where kernels have none.
+//! Merges attention over two sets of keys into attention over all keys. A merge also adds attention sinks for
+//! kernels without sinks.
 use crate::attend::{Outputs, both, device, run, stored};
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
@@ -15,8 +15,8 @@ use ferroflash::cudarc::{
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Computes attention with sinks, `[heads]`, or without. Kernels add the sinks if the library supports that;
-/// elsewhere a merge adds them.
+/// Computes attention, with sinks `[heads]` if given. A kernel that supports sinks adds them; otherwise a
+/// merge adds them.
 pub(crate) fn compute<T: Element, C: Number>(
     here: &Here,
     stream: &Arc<CudaStream>,
@@ -45,7 +45,7 @@ pub(crate) fn compute<T: Element, C: Number>(
     }
 }
 
-/// Adds a logit per head that belongs to no key to O and the log-sum-exp.
+/// Adds attention sinks to O and LSE.
 fn with_sinks<T: Element>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,
@@ -66,7 +66,7 @@ fn with_sinks<T: Element>(
 /// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`], in which there is a [`ferroflash::Error`].
+/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();

@@ -11,8 +11,8 @@ use candle::{DType, Result, Shape, Tensor};
 use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
 use half::{bf16, f16};
 
-/// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid ones
-/// give wrong numbers, and nothing worse.
+/// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid
+/// lengths and indices give wrong results, but no invalid memory access.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 #[non_exhaustive]
@@ -55,7 +55,8 @@ impl<'a> PagedKv<'a> {
         Ok(self.run(q, Queries::Even, attend, false)?.0)
     }
 
-    /// As [`PagedKv::attend`], and returns the LSE of each row, f32 `(sequences, heads, queries)`, natural.
+    /// Returns the result of [`PagedKv::attend`] and the natural LSE of each row, f32 `(sequences, heads,
+    /// queries)`.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].
@@ -63,8 +64,8 @@ impl<'a> PagedKv<'a> {
         both(self.run(q, Queries::Even, attend, true)?)
     }
 
-    /// Attention of varlen queries, at most `max_seqlen_q` per sequence: `q` is
-    /// `(rows of all sequences, heads, head_dim)`, and sequence `b` begins at row `seqlens_q[b]`.
+    /// Attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b` begins at
+    /// row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].
@@ -79,8 +80,8 @@ impl<'a> PagedKv<'a> {
         Ok(self.run(q, queries, attend, false)?.0)
     }
 
-    /// [`PagedKv::attend_varlen`] and the log-sum-exp of each row, f32 `(heads, rows)`, natural. A padding
-    /// row has `-inf` (with sinks, the sink), and O = 0.
+    /// Returns the result of [`PagedKv::attend_varlen`] and the natural LSE of each row, f32 `(heads, rows)`.
+    /// In a padding row, O is 0 and LSE is `-inf`; with sinks, LSE is the sink.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].

@@ -37,7 +37,8 @@ impl PagePool {
         self.free.len()
     }
 
-    /// Gives a sequence pages for this many more tokens, or none.
+    /// Gives a sequence pages for `tokens` more tokens. After an error, the sequence has the same pages as
+    /// before.
     ///
     /// # Errors
     /// If the pool has too few pages, or the sequence would reach 2^31 keys.
@@ -74,12 +75,12 @@ impl Sequence {
         &self.pages
     }
 
-    /// Adds this many keys. Call it after you have enqueued the step that writes them.
+    /// Adds `tokens` keys. Call this function after you have enqueued the step that writes them.
     pub fn advance(&mut self, tokens: usize) {
         self.keys = self.keys.saturating_add(tokens);
     }
 
-    /// Its number of keys after this many more tokens, at most [`MOST`].
+    /// The number of keys after `tokens` more tokens, at most [`MOST`].
     pub(crate) fn with(&self, tokens: usize) -> Result<usize> {
         let keys = self.keys.saturating_add(tokens);
         if keys > MOST {

@@ -8,12 +8,13 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row in one of its sequence's ranges also sees the
-/// range's later keys: all keys before the range's end.
+/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
+/// keys of this range.
 ///
-/// The ranges cut each sequence into parts. Rows between ranges are causal, with the keys before their part's
-/// end. Rows of a range see all keys before its end. This takes two launches, in each of which the other
-/// launch's parts have no keys, and a merge. The result is exact, and everything stays on the device.
+/// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
+/// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
+/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
+/// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
     q: &Tensor,
@@ -33,8 +34,8 @@ pub(crate) fn with_ranges(
         // A full mask already shows the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
         mask => {
-            let reason = "a row's keys would be two intervals; they may be beside a causal mask, or a window \
-                          that no sequence's keys outgrow";
+            let reason =
+                "a row would see two intervals of keys; use a causal mask, or a window that covers all keys";
             return Err(unsupported(format_args!("mm_prefix_ranges beside {mask:?}"), reason));
         }
     }
@@ -52,7 +53,7 @@ pub(crate) fn with_ranges(
     let bounds = none.contiguous()?.where_cond(&end, &bounds.contiguous()?)?;
     let bounds =
         bounds.reshape((sequences, 2 * count))?.broadcast_maximum(&first)?.broadcast_minimum(&keys)?;
-    // They are disjoint, so that sorting all of them keeps them together.
+    // Ranges are disjoint, so sorting all bounds keeps each pair together.
     let bounds = bounds.contiguous()?.sort_last_dim(true)?.0;
 
     let parts = 2 * count + 1;

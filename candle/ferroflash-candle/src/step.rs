@@ -7,9 +7,9 @@ use candle::cuda_backend::cudarc::driver::DeviceRepr;
 use candle::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Result, Tensor};
 use ferroflash::Error;
 
-/// A step: slots of its new keys, and each sequence's pages. Create it once, [set](Step::set) it for each
-/// step, and share it with the KV caches of all layers. Its memory never moves, so a CUDA graph can be
-/// replayed after another `set` with equal numbers of sequences and tokens.
+/// A step: slots of its new keys, and each sequence's pages. Create a `Step` once, [set](Step::set) it for
+/// each step of the model, and share it with the KV caches of all layers. Its memory never moves. A CUDA
+/// graph can therefore be replayed after another `set` with equal numbers of sequences and tokens.
 #[derive(Debug)]
 pub struct Step {
     most: Most,
@@ -80,7 +80,7 @@ impl Step {
         let table = sequences.saturating_mul(columns);
         if [tokens, table].into_iter().fold(sequences.saturating_mul(4), usize::saturating_add) > MOST {
             let value = format!("{sequences} sequences of {columns} pages, {tokens} tokens");
-            return Err(invalid("step", value, format_args!("at most {MOST} numbers in all")));
+            return Err(invalid("step", value, format_args!("at most {MOST} integers in total")));
         }
         let most = Most { sequences, tokens, columns };
         let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
@@ -89,9 +89,9 @@ impl Step {
         Ok(Step { most, page, integers, slots, host, sequences: 0, tokens: 0, parts: Vec::new() })
     }
 
-    /// Sets a step in which each sequence gets this many new tokens, in the order of their rows. Its pages
-    /// must exist: [`PagePool::grow`](crate::PagePool::grow). If some sequences have one token and others
-    /// more, those with one token come first: they run decode kernels.
+    /// Sets the sequences of a step, each with its number of new tokens, in the order of their rows. Each
+    /// sequence must already have its pages ([`PagePool::grow`](crate::PagePool::grow)). Put sequences with
+    /// one new token first: only these leading sequences run decode kernels.
     ///
     /// # Errors
     /// If the step exceeds its capacity, a sequence lacks pages, or the driver fails.
@@ -102,7 +102,7 @@ impl Step {
             return Err(invalid("sequences", sequences.len(), format_args!("1 to {most}")));
         }
         if sequences.iter().any(|(_, tokens)| *tokens == 0) || tokens > self.most.tokens {
-            let expected = format_args!("1 or more of each sequence, of all at most {}", self.most.tokens);
+            let expected = format_args!("1 or more per sequence, at most {} in total", self.most.tokens);
             return Err(invalid("tokens", tokens, expected));
         }
         let singles = sequences.iter().take_while(|(_, tokens)| *tokens == 1).count();
@@ -141,7 +141,7 @@ impl Step {
         Ok(())
     }
 
-    /// The sequences from `first` on; all before it have one token.
+    /// The sequences from `first` on. All sequences before `first` have one token.
     fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
         let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
         let widest = tokens().max().unwrap_or(1);

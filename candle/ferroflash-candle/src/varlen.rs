@@ -47,9 +47,9 @@ impl CustomOp3 for VarLen {
     }
 }
 
-/// Varlen attention: `q` is `(rows of all sequences, heads, head_dim)`, and so are `k` and `v`. Sequence `b`
-/// begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` (u32 or i32), and ends where the next
-/// one begins. Rows that belong to no sequence are 0. `causal` aligns bottom-right.
+/// Varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b` has the
+/// rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k` and `v`.
+/// The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns bottom-right.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -69,8 +69,8 @@ pub fn flash_attn_varlen(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], max)
 }
 
-/// The function without `_windowed`, with a window: each query sees keys from `window_size_left` before to
-/// `window_size_right` after its own position; `None` is unbounded.
+/// [`flash_attn_varlen`] with a sliding window. A query sees the keys from `window_size_left` before to
+/// `window_size_right` after its own position. `None` is unbounded.
 ///
 /// # Errors
 /// The errors of [`flash_attn_varlen`].
@@ -91,14 +91,14 @@ pub fn flash_attn_varlen_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] on a paged KV cache: `k` and `v` are
-/// `(pages, page_block_size, heads, head_dim)`, key `j` of sequence `b` is in page
-/// `block_table[b][j / page_block_size]`, and `seqlens_k` gives the number of its keys. Any page size. With
-/// one query per sequence (one row of `q` per sequence, and `max_seqlen_q` is 1) decode kernels run: row `b`
-/// belongs to sequence `b`.
+/// [`flash_attn_varlen_windowed`] on a paged KV cache. `k` and `v` are `(pages, page_block_size, heads,
+/// head_dim)`. Key `j` of sequence `b` is in page `block_table[b][j / page_block_size]`. Sequence `b` has
+/// `seqlens_k[b + 1] - seqlens_k[b]` keys. Pages may have any size. Decode kernels run if `q` has one row per
+/// sequence and `max_seqlen_q` is 1: row `b` then belongs to sequence `b`.
 ///
-/// A row in one of its sequence's `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, also sees the keys of
-/// that range, regardless of the mask. Ranges of a sequence are disjoint; an empty range has no effect.
+/// `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, are ranges of positions. A row inside a range of its
+/// sequence also sees all keys of this range, regardless of the mask. Ranges of a sequence must be disjoint.
+/// An empty range has no effect.
 ///
 /// # Errors
 /// The errors of [`flash_attn_varlen`].
@@ -127,7 +127,7 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    // A single sequence begins at 0: its end is its length.
+    // A single sequence begins at 0, so its end is its length.
     let lengths = match sequences {
         1 => seqlens_k.narrow(0, 1, 1)?,
         _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,
@@ -214,8 +214,8 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// Attention of varlen sequences and the log-sum-exp (LSE) of each row, f32 `(heads, rows)`, natural. It has
-/// no gradient.
+/// Attention of varlen sequences, and the natural log-sum-exp (LSE) of each row, f32 `(heads, rows)`. The
+/// function has no gradient.
 ///
 /// | row | O | LSE |
 /// |---|---|---|

@@ -36,7 +36,7 @@ impl DType {
         }
     }
 
-    /// Bits of a mantissa as it is stored.
+    /// Stored bits of the mantissa.
     pub const fn mantissa_bits(self) -> i32 {
         match self {
             DType::F16 => 10,
@@ -60,14 +60,14 @@ impl DType {
 /// The instructions that multiply tiles, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// Tensor cores: `mma.sync`, or a Hopper's `wgmma`.
+    /// Tensor cores: `mma.sync`, or `wgmma` on Hopper.
     TensorCores,
     /// CUDA cores: f32 fma.
     CudaCores,
 }
 
 impl Path {
-    /// Its name in tables.
+    /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Path::TensorCores => "tensor cores",
@@ -76,7 +76,7 @@ impl Path {
     }
 }
 
-/// An element type by type.
+/// An element type, as a type.
 pub trait Element: Copy {
     /// The dtype as a value.
     const DTYPE: DType;
@@ -84,7 +84,7 @@ pub trait Element: Copy {
     const PATH: Path = Path::TensorCores;
     /// Size of one element.
     const BYTES: usize = Self::DTYPE.bytes();
-    /// GPUs that convert it.
+    /// GPUs that can convert the element type.
     const TARGET: Target = Target::From(80);
 }
 
@@ -102,7 +102,7 @@ pub struct E4m3;
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 
-/// The element `E`, with its own conversion instruction.
+/// The element `E`, converted by an instruction of the hardware.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<E>(PhantomData<E>);
 

@@ -13,6 +13,7 @@ mod element;
 mod fast_div;
 mod kernel;
 mod launch;
+mod padding;
 mod parts;
 mod target;
 mod tensor;

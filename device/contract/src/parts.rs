@@ -14,6 +14,9 @@ pub struct RowParts {
     /// Zero.
     pub reserved: u32,
 }
+crate::no_padding! {
+    RowParts { rows, block_rows, parts, reserved }
+}
 
 impl RowParts {
     /// Distributes `rows` rows of `parts` parts over blocks of `threads` threads. `None` if a number is 0, if

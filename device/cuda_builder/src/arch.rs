@@ -9,7 +9,7 @@ use crate::{Error, Target};
 /// generation alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// A100, and everything after it.
+    /// A100 and all later GPUs.
     Sm80,
     /// RTX 30 series, A10.
     Sm86,
@@ -17,7 +17,7 @@ pub enum Arch {
     Sm89,
     /// H100, H200, with the portable instructions only.
     Sm90,
-    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; runs on nothing else.
+    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; this PTX runs on no other generation.
     Sm90a,
 }
 
@@ -46,19 +46,20 @@ impl Arch {
         name.parse().ok()
     }
 
-    /// Whether ptxas assembles PTX for this target into machine code for `gpu`: that of a plain target for
-    /// any plain one that is not older, that of one with suffix `a` for itself alone.
+    /// Whether ptxas can assemble PTX of this target for `gpu`. A plain target assembles for every plain
+    /// target that is not older. A target with suffix `a` assembles for itself only.
     pub fn assembles_for(self, gpu: Arch) -> bool {
         self == gpu || (self < gpu && self != Arch::Sm90a && gpu != Arch::Sm90a)
     }
 
     /// The PTX version written into the module, as rustc's target feature.
     ///
-    /// As low as the target's instructions allow, because a driver refuses PTX that is newer than itself.
+    /// The lowest version that has the target's instructions, because a driver refuses PTX that is newer than
+    /// itself.
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {
             Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
-            // Its conversions of eight bits.
+            // For conversions of eight-bit types.
             Arch::Sm89 => "+ptx81",
             Arch::Sm90a => "+ptx83",
         }

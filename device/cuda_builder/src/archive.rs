@@ -1,7 +1,7 @@
-//! Texts that resemble each other, compressed together: what a library embeds of its kernels.
+//! Archives of compressed PTX modules, for libraries to embed. Similar modules are compressed together.
 //!
-//! Neighbours in a table of kernels differ by a type or a mask. After a neighbour, a kernel compresses to a
-//! tenth of its size alone. CONTRIBUTING has the figures.
+//! Neighbours in a table of kernels differ by a type or a mask. Compressed behind its neighbour, a kernel
+//! takes a tenth of the bytes that it takes in its own archive. CONTRIBUTING.md has the figures.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -12,10 +12,9 @@ use std::{fs, process, thread};
 
 use crate::{Error, lines, lzma};
 
-/// Names of the two archives that [`Archive::write_modules`] makes: modules without their source lines,
-/// and these.
+/// Name of the archive of modules without source lines ([`Archive::write_modules`]).
 pub const CODE: &str = "code";
-/// See [`CODE`].
+/// Name of the archive of source lines ([`Archive::write_modules`]).
 pub const LINES: &str = "lines";
 
 /// Maximum bytes of a block with several texts. To read one text, the host decompresses its whole block: 2 MB
@@ -28,18 +27,18 @@ const MOST: usize = 64 << 20;
 /// Blocks of compressed texts.
 #[derive(Debug)]
 pub struct Archive {
-    /// Each as [`lzma::compress`] makes it.
+    /// The output of [`lzma::compress`] for each block.
     pub blocks: Vec<Vec<u8>>,
-    /// Where each text lies, in their order.
+    /// The place of each text, in the order of the texts.
     pub places: Vec<Place>,
 }
 
-/// Where a text lies.
+/// The place of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The text's name.
     pub name: String,
-    /// Number of its block.
+    /// The index of its block.
     pub block: usize,
     /// Its first byte in the block's content.
     pub from: usize,
@@ -55,13 +54,13 @@ struct Content<'t> {
 
 impl Archive {
     /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB and contains texts of
-    /// one `family` only: a build without a family embeds none of its texts.
+    /// one `family` only. A build without a family then embeds none of its texts.
     ///
-    /// Blocks are kept in `folder`, named after `what` and their first text: what is there already and
-    /// decompresses to the content is not compressed again.
+    /// `folder` caches the blocks, in files named after `what` and the block's first text. A cached block
+    /// that decompresses to the content is not compressed again.
     ///
     /// # Errors
-    /// [`Error::Io`] where `folder` cannot be written to.
+    /// [`Error::Io`] if `folder` is not writable.
     pub fn of(
         folder: &Path,
         what: &str,
@@ -102,7 +101,7 @@ impl Archive {
     /// source lines. The folder `kept` caches compressed blocks, as in [`Archive::of`].
     ///
     /// # Errors
-    /// The errors of both.
+    /// The errors of [`Archive::of`] and [`Archive::write`].
     pub fn write_modules(
         modules: &[(&str, String)],
         family: fn(&str) -> &str,
@@ -123,7 +122,7 @@ impl Archive {
     /// Writes the blocks and an index of the texts into `folder`, below the name `what`.
     ///
     /// # Errors
-    /// [`Error::Io`] where that fails.
+    /// [`Error::Io`] if a file cannot be written.
     pub fn write(&self, folder: &Path, what: &str) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -141,10 +140,10 @@ impl Archive {
     }
 }
 
-/// Where the texts of an archive lie that [`Archive::write`] wrote.
+/// The places of the texts in an archive that [`Archive::write`] wrote.
 ///
 /// # Errors
-/// [`Error::Io`] where there is no index, or none that it wrote.
+/// [`Error::Io`] if the index is missing or malformed.
 pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
     let file = index_file(folder, what);
     let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
@@ -161,7 +160,7 @@ pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
 /// The texts of an archive that [`Archive::write`] wrote, each with its name.
 ///
 /// # Errors
-/// [`Error::Io`] where it is not whole.
+/// [`Error::Io`] if the archive is incomplete or damaged.
 pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
     let mut texts = Vec::new();
     let mut last: Option<(usize, Vec<u8>)> = None;
@@ -223,7 +222,7 @@ fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
         return Ok(packed);
     }
     let packed = lzma::compress(content).map_err(Error::io("compress", file))?;
-    // Another process may write the same file at once.
+    // Another process may write the same file concurrently.
     let part = file.with_added_extension(process::id().to_string());
     fs::write(&part, &packed).map_err(Error::io("write", &part))?;
     fs::rename(&part, file).map_err(Error::io("write", file))?;

@@ -1,4 +1,4 @@
-//! [`CudaBuilder`]: what to build, and the steps from a device crate to one PTX module per entry.
+//! [`CudaBuilder`]: options of a build, and the steps from a device crate to one PTX module per entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub struct CudaBuilder {
     check_on: Vec<Arch>,
 }
 
-/// The place and the compiler of a build.
+/// The place of a build, and its compiler.
 struct Site {
     crate_root: PathBuf,
     workspace: PathBuf,
@@ -53,13 +53,13 @@ struct Site {
     package: String,
     /// The cache of the package.
     folder: PathBuf,
-    /// Where compilers work.
+    /// The working folders of the compilers.
     compilers: PathBuf,
 }
 
 impl CudaBuilder {
-    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`: optimised, with lines, for
-    /// [`Arch::Sm80`].
+    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`. The defaults are: optimised, with
+    /// source lines, for [`Arch::Sm80`].
     pub fn new(crate_root: impl AsRef<Path>) -> Self {
         Self {
             crate_root: crate_root.as_ref().to_owned(),
@@ -80,70 +80,71 @@ impl CudaBuilder {
         }
     }
 
-    /// Sets the oldest GPU for portable entries: it overrides contracts with an older one. Entries for
-    /// exactly one generation are compiled for that generation.
+    /// Sets the oldest GPU for portable entries. It overrides contracts with an older one. Entries for
+    /// exactly one generation keep that generation.
     pub fn arch(mut self, arch: Arch) -> Self {
         self.arch = arch;
         self
     }
 
-    /// `false` switches overflow checks and debug assertions on. Optimisation stays on in either case:
-    /// unoptimised device code keeps its register arrays in local memory, and is of no use.
+    /// `false` enables overflow checks and debug assertions. Both values compile with optimisation, because
+    /// unoptimised device code keeps its register arrays in local memory.
     pub fn release(mut self, release: bool) -> Self {
         self.release = release;
         self
     }
 
-    /// Line information; [`DebugInfo::Lines`] unless told otherwise.
+    /// Sets the line information. The default is [`DebugInfo::Lines`].
     pub fn debug(mut self, debug: DebugInfo) -> Self {
         self.debug = debug;
         self
     }
 
-    /// Cargo features of the device crate to switch on.
+    /// Enables cargo features of the device crate.
     pub fn features<S: Into<String>>(mut self, features: impl IntoIterator<Item = S>) -> Self {
         self.features.extend(features.into_iter().map(Into::into));
         self
     }
 
-    /// One more argument for LLVM, such as `-inline-threshold=1000`.
+    /// Adds an argument for LLVM, such as `-inline-threshold=1000`.
     pub fn llvm_arg(mut self, argument: impl Into<String>) -> Self {
         self.llvm_args.push(argument.into());
         self
     }
 
-    /// The launch contract of one entry. Where there is any, every kernel of the crate needs one; without
-    /// any, modules are not stamped.
+    /// Adds the launch contract of one entry. Without contracts, modules are not stamped. With at least one
+    /// contract, every kernel of the crate needs one.
     pub fn entry(mut self, contract: Contract) -> Self {
         self.contracts.push(contract);
         self
     }
 
-    /// The launch contracts of several entries.
+    /// Adds the launch contracts of several entries.
     pub fn entries(mut self, contracts: impl IntoIterator<Item = Contract>) -> Self {
         self.contracts.extend(contracts);
         self
     }
 
-    /// Builds these entries alone, which takes a fraction of the time: for work on one kernel.
+    /// Builds only these entries. This is much faster, and is meant for work on one kernel.
     pub fn only<S: Into<String>>(mut self, symbols: impl IntoIterator<Item = S>) -> Self {
         self.only = Some(symbols.into_iter().map(Into::into).collect());
         self
     }
 
-    /// A folder that gets a copy of every module as `<entry>.ptx`.
+    /// Copies every module to this folder, as `<entry>.ptx`.
     pub fn copy_to(mut self, folder: impl AsRef<Path>) -> Self {
         self.copy_to = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// Where to build, instead of `cuda-builder` below `CARGO_TARGET_DIR` or the workspace's `target`.
+    /// Sets the build folder. The default is `cuda-builder` below `CARGO_TARGET_DIR`, or else below the
+    /// workspace's `target`.
     pub fn target_dir(mut self, folder: impl AsRef<Path>) -> Self {
         self.target_dir = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// Compilers to run side by side, instead of one for each core.
+    /// Sets the number of compilers that run side by side. The default is one per core.
     pub fn jobs(mut self, jobs: usize) -> Self {
         self.jobs = Some(jobs);
         self
@@ -156,37 +157,38 @@ impl CudaBuilder {
     }
 
     /// Sets a function for progress. [`build`](Self::build) calls it with the number of compiled modules and
-    /// the number to compile, first with 0. If every module is cached, `build` does not call it. Any of its
-    /// threads may call.
+    /// the number to compile, first with 0. If every module is cached, `build` does not call it. The call may
+    /// come from any thread of `build`.
     pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         self.report = Some(Report::new(report));
         self
     }
 
-    /// GPUs on which [`build`](Self::build) assembles every module that may run there and holds it against
-    /// the rules of [`gate`](crate::gate). Without any, ptxas is not needed, and nothing is checked. Not for
-    /// kernels with [`release(false)`](Self::release), which keep no rule.
+    /// Sets the targets for which [`build`](Self::build) assembles the modules and checks the rules of
+    /// [`gate`](crate::gate). It assembles a module for every target that can run it. Without targets,
+    /// `build` needs no ptxas and checks nothing. Kernels with [`release(false)`](Self::release) fail the
+    /// check, because they break the rules.
     #[cfg(feature = "ptxas")]
     pub fn check_on(mut self, targets: impl IntoIterator<Item = Arch>) -> Self {
         self.check_on.extend(targets);
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry, each for the target of its contract. Checks
+    /// Compiles the crate and writes one PTX module per entry, for the target of the entry's contract. Checks
     /// them on the targets of [`check_on`](Self::check_on).
     ///
     /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
-    /// LLVM works on one core, so `build` distributes the entries over several compilers. Each sees its share
-    /// in `CUDA_BUILDER_ENTRIES` (symbols, comma-separated; unset means all) and leaves the other kernels
-    /// out: `#[kernel]` of `cuda_std` does that. A crate that ignores the
-    /// variable is compiled whole by each of them, with the same result.
+    /// LLVM uses one core, so `build` distributes the entries over several compilers. The variable
+    /// `CUDA_BUILDER_ENTRIES` names a compiler's entries (symbols, comma-separated; unset means all), and
+    /// `#[kernel]` of `cuda_std` omits the other kernels. If a crate ignores the variable, every compiler
+    /// compiles the whole crate; the result is equal.
     ///
     /// # Errors
     /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
     /// kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // A build script and a task may build the same modules at once.
+        // A build script and a task may build the same modules concurrently.
         let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
@@ -229,16 +231,16 @@ impl CudaBuilder {
         Ok(output)
     }
 
-    /// Whether [`build`](Self::build) would compile nothing, because every module is kept.
+    /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.
     ///
     /// # Errors
-    /// As `build`'s, before it compiles.
+    /// The errors that `build` returns before it compiles.
     pub fn is_kept(&self) -> Result<bool, Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
         Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)
     }
 
-    /// How many of the contracts would be compiled.
+    /// The number of contracts that would be compiled.
     fn missing(&self, site: &Site, wanted: &[&Contract]) -> Result<usize, Error> {
         if wanted.is_empty() {
             return Ok(0);
@@ -293,7 +295,7 @@ impl CudaBuilder {
         self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }
 
-    /// The contracts to build, every symbol once.
+    /// The contracts to build, without duplicates of a symbol.
     fn wanted(&self) -> Result<Vec<&Contract>, Error> {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(c.symbol)) {
@@ -307,8 +309,7 @@ impl CudaBuilder {
         only.iter().map(find).collect()
     }
 
-    /// The contracts by the target that they are compiled for. Where there are none, one group stands for the
-    /// whole crate.
+    /// The contracts, grouped by compilation target. Without contracts, one group stands for the whole crate.
     fn groups<'c>(&self, wanted: &[&'c Contract]) -> Result<BTreeMap<Arch, Vec<&'c Contract>>, Error> {
         if wanted.is_empty() {
             return Ok(BTreeMap::from([(self.arch, Vec::new())]));

@@ -1,27 +1,27 @@
-//! The guards that keep LLVM from cloning what a warp executes together: that each is there, and their way
-//! out of the text.
+//! The guards that keep LLVM from cloning convergent instructions: checks that every guard is present, and
+//! removes the guards from the PTX.
 //!
-//! Assembly is never `convergent` to LLVM, and neither are its intrinsics of matrix instructions. It clones
-//! both into the arms of a branch that lanes take differently, or sinks them there. `cuda_std` therefore
-//! sets an `activemask` beside each, which is convergent: the block of code that holds both stays whole.
+//! LLVM treats neither inline assembly nor its intrinsics of matrix instructions as `convergent`. It clones
+//! or sinks them into the arms of a divergent branch. `cuda_std` therefore sets an `activemask` beside each
+//! of them. LLVM treats `activemask` as convergent, so it does not clone the basic block that holds both.
 
 use std::collections::{HashMap, HashSet};
 
 /// The guard's instruction.
 const GUARD: &str = "activemask.b32";
 
-/// Instructions that LLVM has intrinsics for, without taking them for convergent.
+/// Instructions whose LLVM intrinsics are not convergent.
 const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
 
-/// Convergent instructions without a required suffix: barriers and both of their halves, votes and shuffles
-/// of before Volta, and calls, because the callee may execute any instruction.
+/// Convergent instructions that need no suffix: barriers with both of their halves, pre-Volta votes and
+/// shuffles, and calls, because a callee may execute any instruction.
 const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux", "elect", "call"];
 
-/// The first instruction of `text`, the PTX of one function as rustc wrote it, that needs a guard and has
-/// none: one that threads execute together and that stands in assembly, or a matrix instruction.
+/// The first instruction of `text` that lacks a guard. `text` is the PTX of one function as rustc wrote it. A
+/// matrix instruction needs a guard, and so does a convergent instruction in inline assembly.
 ///
-/// In a basic block every guard covers one piece of assembly behind it. LLVM keeps their order, but may put
-/// other instructions between.
+/// In a basic block, every guard covers one piece of assembly behind it. LLVM keeps their order, but may put
+/// other instructions between them.
 pub(crate) fn unguarded(text: &str) -> Option<&str> {
     let (mut guards, mut in_assembly, mut covered) = (0u32, false, false);
     for line in text.lines().map(str::trim) {
@@ -31,7 +31,7 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
         }
         for instruction in statements(line) {
             let name = opcode(instruction);
-            // Labels of debug information stand in the middle of a block.
+            // Labels of debug information occur in the middle of a block.
             let is_label = instruction.ends_with(':') && !instruction.starts_with("$L__tmp");
             if is_label || ["bra", "brx", "ret", "exit", "trap"].contains(&stem(name)) {
                 guards = 0;
@@ -49,8 +49,7 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
     None
 }
 
-/// The registers of `text` that only a guard writes and no instruction reads: these guards have done their
-/// work.
+/// The registers of `text` that only a guard writes and no instruction reads. Their guards can be removed.
 pub(crate) fn idle_guards(text: &str) -> HashSet<&str> {
     let mut uses: HashMap<&str, u32> =
         text.lines().filter_map(guarded).map(|register| (register, 0)).collect();
@@ -69,13 +68,13 @@ pub(crate) fn guarded(line: &str) -> Option<&str> {
     (name == GUARD).then(|| register.trim())
 }
 
-/// The instructions of a line, comments left out.
+/// The instructions of a line, without comments.
 fn statements(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split("//").next().unwrap_or(line);
     code.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty())
 }
 
-/// The opcode with its suffixes, behind a predicate.
+/// The opcode with its suffixes, after a predicate.
 fn opcode(instruction: &str) -> &str {
     instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }
@@ -84,7 +83,8 @@ fn stem(opcode: &str) -> &str {
     opcode.split('.').next().unwrap_or(opcode)
 }
 
-/// Whether all lanes of a warp, or all threads of a block or a cluster, execute it together.
+/// Whether all lanes of a warp, or all threads of a block or a cluster, must execute the instruction
+/// together.
 fn collective(opcode: &str) -> bool {
     TOGETHER.contains(&stem(opcode))
         || MATRIX.contains(&stem(opcode))

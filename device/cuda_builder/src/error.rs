@@ -1,4 +1,4 @@
-//! Everything that can go wrong, in words that name the cure.
+//! Errors of a build. Each message names the cause and the remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,9 +29,9 @@ pub enum Error {
     NoTool {
         /// Its name: `ptxas`, `nvdisasm` or `cuobjdump`.
         tool: &'static str,
-        /// The environment variable that would override the search.
+        /// The environment variable that overrides the search.
         variable: &'static str,
-        /// The project's folder that was searched last.
+        /// The project's folder, which is searched last.
         folder: PathBuf,
     },
     /// No such target.
@@ -58,12 +58,12 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
-    /// Cargo failed; its output says why.
+    /// Cargo failed. Its output gives the reason.
     #[error("the device crate does not compile for {arch} ({status}):\n{stderr}")]
     Compile {
         /// The target.
         arch: &'static str,
-        /// How cargo ended.
+        /// Cargo's exit status.
         status: ExitStatus,
         /// The output of cargo and rustc.
         stderr: String,
@@ -86,20 +86,20 @@ pub enum Error {
         /// The entry.
         symbol: String,
     },
-    /// A contract that no launch can meet.
+    /// A contract has an invalid number of threads.
     #[error("entry `{symbol}`: {threads} threads per block; a block has 1 to 1024")]
     Threads {
         /// The entry.
         symbol: String,
-        /// Threads per block that it asks for.
+        /// Threads per block in the contract.
         threads: u32,
     },
-    /// The PTX text is not what rustc writes.
+    /// The PTX text does not have the form that rustc writes.
     #[error("PTX line {line}: {problem}")]
     Ptx {
         /// Line, from 1.
         line: usize,
-        /// The expectation.
+        /// The expected form.
         problem: String,
     },
     /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
@@ -113,7 +113,7 @@ pub enum Error {
         /// The instruction, as PTX.
         instruction: String,
     },
-    /// Source lines do not fit the code that they were taken out of.
+    /// Source lines do not match the code.
     #[error("source lines, line {line}: {problem}")]
     Lines {
         /// Line, from 1.
@@ -128,12 +128,12 @@ pub enum Error {
         tool: &'static str,
         /// Entry and target.
         subject: String,
-        /// How it ended.
+        /// The tool's exit status.
         status: ExitStatus,
         /// Its output.
         output: String,
     },
-    /// A tool's output lacks what this crate reads in it.
+    /// A tool's output lacks a part that this crate reads.
     #[error("{tool}'s output on {subject} has no {what}")]
     ToolOutput {
         /// The tool.
@@ -143,7 +143,7 @@ pub enum Error {
         /// The missing part.
         what: &'static str,
     },
-    /// Entries break the rules of `gate`: every breach, one per line.
+    /// Entries break the rules of `gate`. The message has one line per breach.
     #[cfg(feature = "ptxas")]
     #[error("{} broken by the kernels:\n{}", plural(.0.len()), lines(.0))]
     Rules(Vec<crate::breach::Breach>),
@@ -152,9 +152,9 @@ pub enum Error {
     Io {
         /// The attempted action: `read`, `write`, `run`, ...
         action: &'static str,
-        /// On what.
+        /// The file or program.
         path: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The rules that no kernel may break, checked on what ptxas and the disassembler report.
+//! The rules that every kernel must keep, checked on the reports of ptxas and the disassembler.
 
 pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;

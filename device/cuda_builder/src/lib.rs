@@ -1,12 +1,12 @@
-//! Builds a Rust device crate to PTX with rustc's own NVPTX backend, one module per entry.
+//! Builds a Rust device crate to PTX with rustc's NVPTX backend, one module per entry.
 //!
-//! The interface follows Rust-CUDA's `cuda_builder`. It has no code generator: it uses rustc with sources of
-//! `core` (a rustup toolchain with `rust-src`, or a distribution's). [`CudaBuilder`] compiles the crate,
+//! The interface follows Rust-CUDA's `cuda_builder`. This crate has no code generator: it runs rustc with the
+//! sources of `core` (from rustup's `rust-src`, or from a distribution). [`CudaBuilder`] compiles the crate,
 //! splits the result into one self-contained module per kernel, and stamps each with its launch [`Contract`].
 //!
 //! With the feature `ptxas` (on by default), [`report`] assembles the modules and counts registers, spills
-//! and instructions, and [`gate`] turns what no kernel should have (a spill in a loop, a local depot,
-//! serialised `wgmma`) into an error.
+//! and instructions. [`gate`] then returns an error for a kernel with a spill in a loop, a local depot or
+//! serialised `wgmma`.
 
 mod arch;
 #[cfg(feature = "lzma")]

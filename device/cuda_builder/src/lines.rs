@@ -1,7 +1,7 @@
-//! Takes the source lines out of a module and puts them back.
+//! Removes the source lines from a module, and restores them.
 //!
-//! `.loc` and `.file` are half of a module's text, and only debuggers and the simulator use them. A library
-//! embeds the PTX without them; the simulator embeds both.
+//! `.loc` and `.file` lines are half of a module's text, and only debuggers and the simulator use them. A
+//! library embeds the PTX without these lines; a build with the simulator embeds both.
 
 use std::fmt::Write;
 
@@ -10,10 +10,11 @@ use crate::Error;
 const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
-/// Splits `ptx` into the text without `.loc` and `.file` lines, and these lines. Each has the number of lines
-/// of code since the previous one (nothing for none), then its arguments. Lines of `.file` begin with `f`.
+/// Splits `ptx` into two texts: the code without `.loc` and `.file` lines, and these lines. Each line of the
+/// second text has the number of code lines since the previous `.loc` or `.file` (nothing for 0), then the
+/// arguments. A `.file` line begins with `f`.
 ///
-/// Both compress well apart, and [`join`] makes the module of them again, byte for byte.
+/// The two texts compress better separately. [`join`] restores the module byte for byte.
 pub fn split(ptx: &str) -> (String, String) {
     let (mut code, mut lines) = (String::with_capacity(ptx.len()), String::new());
     let mut before = 0u32;
@@ -28,7 +29,7 @@ pub fn split(ptx: &str) -> (String, String) {
             }
         };
         if before > 0 {
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(lines, "{before}");
         }
         lines.push_str(mark);
@@ -38,20 +39,20 @@ pub fn split(ptx: &str) -> (String, String) {
     (code, lines)
 }
 
-/// The module that [`split`] took apart.
+/// Restores the module that [`split`] has split.
 ///
 /// # Errors
-/// [`Error::Lines`] where `lines` were not made by `split`, or of longer code.
+/// [`Error::Lines`] if `lines` is not an output of `split`, or belongs to longer code.
 pub fn join(code: &str, lines: &str) -> Result<String, Error> {
     let mut ptx = String::with_capacity(code.len() + 2 * lines.len());
     let mut code = code.split_inclusive('\n');
     for (n, line) in lines.split_inclusive('\n').enumerate() {
         let error = |problem| Error::Lines { line: n + 1, problem };
-        let (before, arguments) = line.split_once(' ').ok_or_else(|| error("no blank behind the count"))?;
+        let (before, arguments) = line.split_once(' ').ok_or_else(|| error("no blank after the count"))?;
         let before = if before.is_empty() { Ok(0) } else { before.parse() };
-        let before: u32 = before.map_err(|_| error("begins with no count"))?;
+        let before: u32 = before.map_err(|_| error("does not begin with a count"))?;
         for _ in 0..before {
-            ptx.push_str(code.next().ok_or_else(|| error("lies behind the end of the code"))?);
+            ptx.push_str(code.next().ok_or_else(|| error("lies after the end of the code"))?);
         }
         let (mark, arguments) = match arguments.strip_prefix('f') {
             Some(arguments) => (FILE, arguments),

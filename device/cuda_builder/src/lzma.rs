@@ -1,34 +1,34 @@
-//! Compresses what a library embeds.
+//! LZMA compression of embedded kernels.
 
 use std::io::{self, Read, Write};
 
 use lzma_rust2::{DICT_SIZE_MIN, LzmaOptions, LzmaReader, LzmaWriter};
 
-/// Of xz's presets; CONTRIBUTING.md has what others give and take. From 6 on they differ only in how far back
-/// they look, and all see a whole block.
+/// xz's preset. CONTRIBUTING.md compares the presets. From 6 on, presets differ only in the size of the
+/// dictionary, and every dictionary holds a whole block.
 const PRESET: u32 = 6;
 
-/// `content` in the form that xz calls `alone`: properties, size of the dictionary, size of the content, and
-/// one stream without end marker.
+/// Compresses `content` into xz's format `alone`: properties, dictionary size, content size, and one stream
+/// without end marker.
 ///
 /// # Errors
-/// 4 GiB and more.
+/// If `content` has 4 GiB or more.
 pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let size = u32::try_from(content.len()).map_err(io::Error::other)?;
     let mut options = LzmaOptions::with_preset(PRESET);
     // Decompression allocates as much memory as the content needs.
     options.dict_size = size.max(DICT_SIZE_MIN);
-    // Text is aligned to nothing: 1 % smaller.
+    // Text has no alignment. This makes the result 1 % smaller.
     options.pb = 0;
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(size.into()))?;
     writer.write_all(content)?;
     writer.finish()
 }
 
-/// The input of [`compress`], at most `most` + 1 bytes.
+/// Restores the input of [`compress`], at most `most` + 1 bytes of it.
 ///
 /// # Errors
-/// A damaged stream.
+/// If the stream is damaged.
 pub fn decompress(packed: &[u8], most: usize) -> io::Result<Vec<u8>> {
     let mut whole = Vec::with_capacity(most);
     LzmaReader::new_mem_limit(packed, u32::MAX, None)?.take(most as u64 + 1).read_to_end(&mut whole)?;

@@ -10,7 +10,7 @@ use crate::{Arch, Contract};
 pub struct Output {
     /// One module per entry, in the order of the contracts.
     pub modules: Vec<Module>,
-    /// The source files and manifests that the modules were made of.
+    /// The source files and manifests of the modules.
     pub inputs: Vec<PathBuf>,
     /// rustc's warnings about the device crates; empty if there are none.
     pub warnings: String,
@@ -25,13 +25,13 @@ pub struct Module {
     pub arch: Arch,
     /// The PTX text.
     pub text: String,
-    /// The file with this text.
+    /// The file that contains this text.
     pub path: PathBuf,
 }
 
 impl Output {
-    /// Tells cargo to run the build script again when a source of the kernels or the choice of the compiler
-    /// changes.
+    /// Tells cargo to rerun the build script when a source of the kernels or the choice of the device
+    /// compiler changes.
     pub fn emit_rerun_if_changed(&self) {
         for input in &self.inputs {
             println!("cargo:rerun-if-changed={}", input.display());

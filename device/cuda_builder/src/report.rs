@@ -1,4 +1,5 @@
-//! Assembles modules for a target and reports what each entry costs there. Reports are kept by content.
+//! Assembles modules for a target and reports each entry's registers, spills and instructions. Reports are
+//! cached by content.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +13,7 @@ use crate::ptxas::Assembler;
 use crate::sass::Sass;
 use crate::{Arch, Error, Module, lines};
 
-/// The code that reads the tools' output. Reports of other versions of it are not in the cache.
+/// The code that parses the tools' output. If it changes, cached reports are not used.
 const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
 
 /// The resources of one entry on one target.
@@ -22,7 +23,7 @@ pub struct EntryReport {
     pub entry: String,
     /// The target that ptxas assembled for.
     pub target: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
     /// Stack frame in bytes.
     pub stack: u32,
@@ -32,19 +33,19 @@ pub struct EntryReport {
     pub spill_loads: u32,
     /// Static shared memory in bytes.
     pub static_smem: u32,
-    /// The PTX has a local depot.
+    /// Whether the PTX has a local depot.
     pub local_depot: bool,
-    /// ptxas's messages that `wgmma` is serialised.
+    /// ptxas's messages about serialised `wgmma`s.
     pub serialised: Vec<String>,
-    /// Its instructions.
+    /// Instruction counts.
     pub sass: Sass,
 }
 
-/// Assembles, disassembles, and keeps the reports in a folder.
+/// Assembles and disassembles modules, and caches the reports in a folder.
 ///
-/// The cache key of a report is the hash of the PTX without source lines, of the target, and of the versions
-/// of the tools and of the code that reads them. The file is written under another name and then moved, so an
-/// interrupted run leaves no partial file.
+/// The cache key of a report is a hash of four things: the PTX without source lines, the target, the versions
+/// of the tools, and the code that parses their output. The file is written under another name and then
+/// moved, so an interrupted run leaves no partial file.
 #[derive(Debug)]
 pub struct Reporter {
     assembler: Assembler,
@@ -52,7 +53,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Finds the tools for `workspace`; keeps reports in `cache`.
+    /// Finds the tools for `workspace`. `cache` is the folder of cached reports.
     ///
     /// # Errors
     /// [`Error::NoTool`] if a tool is missing.
@@ -62,13 +63,13 @@ impl Reporter {
         Ok(Self { assembler: Assembler::locate(workspace)?, cache })
     }
 
-    /// The tools that make the reports.
+    /// The tools of this reporter.
     pub fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 
-    /// Reports every module on every target that it assembles for, on all cores; `done` is called after each.
-    /// The order is targets within modules.
+    /// Reports every module on every target that can run it, on all cores. Calls `done` after each report.
+    /// The result is ordered by module, then by target.
     ///
     /// # Errors
     /// The first [`Error`] of a tool.
@@ -109,7 +110,7 @@ impl Reporter {
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
         let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));
-        // A file that does not parse is from another version of this crate: made anew.
+        // A file that does not parse comes from another version of this crate, and is replaced.
         if let Some(report) = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(report);
         }
@@ -127,7 +128,7 @@ impl Reporter {
         let made = self.assembler.assemble(entry, target, &source, &cubin);
         let sass = made.and_then(|r| Ok((r, self.assembler.disassemble(entry, target, &cubin)?)));
         for scratch in [source, cubin] {
-            // Left behind only wastes space.
+            // A file that stays only wastes space.
             let _ = fs::remove_file(scratch);
         }
         let (resources, sass) = sass?;

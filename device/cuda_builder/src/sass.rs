@@ -1,4 +1,4 @@
-//! Reads a disassembly: which instructions a kernel has, and which of them stand in its loops.
+//! Parses a disassembly, and counts the instructions of a kernel and of its loops.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,19 +13,19 @@ pub struct Sass {
     /// a `MOV`).
     pub kernel: BTreeMap<String, u32>,
     /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
-    /// if no loop has any.
+    /// if no loop has such instructions.
     pub main_loop: BTreeMap<String, u32>,
-    /// `LDL` inside any loop.
+    /// Number of `LDL` inside loops.
     pub local_loads_in_loops: u32,
-    /// `STL` inside any loop.
+    /// Number of `STL` inside loops.
     pub local_stores_in_loops: u32,
-    /// Uniform registers that descriptors of `wgmma` are read from, and that nothing has written on some way
-    /// there: ptxas 13.0 has lost halves of 64-bit sums, without a word.
+    /// Number of uniform registers that `wgmma` reads as parts of descriptors although nothing on some path
+    /// has written them. ptxas 13.0 has lost halves of 64-bit sums without a message.
     pub lost_descriptors: u32,
 }
 
 impl Sass {
-    /// Reads what `nvdisasm -c` prints for a cubin with one entry.
+    /// Parses the output of `nvdisasm -c` for a cubin with one entry.
     pub fn parse(text: &str) -> Self {
         let code = Code::parse(text);
         let loops = code.loops();
@@ -48,36 +48,36 @@ impl Sass {
         }
     }
 
-    /// How often the kernel has an opcode.
+    /// Number of instructions of the kernel with an opcode.
     pub fn kernel_count(&self, opcode: &str) -> u32 {
         self.kernel.get(opcode).copied().unwrap_or(0)
     }
 
-    /// How often the main loop has an opcode.
+    /// Number of instructions of the main loop with an opcode.
     pub fn loop_count(&self, opcode: &str) -> u32 {
         self.main_loop.get(opcode).copied().unwrap_or(0)
     }
 
-    /// Instructions of the kernel.
+    /// Number of instructions of the kernel.
     pub fn kernel_length(&self) -> u32 {
         self.kernel.values().sum()
     }
 
-    /// Instructions of the main loop.
+    /// Number of instructions of the main loop.
     pub fn loop_length(&self) -> u32 {
         self.main_loop.values().sum()
     }
 }
 
-/// Tensor-core instructions: they make a loop the main loop.
+/// Tensor-core instructions, which identify the main loop.
 const TENSOR: [&str; 4] = ["HMMA", "QMMA", "HGMMA", "QGMMA"];
 
 /// One kernel's instructions in order.
 struct Code<'a> {
     opcodes: Vec<&'a str>,
-    /// Branches: the position of each, and the label it goes to.
+    /// Branches: the position of each, and its target label.
     branches: Vec<(usize, &'a str)>,
-    /// Labels: the position of the instruction that follows.
+    /// Labels, with the position of the next instruction.
     labels: HashMap<&'a str, usize>,
 }
 
@@ -89,14 +89,14 @@ impl<'a> Code<'a> {
             if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
                 code.labels.insert(label, code.opcodes.len());
             } else if let Some((address, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
-                // Lines that carry only the encoding have nothing behind the comment; other comments are no
+                // Lines that have only the encoding have nothing after the comment. Other comments are no
                 // addresses.
                 if rest.trim().is_empty() || u32::from_str_radix(address, 16).is_err() {
                     continue;
                 }
                 let mut words = rest.split_whitespace().skip_while(|w| w.starts_with('@') || *w == "{");
                 let Some(opcode) = words.next().map(|w| w.trim_end_matches(';')) else { continue };
-                // A move that borrows the integer unit is a move.
+                // `IMAD.MOV` is a move on the integer unit.
                 let stem = if opcode.starts_with("IMAD.MOV") {
                     "MOV"
                 } else {
@@ -114,7 +114,7 @@ impl<'a> Code<'a> {
 
     /// Every span that a backward branch closes, as positions of its first and last instruction.
     ///
-    /// A branch to itself is the padding trap behind the end of a kernel, not a loop.
+    /// A branch to itself is the padding trap after the end of a kernel, not a loop.
     fn loops(&self) -> Vec<(usize, usize)> {
         let span = |&(at, label): &(usize, &str)| self.labels.get(label).map(|&start| (start, at));
         self.branches.iter().filter_map(span).filter(|(start, end)| start < end).collect()

@@ -10,13 +10,13 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// Where setup unpacks what it fetched, relative to the workspace root.
+/// Folder into which setup unpacks its downloads, relative to the workspace root.
 pub const FOLDER: &str = "target/ferroflash-toolchain";
 
 /// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
 pub const DEBIAN: &str = "debian";
 
-/// Below [`FOLDER`]: NVIDIA's tools, as their wheels lay them out.
+/// Below [`FOLDER`]: NVIDIA's tools, in the layout of their wheels.
 pub const CUDA_BIN: &str = "cuda/nvidia/cu13/bin";
 
 /// The environment variable that overrides the search for the device compiler.
@@ -27,17 +27,18 @@ pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
 pub struct DeviceCompiler {
     /// The compiler.
     pub rustc: PathBuf,
-    /// Folders with its shared libraries, where the loader does not find them by itself. Empty for rustup's.
+    /// Folders with the compiler's shared libraries, if the loader does not find them by itself. Empty for a
+    /// rustup toolchain.
     pub library_path: Vec<PathBuf>,
-    /// Its sources of the standard library.
+    /// The compiler's sources of the standard library.
     pub library_source: PathBuf,
     /// `rustc -V`, in one line.
     pub version: String,
 }
 
 impl DeviceCompiler {
-    /// Searches the environment override, then the toolchain that is active in `workspace`, then the unpacked
-    /// Debian packages.
+    /// Searches the environment override, then the active toolchain of `workspace`, then the unpacked Debian
+    /// packages.
     ///
     /// # Errors
     /// [`Error::NoDeviceCompiler`] with the places searched.
@@ -61,7 +62,7 @@ impl DeviceCompiler {
         Err(Error::NoDeviceCompiler { looked: looked.join("; ") })
     }
 
-    /// Checks that `rustc` runs and has its sources beside it; says what is missing otherwise.
+    /// Checks that `rustc` runs and has its sources beside it. The error names the missing part.
     pub fn inspect(rustc: &Path) -> Result<Self, String> {
         let mut found = Self {
             rustc: rustc.to_owned(),
@@ -112,10 +113,10 @@ impl DeviceCompiler {
     }
 }
 
-/// The toolchain's own rustc: the one that cargo would use in `workspace`.
+/// The toolchain's rustc: the one that cargo would use in `workspace`.
 fn active_rustc(workspace: &Path) -> PathBuf {
-    // The rustup proxy of a build script's RUSTC would cost a process for every call; the sysroot's binary
-    // does not.
+    // The rustup proxy in a build script's RUSTC would start another process per call. The binary in the
+    // sysroot does not.
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
     match output {
         Ok(output) if output.status.success() => {
@@ -141,7 +142,7 @@ fn library_path(rustc: &Path) -> Vec<PathBuf> {
         let mut files = fs::read_dir(folder).into_iter().flatten().flatten();
         files.any(|f| f.file_name().to_string_lossy().starts_with("librustc_driver"))
     };
-    // A rustc installed by the system finds its libraries by itself, and rustup's has none in such a folder.
+    // A rustc installed by the system finds its libraries. rustup's rustc has none in such a folder.
     if !own.iter().any(holds_driver) || usr == Path::new("/usr") {
         return Vec::new();
     }
@@ -182,10 +183,10 @@ impl CudaTool {
         }
     }
 
-    /// Searches the environment override, then PATH, then what setup unpacked below `workspace`.
+    /// Searches the environment override, then PATH, then setup's folder below `workspace`.
     ///
     /// # Errors
-    /// [`Error::NoTool`] with the cure.
+    /// [`Error::NoTool`] with the remedy.
     pub fn locate(self, workspace: &Path) -> Result<PathBuf, Error> {
         if let Some(path) = env::var_os(self.variable()) {
             return Ok(PathBuf::from(path));

@@ -1,32 +1,33 @@
-//! `atom`: read, change and write one value of device or shared memory as one step.
+//! `atom`: atomic read-modify-write of one value in device or shared memory.
 //!
-//! Addresses are generic: whatever a pointer points to. [`Scope`] says among whom it is one step, [`Order`]
-//! what of the thread's other memory accesses the others see with it (PTX ISA, "Memory Consistency Model").
+//! Addresses are generic. [`Scope`] names the threads for which the access is atomic. [`Order`] says which of
+//! the thread's other memory accesses it orders (PTX ISA, "Memory
+//! Consistency Model").
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// The memory accesses that an atomic orders.
+/// The memory accesses that an atomic operation orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Nothing: a counter.
+    /// Orders nothing; enough for a counter.
     Relaxed,
-    /// Later accesses stay after it: taking a lock.
+    /// Later accesses stay after the atomic, as when a thread takes a lock.
     Acquire,
-    /// Earlier accesses are visible before it: releasing a lock.
+    /// Earlier accesses are visible before the atomic, as when a thread releases a lock.
     Release,
-    /// Both.
+    /// Acquire and release.
     AcqRel,
 }
 
-/// Among whom an atomic is one step.
+/// The threads for which an access is atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The threads of this block: `.cta`.
     Block,
     /// All threads of this GPU: `.gpu`.
     Device,
-    /// Host and other GPUs too: `.sys`.
+    /// All threads of this GPU, other GPUs and the host: `.sys`.
     System,
 }
 
@@ -52,18 +53,18 @@ pub trait AtomicOrd: Atomic {
     unsafe fn max(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
 }
 
-/// `atom.add`: adds `x`, and returns what was there before. `f32` is rounded to nearest.
+/// `atom.add`: adds `x`, and returns the old value. `f32` is rounded to nearest.
 ///
 /// # Safety
 /// - `address` is valid for reads and writes of a `T`, and a multiple of its size.
-/// - While others may touch it, they do so by atomics of a scope that has all of them in it.
+/// - While other threads may access it, all of them use atomics of a scope that contains them.
 #[inline(always)]
 pub unsafe fn atom_add<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
     // SAFETY: the caller's promise.
     unsafe { T::add(address, x, order, scope) }
 }
 
-/// `atom.exch`: writes `x`, and returns what was there before.
+/// `atom.exch`: writes `x`, and returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].
@@ -73,7 +74,7 @@ pub unsafe fn atom_exch<T: Atomic>(address: *mut T, x: T, order: Order, scope: S
     unsafe { T::exch(address, x, order, scope) }
 }
 
-/// `atom.cas`: writes `new` if `old` is there, compared bit by bit, and returns what was there before.
+/// `atom.cas`: writes `new` if the old value equals `old` bit by bit, and returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].
@@ -103,7 +104,7 @@ pub unsafe fn atom_max<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope:
     unsafe { T::max(address, x, order, scope) }
 }
 
-/// The instruction with every order and scope; all but one arm go when it is inlined.
+/// The instruction with every order and scope. Inlining drops all arms but one.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! atom {
     ($operation:literal, $number:literal, $order:expr, $scope:expr,
@@ -187,7 +188,7 @@ atomic! {
     f32: reg32, "f32", "b32";
 }
 
-/// `atom.inc`: counts up to `last`, and from there to 0; returns what was there before.
+/// `atom.inc`: adds 1, or writes 0 if the old value is at least `last`; returns the old value.
 ///
 /// # Safety
 /// As [`atom_add`].

@@ -13,8 +13,8 @@ unsafe extern "unadjusted" {
     fn barrier_cta_arrive_count(id: u32, threads: u32);
 }
 
-/// `bar.sync 0`: waits for every thread of the block; what they wrote to shared memory before is seen by all
-/// after.
+/// `bar.sync 0`: waits for every thread of the block. Their earlier writes to shared memory are visible to
+/// all threads afterwards.
 ///
 /// # Safety
 /// - Every thread of the block reaches this very call, every warp converged.
@@ -25,7 +25,8 @@ pub unsafe fn sync_threads() {
     unsafe { barrier_cta_sync_all(0) }
 }
 
-/// `bar.red.or.pred 0`: [`sync_threads`], and true for every thread if `p` is for one.
+/// `bar.red.or.pred 0`: [`sync_threads`] that also returns true to every thread if `p` is true for any
+/// thread.
 ///
 /// # Safety
 /// As [`sync_threads`].
@@ -48,7 +49,7 @@ pub unsafe fn sync_named(id: u32, threads: u32) {
     unsafe { barrier_cta_sync_count(id, threads) }
 }
 
-/// `bar.arrive id, threads`: counts as having arrived at barrier `id`, without waiting.
+/// `bar.arrive id, threads`: arrives at barrier `id` without waiting.
 ///
 /// # Safety
 /// As [`sync_named`].

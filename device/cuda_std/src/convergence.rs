@@ -1,8 +1,9 @@
-//! [`convergent_asm!`](crate::convergent_asm): how assembly of instructions that a warp executes together is
-//! written.
+//! [`convergent_asm!`](crate::convergent_asm): inline assembly for instructions that a warp executes
+//! together.
 //!
-//! LLVM may clone code into both arms of a branch that lanes take differently, or sink it into one of them,
-//! unless something there is `convergent`. Intrinsics of barriers, shuffles and votes are; assembly never is.
+//! LLVM may clone code into both arms of a divergent branch, or sink it into one arm, unless the code
+//! contains a `convergent` instruction. Intrinsics of barriers, shuffles and votes are convergent; inline
+//! assembly never is.
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -10,8 +11,9 @@ unsafe extern "unadjusted" {
     fn activemask() -> u32;
 }
 
-/// Convergent to LLVM, which for its sake leaves the block of code whole that it stands in. `cuda_builder`
-/// takes the instruction out again: ptxas and the simulator know by themselves what a warp does together.
+/// Marks its basic block as convergent for LLVM, which then neither clones nor sinks the block.
+/// `cuda_builder` removes the guard's instruction from the PTX: ptxas and the simulator know the convergent
+/// instructions.
 #[doc(hidden)]
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
@@ -23,8 +25,8 @@ pub fn guard() {
 /// `asm!` for an instruction with `.sync` or `.aligned`, which all lanes of a warp must reach at the same
 /// place. It accepts the arguments of [`core::arch::asm!`], except `pure`: a pure instruction may be moved.
 ///
-/// `cuda_builder` refuses such an instruction in a plain `asm!`. Where LLVM has a convergent intrinsic, that
-/// is simpler.
+/// `cuda_builder` refuses such an instruction in a plain `asm!`. If LLVM has a convergent intrinsic, use the
+/// intrinsic instead.
 #[macro_export]
 macro_rules! convergent_asm {
     ($($assembly:tt)*) => {{

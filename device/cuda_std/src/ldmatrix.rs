@@ -1,9 +1,9 @@
-//! `ldmatrix`: four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
-//! `stmatrix`: the way back (sm_90). `movmatrix`: one of them transposed where it is.
+//! `ldmatrix`: loads four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
+//! `stmatrix`: stores them (sm_90). `movmatrix`: transposes one matrix in registers.
 //!
-//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards register `i` of lane `l` holds
-//! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`; with `.trans` those elements of
-//! column `l / 4`.
+//! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards, register `i` of lane `l` holds
+//! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`. With `.trans`, it holds these
+//! elements of column `l / 4`.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
@@ -43,8 +43,8 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
     r
 }
 
-/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: lane `l` gives the address of row `l % 8` of matrix `l / 8`,
-/// and the registers that [`ldmatrix_x4`] would give it.
+/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: lane `l` gives the address of row `l % 8` of matrix `l / 8`.
+/// The registers have the layout of [`ldmatrix_x4`].
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -59,8 +59,8 @@ pub unsafe fn stmatrix_x4(row: u32, r: [u32; 4]) {
     }
 }
 
-/// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes an 8x8 matrix of 16-bit elements that the warp's
-/// registers hold, lane `l` elements `2 * (l % 4)` and the next of row `l / 4`.
+/// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes an 8x8 matrix of 16-bit elements in the warp's
+/// registers. Lane `l` holds elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4`.
 ///
 /// # Safety
 /// - All 32 lanes, converged.

@@ -70,8 +70,8 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Beyond 448 it is 448 of its
-/// sign; NaN stays NaN. From sm_89 on.
+/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Values beyond +-448 become
+/// +-448; NaN stays NaN. sm_89 and later.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
@@ -114,7 +114,7 @@ pub fn opaque(x: u32) -> u32 {
     y
 }
 
-/// `.pragma "nounroll"`: keeps ptxas from unrolling the loop whose body begins with it.
+/// `.pragma "nounroll"`: keeps ptxas from unrolling the loop whose body begins with this call.
 #[inline(always)]
 #[gpu_only]
 pub fn stay_a_loop() {
@@ -122,8 +122,8 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, computed here and not later: LLVM otherwise sinks a value to its first use. It is a comment
-/// in the PTX, not an instruction.
+/// Returns `x`, and forces LLVM to compute it here. Otherwise LLVM sinks a value to its first use. The
+/// function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {
@@ -133,7 +133,7 @@ pub fn in_order(x: f32) -> f32 {
     x
 }
 
-/// [`in_order`], of a word.
+/// As [`in_order`], for a 32-bit word.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order_b32(x: u32) -> u32 {
@@ -143,7 +143,7 @@ pub fn in_order_b32(x: u32) -> u32 {
     x
 }
 
-/// As [`opaque`], for 64 bits. It is a comment in the PTX, not an instruction.
+/// As [`opaque`], for 64 bits. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque_b64(x: u64) -> u64 {
@@ -153,7 +153,7 @@ pub fn opaque_b64(x: u64) -> u64 {
     x
 }
 
-/// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. From sm_89 on.
+/// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. sm_89 and later.
 #[inline(always)]
 #[gpu_only]
 pub fn unpack_e4m3(x: u32) -> [u32; 2] {

@@ -1,9 +1,9 @@
-//! Loads and stores of the shared and the global window, and where dynamic shared memory begins.
+//! Loads and stores of shared and global memory, and the address of dynamic shared memory.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::{asm, global_asm};
 
-// rustc has no way to declare it; 1024 is the largest alignment that any swizzle asks for.
+// rustc cannot declare dynamic shared memory. No swizzle asks for an alignment above 1024.
 #[cfg(target_arch = "nvptx64")]
 global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 
@@ -12,17 +12,17 @@ global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 #[gpu_only]
 pub fn dynamic_smem() -> u32 {
     let address: u32;
-    // SAFETY: it only takes an address.
+    // SAFETY: the instruction only takes an address.
     unsafe { asm!("mov.u32 {}, dynamic_smem;", out(reg32) address, options(pure, nomem, nostack)) }
     address
 }
 
-/// `cvta.shared.u64`: an address of the shared window as one like any other.
+/// `cvta.shared.u64`: converts an address of the shared window to a generic address.
 #[inline(always)]
 #[gpu_only]
 pub fn generic(shared: u32) -> u64 {
     let address: u64;
-    // SAFETY: it only converts an address.
+    // SAFETY: the instruction only converts an address.
     unsafe {
         asm!("cvta.shared.u64 {}, {};", out(reg64) address, in(reg64) u64::from(shared),
             options(pure, nomem, nostack))
@@ -33,7 +33,7 @@ pub fn generic(shared: u32) -> u64 {
 /// `st.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may write it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_b32(address: u32, x: u32) {
@@ -44,7 +44,7 @@ pub unsafe fn st_shared_b32(address: u32, x: u32) {
 /// `st.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may write 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
@@ -58,8 +58,7 @@ pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
 /// `st.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be written by this thread
-///   now.
+/// - `address` is in the shared window and a multiple of 16. This thread may write 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
@@ -74,7 +73,7 @@ pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
 /// `ld.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may read it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
@@ -87,7 +86,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 /// `ld.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 16. This thread may read 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
@@ -101,11 +100,11 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
-/// `ld.shared.v4.b32`, where `condition`, else zeros. Predicated, not branched around: the lanes of a warp
+/// `ld.shared.v4.b32` if `condition`, otherwise zeros. It is predicated, not a branch: the lanes of a warp
 /// stay together.
 ///
 /// # Safety
-/// - As [`ld_shared_v4_b32`], where `condition`.
+/// - As [`ld_shared_v4_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
@@ -123,7 +122,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
 /// `ld.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may read 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
@@ -139,7 +138,7 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 /// `ld.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
@@ -152,7 +151,7 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 /// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[gpu_only]
@@ -165,11 +164,11 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
-/// `ld.global.nc.b32` where `present`, else 0 and nothing is read. Without a branch, and where it is written:
-/// such loads are all under way at once, and ahead of the copies behind them.
+/// `ld.global.nc.b32` if `present`; otherwise 0, without a load. The load has no branch and stays in program
+/// order. Several such loads therefore overlap, and start before the copies that follow them.
 ///
 /// # Safety
-/// As [`ld_global_nc_b32`], where `present`.
+/// As [`ld_global_nc_b32`], if `present` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
@@ -187,7 +186,7 @@ pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
 /// `ld.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be read.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
@@ -203,7 +202,7 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
 /// `ld.global.b64`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, and may be read.
+/// - `address` is global, a multiple of 8, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b64(address: u64) -> u64 {
@@ -216,7 +215,7 @@ pub unsafe fn ld_global_b64(address: u64) -> u64 {
 /// `ld.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be read.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
@@ -233,7 +232,7 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
 /// `st.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be written.
+/// - `address` is global, a multiple of 4, and may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32(address: u64, x: u32) {
@@ -241,10 +240,10 @@ pub unsafe fn st_global_b32(address: u64, x: u32) {
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
-/// `st.global.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_b32`], where `condition`.
+/// - As [`st_global_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
@@ -259,7 +258,7 @@ pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
 /// `st.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be written.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
@@ -270,10 +269,10 @@ pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
     }
 }
 
-/// `st.global.v2.b32`, where `condition`. Predicated, not branched around: the lanes of a warp stay together.
+/// `st.global.v2.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_v2_b32`], where `condition`.
+/// - As [`st_global_v2_b32`], if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
@@ -288,7 +287,7 @@ pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
 /// `st.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be written.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
@@ -300,24 +299,24 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     }
 }
 
-/// The host's version of a parameter's address.
+/// The host's version of [`parameter_address!`](crate::parameter_address): panics.
 #[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn no_parameter() -> u64 {
     panic!("parameters of an entry exist on the GPU only")
 }
 
-/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through it. Any
-/// other use loads from memory what would be a constant.
+/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through this
+/// address. Other code should not use it: it would load from memory a value that is otherwise a constant.
 ///
-/// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
+/// On the GPU, the calling crate needs `#![feature(asm_experimental_arch)]`, which `CudaBuilder` sets.
 #[macro_export]
 macro_rules! parameter_address {
     ($entry:ident) => {{
         #[cfg(target_arch = "nvptx64")]
         {
             let address: u64;
-            // SAFETY: it only takes an address.
+            // SAFETY: the instruction only takes an address.
             unsafe {
                 ::core::arch::asm!(
                     concat!(

@@ -1,22 +1,22 @@
-//! `setmaxnreg`: warpgroups of a block hand registers to each other (sm_90a).
+//! `setmaxnreg`: moves registers from one warpgroup of a block to another (sm_90a).
 //!
-//! Heeded only where the entry bounds the block's threads and the blocks of an SM, so that the assembler
-//! knows how many registers a thread starts with.
+//! ptxas ignores the instruction unless the entry bounds the threads per block and the blocks per SM, because
+//! it must know a thread's initial registers.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
 
-/// How many registers a thread asks for.
+/// A number of registers per thread.
 pub trait Registers {
-    /// A multiple of 8, 24 to 256.
+    /// The number: a multiple of 8, from 24 to 256.
     const COUNT: u32;
 }
 
-/// `setmaxnreg.dec.sync.aligned.u32 COUNT`: gives back all registers of this thread but `COUNT`.
+/// `setmaxnreg.dec.sync.aligned.u32 COUNT`: keeps `COUNT` registers of this thread and gives back the others.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged, each with more than `COUNT` now; `COUNT` is a multiple of
-///   8, 24 to 256.
+/// - All 128 threads of the warpgroup call it, converged, and each has more than `COUNT` registers. `COUNT`
+///   is a multiple of 8, 24 to 256.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_dec<R: Registers>() {
@@ -27,8 +27,8 @@ pub unsafe fn setmaxnreg_dec<R: Registers>() {
 /// `setmaxnreg.inc.sync.aligned.u32 COUNT`: waits until this thread has `COUNT` registers.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged, each with fewer than `COUNT` now; `COUNT` is a multiple
-///   of 8, 24 to 256, and the block's other warps give back enough.
+/// - All 128 threads of the warpgroup call it, converged, and each has fewer than `COUNT` registers. `COUNT`
+///   is a multiple of 8, 24 to 256. The block's other warps give back enough registers.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_inc<R: Registers>() {

@@ -1,22 +1,22 @@
 //! TMA, `cp.async.bulk.tensor`: copies of boxes of a tensor that a tensor map describes (sm_90).
 //!
 //! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two things order this
-//! proxy's accesses to shared memory with those of threads: [`fence_proxy_async`], and a wait for the
+//! proxy's accesses to shared memory with the accesses of threads: [`fence_proxy_async`], and a wait for the
 //! mbarrier that the copy completes.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
 /// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: copies a box from global to
-/// shared memory, from coordinates `at` on, innermost first. Elements outside of the tensor become zero. The
-/// copy subtracts the box's bytes from the mbarrier's transaction count.
+/// shared memory. The box starts at coordinates `at`, innermost first. Elements outside of the tensor become
+/// zero. The copy subtracts the box's bytes from the mbarrier's transaction count.
 ///
 /// # Safety
-/// - `map` is the generic address of a tensor map of four dimensions, a multiple of 64, that the driver has
-///   encoded; the tensor may be read.
+/// - `map` is a generic address and a multiple of 64. A tensor map of four dimensions is there, which the
+///   driver has encoded. The tensor may be read.
 /// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
 ///   thread accesses it before the phase of `barrier` has ended.
-/// - `barrier` is one that was initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
+/// - `barrier` is initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
@@ -29,10 +29,10 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// As the function above, with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`load_4d`], of a tensor map of five dimensions.
+/// - As [`load_4d`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
@@ -46,12 +46,12 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
 }
 
 /// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition`: copies a box from shared to global
-/// memory. It does not write elements outside of the tensor. It is predicated, not a branch: the lanes of a
+/// memory. It does not write elements outside of the tensor. The instruction is predicated, so the lanes of a
 /// warp stay together.
 ///
 /// # Safety
 /// - The preconditions of [`load_4d`] on map and address. The tensor may be written. Every thread that wrote
-///   the box executed [`fence_proxy_async`], and a barrier among them followed.
+///   the box has executed [`fence_proxy_async`], and a barrier of these threads followed.
 /// - No thread writes the box before [`wait_group_read`].
 #[inline(always)]
 #[gpu_only]
@@ -66,10 +66,10 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// As the function above, with five dimensions.
+/// As the four-dimensional function, with five dimensions.
 ///
 /// # Safety
-/// - As [`store_4d_if`], of a tensor map of five dimensions.
+/// - As [`store_4d_if`], with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
@@ -84,7 +84,7 @@ pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
     }
 }
 
-/// `cp.async.bulk.commit_group`: makes a group of this thread's stores since the last one.
+/// `cp.async.bulk.commit_group`: closes a group of this thread's stores since its previous group.
 #[inline(always)]
 #[gpu_only]
 pub fn commit_group() {

@@ -21,7 +21,7 @@ unsafe extern "unadjusted" {
     fn vote_ballot_sync(mask: u32, p: bool) -> u32;
 }
 
-/// `bar.warp.sync`: what the lanes wrote to memory before is seen by all of them after.
+/// `bar.warp.sync`: waits for all lanes. Their earlier writes to memory are visible to all lanes afterwards.
 ///
 /// # Safety
 /// - All 32 lanes reach this very call.
@@ -32,7 +32,7 @@ pub unsafe fn sync() {
     unsafe { bar_warp_sync(!0) }
 }
 
-/// `shfl.sync.bfly.b32`: the value of the lane whose index is this lane's, XORed with `lanes`.
+/// `shfl.sync.bfly.b32`: the value of lane `i ^ lanes`, where `i` is this lane's index.
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -54,7 +54,8 @@ pub unsafe fn shuffle(x: u32, lane: u32) -> u32 {
     unsafe { shfl_sync_idx(!0, x, lane, 31) }
 }
 
-/// `shfl.sync.up.b32`: the value of the lane `lanes` below; its own where there is none.
+/// `shfl.sync.up.b32`: the value of lane `i - lanes`, where `i` is this lane's index; the lane's own value if
+/// `i < lanes`.
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -76,7 +77,7 @@ pub unsafe fn sum(x: u32) -> u32 {
     unsafe { redux_sync_add(x, !0) }
 }
 
-/// `vote.sync.any.pred`: true for all lanes if `p` is true for one.
+/// `vote.sync.any.pred`: true for all lanes if `p` is true for any lane.
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -87,7 +88,7 @@ pub unsafe fn any(p: bool) -> bool {
     unsafe { vote_any_sync(!0, p) }
 }
 
-/// `vote.sync.ballot.b32`: bit `l` is lane `l`'s `p`.
+/// `vote.sync.ballot.b32`: bit `l` is `p` of lane `l`.
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -98,7 +99,7 @@ pub unsafe fn ballot(p: bool) -> u32 {
     unsafe { vote_ballot_sync(!0, p) }
 }
 
-/// `redux.sync.or.b32`: the bits that any lane has. The assembler writes it to a uniform register.
+/// `redux.sync.or.b32`: the bitwise OR of all lanes' values. ptxas writes the result to a uniform register.
 ///
 /// # Safety
 /// - All 32 lanes, converged.

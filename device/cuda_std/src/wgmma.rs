@@ -1,12 +1,12 @@
-//! `wgmma`: asynchronous tensor-core products of a warpgroup, four warps (sm_90a).
+//! `wgmma`: asynchronous tensor-core products of a warpgroup, which is four warps (sm_90a).
 //!
-//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. Each base tile of 16 columns has
-//! `mma`'s layout ([`crate::mma`]), one base tile after the other. An A operand in registers has that layout
-//! too. A descriptor ([`descriptor`]) selects an operand in shared memory.
+//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. The accumulator's base tiles of
+//! 16 columns follow each other, and each has `mma`'s layout ([`crate::mma`]). An A operand in registers has
+//! that layout too. A descriptor ([`descriptor`]) selects an operand in shared memory.
 //!
 //! A product runs while its warps continue. Until [`wait_group`], no thread may touch its accumulator, its A
 //! operand's registers or its tiles. Accumulators are tied operands here, so LLVM sees plain values. The wait
-//! takes the same registers in and out, which separates the values of a product in flight from other
+//! takes these registers in and out, which separates the values of a product in flight from other
 //! computation. LLVM may still copy a value in flight; ptxas then reports that it serialises the products
 //! (C7510 to C7520), and `cuda_builder` refuses the kernel.
 #[cfg(target_arch = "nvptx64")]
@@ -18,12 +18,12 @@ use core::arch::asm;
 /// An accumulator of `N` base tiles of 16 columns: `[column tile][8-column half][register]`.
 pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];
 
-/// Whether a product of `n` base tiles of columns is written out here.
+/// Whether this file has a product with `n` base tiles of columns.
 pub const fn has_width(n: usize) -> bool {
     matches!(n, 4 | 5 | 6 | 7 | 8 | 12 | 16)
 }
 
-/// How a tile's rows are swizzled.
+/// The swizzle of a tile's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swizzle {
     /// Rows of 64 bytes.
@@ -32,9 +32,9 @@ pub enum Swizzle {
     Bytes128,
 }
 
-/// A matrix descriptor: a tile at `address` in panels of rows of 64 or 128 bytes, swizzled, 8 rows behind
-/// the other; `panel` bytes from one panel to the next. A k-step along rows lies 32 bytes on within a panel;
-/// one along columns 16 rows on.
+/// A matrix descriptor of a tile at `address`. The tile consists of swizzled panels, `panel` bytes apart,
+/// with rows of 64 or 128 bytes in groups of 8. The next k-step is 32 bytes further in the panel if k runs
+/// along rows, and 16 rows further if k runs along columns.
 #[inline(always)]
 pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     let (mode, row) = match swizzle {
@@ -44,8 +44,8 @@ pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | ((address & 0x3_ffff) >> 4) as u64
 }
 
-/// `wgmma.fence.sync.aligned`: what was written to registers before is there for the products after. Before
-/// the first product, and wherever registers of the next one have been touched.
+/// `wgmma.fence.sync.aligned`: makes earlier writes to registers visible to later products. It is required
+/// before the first product, and before a product whose registers other instructions have accessed.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged.
@@ -56,7 +56,7 @@ pub unsafe fn fence() {
     unsafe { convergent_asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
-/// `wgmma.commit_group.sync.aligned`: makes a group of the products since the last one.
+/// `wgmma.commit_group.sync.aligned`: closes a group of the products since the previous group.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged.
@@ -67,8 +67,8 @@ pub unsafe fn commit_group() {
     unsafe { convergent_asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Keeps the registers of a left operand as they are up to here: to LLVM a product has read them when it is
-/// issued.
+/// Keeps the registers of a left operand unchanged up to this call. LLVM otherwise assumes that a product has
+/// read them when it is issued.
 #[inline(always)]
 #[gpu_only]
 pub fn hold(a: &[u32; 4]) {
@@ -91,13 +91,13 @@ macro_rules! widths {
             8 => n8::$($call)*,
             12 => n12::$($call)*,
             16 => n16::$($call)*,
-            // `has_width` says that there are no others.
+            // `has_width` says that no other width exists.
             _ => core::hint::unreachable_unchecked(),
         }
     };
 }
 /// `wgmma.wait_group.sync.aligned PENDING`: waits until at most the `PENDING` youngest groups are in flight.
-/// `d`, of a group that is not, is there.
+/// If `d` belongs to an older group, its values may then be read.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup, converged, at the same instruction.
@@ -111,11 +111,12 @@ pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator
 macro_rules! products {
     ($($abt:ident $ab:ident $element:ident $type:literal;)*) => {$(
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// `d = a b^T`, or with `accumulate` `d += a b^T`, one k-step. Both tiles by descriptor, k along
-        /// their rows.
+        /// One k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true. Descriptors select both
+        /// tiles. k runs along their rows.
         ///
         /// # Safety
-        /// - All 128 threads of the warpgroup, converged, behind [`fence`]; [`has_width`] of `N`.
+        /// - All 128 threads of the warpgroup call it, converged, after [`fence`]. [`has_width`] of `N`
+        ///   holds.
         /// - The descriptors' tiles may be read, also in the asynchronous proxy, and do not change. No thread
         ///   touches `d` before a wait for its group.
         #[inline(always)]
@@ -131,7 +132,8 @@ macro_rules! products {
         }
 
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// `d += a b`, one k-step. `a` in registers, `b` by descriptor, k along its columns.
+        /// One k-step of `d += a b`. `a` is in registers. A descriptor selects `b`, and k runs along its
+        /// columns.
         ///
         /// # Safety
         /// - The preconditions of the function above. No thread touches `a`'s registers either ([`hold`]).
@@ -148,10 +150,10 @@ products! {
     mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
 }
 
-/// The registers in order.
+/// The accumulator's registers in order.
 ///
 /// # Safety
-/// - `L` is `8 * N`: the arms of `widths` that monomorphisation drops are never reached.
+/// - `L` is `8 * N`. The arms of `widths` with another `L` never run: monomorphisation drops them.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [f32; L] {
@@ -159,7 +161,7 @@ unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [
     unsafe { &mut *core::ptr::from_mut(d).cast() }
 }
 
-/// One module per width: its registers are those of the next smaller width and some more.
+/// One module per width. It has the registers of the next smaller width and some more.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! modules {
     ([$($before:literal)*]) => {};

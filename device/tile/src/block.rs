@@ -20,7 +20,7 @@ pub struct Block<K> {
 /// A whole, converged warp. Every operation that needs all 32 lanes takes one.
 #[derive(Clone, Copy)]
 pub struct Warp {
-    /// Its number in the block.
+    /// The warp's index in the block.
     pub(crate) index: u32,
     pub(crate) lane: u32,
 }
@@ -75,9 +75,9 @@ impl<K: Kernel> Block<K> {
         K::THREADS / 32
     }
 
-    /// Deals out `rows` rows of `C` base tiles to the block's threads, four columns at a time, and calls
-    /// `f(row, quad)` for each of this thread's quads. One warp takes one row, or 128 columns of it: its
-    /// lanes have the same row, and lanes past the last column get a quad that does not exist.
+    /// Distributes `rows` rows of `C` base tiles over the block's threads in quads of four columns, and calls
+    /// `f(row, quad)` for each of this thread's quads. A warp takes one row, or 128 columns of one row. Lanes
+    /// past the last column get a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
         let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
@@ -146,8 +146,7 @@ impl Warp {
         x
     }
 
-    /// `x`, which must be equal in all lanes, in a form that tells the assembler so: it may keep the result
-    /// in a uniform register.
+    /// Returns `x`, which must be equal in all lanes. ptxas may then keep the result in a uniform register.
     #[inline(always)]
     pub fn uniform(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
@@ -196,15 +195,14 @@ impl Warp {
     }
 }
 
-/// One round of [`Smem::rounds`]; the result says whether another one follows.
+/// One round of [`Smem::rounds`]. The result says whether another round follows.
 type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {
-    /// Uses the shared memory for one round after another, with a barrier between rounds, until `round`
-    /// breaks off.
+    /// Runs rounds that reuse the shared memory, with a barrier between rounds, until `round` ends the loop.
     ///
-    /// Nothing of a round survives into the next: `round` takes the memory by value, and it is a function
-    /// pointer, which captures nothing. `all` is the same for every round.
+    /// No view of shared memory survives its round: `round` takes the memory by value, and a function pointer
+    /// captures nothing. Every round gets the same `all`.
     #[inline(always)]
     pub fn rounds<A: Copy + 'static>(
         self,
@@ -232,13 +230,14 @@ impl<K: Kernel> Smem<K> {
         f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
     ) -> R {
         const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has less shared memory than these words") }
-        // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
+        // SAFETY: the words lie within the launch's shared memory, and `self`, the only right to it, is
+        // borrowed.
         let result = f(unsafe { Tally::at(self.base) }, block);
         block.sync();
         result
     }
 
-    /// Splits the memory into the places of `P`, whose size must be the launch contract's.
+    /// Splits the memory into the places of `P`. Their size must equal the launch contract's shared memory.
     #[inline(always)]
     pub fn split<P: Place>(self) -> P {
         const {

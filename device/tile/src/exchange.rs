@@ -1,4 +1,4 @@
-//! Registers and numbers handed from warp to warp through shared memory.
+//! Exchange of registers and numbers between warps through shared memory.
 
 mod columns;
 mod joint_b;

@@ -12,7 +12,7 @@ pub(crate) mod sealed {
     /// Closes the crate's traits.
     pub trait Sealed {}
 
-    /// A group with a barrier of its own.
+    /// A group that has a barrier.
     pub trait Synchronize {
         /// A barrier: after it, every member sees all copies and writes that members made before it.
         fn sync_group(&mut self);
@@ -25,7 +25,7 @@ pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
     const THREADS: u32;
     /// This thread's index in the group.
     fn member(&self) -> u32;
-    /// This thread's warp, all of which is in the group.
+    /// This thread's warp. All of its lanes are in the group.
     fn warp(&self) -> Warp;
 }
 
@@ -102,15 +102,15 @@ impl<const R: usize, const M: usize> WarpRows<R, M> {
     }
 }
 
-/// One of `OF` split groups of a block. The warps of one group share a tile's rows. All groups have the same
-/// rows, and each takes another tile of a stage.
+/// One of `OF` split groups of a block. The warps of a group share the rows of a tile. Every group has the
+/// same rows, and each group reads a different tile of a stage.
 #[derive(Clone, Copy)]
 pub struct SplitGroup<const OF: usize> {
     index: u32,
 }
 
 impl SplitGroup<1> {
-    /// The one group of a block that is not split.
+    /// The only group of a block that is not split.
     pub const ONLY: SplitGroup<1> = SplitGroup { index: 0 };
 }
 
@@ -137,10 +137,10 @@ impl<K: Kernel> Block<K> {
         }
         let warp = self.warp();
         let size = (R / M) as u32;
-        // A constant where there is one group.
+        // With one group, the index of the group is a constant.
         let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
-        // SAFETY: below the number of warps that share the rows: a remainder by it, or the index of one of
-        // them.
+        // SAFETY: `index` is below the number of warps that share the rows: it is a remainder by that number,
+        // or the index of one of those warps.
         (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: group })
     }
 }

@@ -1,7 +1,7 @@
 //! Arithmetic sequences without a division.
 
 /// The numbers `at`, `at + step`, .. below `end`; `end + step` must be below 2^32. `Iterator::step_by`
-/// divides to know its length, which costs 100 cycles before the first item.
+/// computes its length by a division, which costs 100 cycles before the first item.
 #[derive(Clone, Copy)]
 pub struct Steps {
     /// The next number.

@@ -1,8 +1,8 @@
 //! Asynchronous products of a warpgroup.
 //!
-//! A product borrows its accumulator and operands, and takes the next stage of its pipeline: nothing in
-//! flight has a name that other code could use, and no guard can be forgotten. Running a product waits for
-//! the stage, issues the product, waits for it, and releases the stage.
+//! A product borrows its accumulator and operands, and takes the next stage of its pipeline. Other code can
+//! therefore not name a value in flight, and no guard can be forgotten. Running a product waits for the
+//! stage, issues the product, waits for it, and releases the stage.
 use crate::group::Warpgroup;
 use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Consumer, StageGuard};
@@ -27,10 +27,10 @@ pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
     pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
 );
 
-/// K-steps of `a` whose descriptors may stay in uniform registers from product to product, beside those of
-/// the stages. There are 63 uniform registers. The descriptors of other k-steps are computed anew. Above 8
-/// k-steps no register is left; with twelve, ptxas 13.0 kept some descriptors and lost the upper half of
-/// one.
+/// Number of k-steps of `a` whose descriptors may stay in uniform registers from product to product.
+/// Descriptors of other k-steps are computed for each product. A GPU has 63 uniform registers, and the
+/// stages' descriptors use some of them. With more than 8 k-steps no register is left: with twelve, ptxas
+/// 13.0 lost the upper half of one descriptor.
 const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
@@ -44,12 +44,12 @@ impl<const W: usize, P: Issue<W>> Product<W> for P {}
 
 /// Traits that only this crate implements or calls.
 pub(crate) mod sealed {
-    /// The steps of a product, in order. Those with preconditions are `unsafe`: a bound on
-    /// [`super::Product`] makes these methods callable elsewhere.
+    /// The steps of a product, in order. Steps with preconditions are `unsafe`, because a bound on
+    /// [`super::Product`] makes them callable elsewhere.
     ///
     /// # Safety
-    /// - `issue` starts exactly one group, which accesses nothing but what the product borrows and the
-    ///   pipeline's next stage.
+    /// - `issue` starts exactly one group. The group accesses only the values that the product borrows and
+    ///   the pipeline's next stage.
     pub unsafe trait Issue<const W: usize> {
         /// The accumulator's type.
         type Acc;
@@ -77,7 +77,7 @@ pub(crate) mod sealed {
     }
 }
 
-// SAFETY: one group, of the accumulator, the tile of `a` and the stage.
+// SAFETY: `issue` starts one group, which accesses the accumulator, the tile of `a` and the stage.
 unsafe impl<
     E: WarpgroupCore,
     const N: usize,
@@ -97,7 +97,8 @@ unsafe impl<
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
-        // SAFETY: the caller's promise; both tiles may be read: one is kept, the other has arrived.
+        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps the one, and the other has
+        // landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -124,7 +125,7 @@ unsafe impl<
     }
 }
 
-// SAFETY: one group, of the accumulator, the registers of `a` and the stage.
+// SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
 unsafe impl<
     E: WarpgroupCore,
     const N: usize,
@@ -175,7 +176,7 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub fn run(&mut self, mut product: impl Product<W>) {
         product.wait();
-        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in their order.
+        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in order.
         unsafe {
             product.issue(self.index);
             product.settle::<0>();
@@ -191,7 +192,7 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: `Warpgroup` stands for 128 converged threads.
         unsafe { product.issue(self.index) };
         self.ping_pong.arrive();
-        // SAFETY: the same; the steps come in their order.
+        // SAFETY: as above; the steps come in order.
         unsafe {
             product.settle::<0>();
             product.release();
@@ -204,10 +205,10 @@ impl<const W: usize> Warpgroup<W> {
     /// makes the result. Both closures share `state`.
     ///
     /// The first value that `meanwhile` returns must be equal in all lanes of a warp and rarely true; `then`
-    /// gets it as its last argument. A branch on it keeps the wait for the second product behind
-    /// `meanwhile`: ptxas moves a wait up over anything that does not depend on it, but not over the edge of
-    /// a basic block. The wait itself stands behind the branch: warps of a warpgroup may take different
-    /// arms, and all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires it).
+    /// gets it as its last argument. A branch on this value keeps the wait for the second product behind
+    /// `meanwhile`: ptxas hoists a wait over independent instructions, but not over the edge of a basic
+    /// block. The wait stands behind the branch, because warps of a warpgroup may take different arms, and
+    /// all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires this).
     #[inline(always)]
     pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
         &mut self,
@@ -223,10 +224,10 @@ impl<const W: usize> Warpgroup<W> {
         // borrows end.
         unsafe { first.issue(self.index) };
         second.wait();
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
-        // SAFETY: the same; the first product's steps come in their order.
+        // SAFETY: as above; the first product's steps come in order.
         unsafe {
             first.settle::<1>();
             first.release();
@@ -234,13 +235,13 @@ impl<const W: usize> Warpgroup<W> {
         let (rare, value) = meanwhile(state, first.acc());
         if rare {
             cold_path();
-            // SAFETY: the same in all lanes.
+            // SAFETY: `rare` is equal in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
-        // SAFETY: the second product's steps come in their order.
+        // SAFETY: the second product's steps come in order.
         unsafe { second.release() };
         result
     }

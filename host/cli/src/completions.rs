@@ -1,4 +1,4 @@
-//! `ferroflash completions`: a script by which a shell completes this program's commands and options.
+//! `ferroflash completions`: a completion script for a shell.
 use super::console::Console;
 use super::error::Error;
 use clap_complete::Shell;

@@ -1,12 +1,12 @@
-//! `ferroflash fuzz`: random problems for as long as you like.
+//! `ferroflash fuzz`: random problems for a given time.
 use super::console::Console;
 use super::device::Device;
 use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
-use reference::fuzz::{ENOUGH_ELEMENTS, FAMILIES, Fuzz, Limits, Other, faults, refused};
-use reference::{Random, score_limit};
+use reference::fuzz::{ENOUGH_ELEMENTS, FAMILIES, Findings, Fuzz, Limits, Other, faults, refused};
+use reference::{Random, lacks_kernel, score_limit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,13 +41,13 @@ Examples:
   ferroflash fuzz --seconds 60 --seed 7 --json"
 )]
 pub(super) struct Args {
-    /// How long to run.
+    /// Seconds to run; more if no problem is solved in this time.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seed of the cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run only the case of this number.
+    /// Run only the case with this number.
     #[arg(long)]
     case: Option<u64>,
     /// Draw the scale, softcap and inputs of one problem in three from 10^-N to 10^N. 0 turns this off.
@@ -65,6 +65,8 @@ struct Report {
     seconds: f64,
     /// Valid problems of attention, each compared with the reference.
     solved: u64,
+    /// Problems that were left out: this build carries a sample of the kernels, and not theirs.
+    left_out: u64,
     /// Cases of other families, each with several launches of one plan.
     others: BTreeMap<&'static str, u64>,
     /// Cases with few elements, which `small_rule` judged.
@@ -77,9 +79,21 @@ struct Report {
     /// Rows that `wide_rule` does not judge.
     rows_not_judged: usize,
     wide_rule: String,
-    /// Refusals by kind of fault.
+    /// Number of refusals by fault.
     refused: BTreeMap<&'static str, u64>,
     failure: Option<String>,
+}
+
+/// The findings of a problem, without failures; `None` if this build lacks the problem's kernel.
+fn judged(ran: Result<Findings, ferroflash::Error>) -> Result<Option<Findings>, String> {
+    let findings = match ran {
+        Err(error) if lacks_kernel(&error) => return Ok(None),
+        ran => ran.map_err(|error| error.to_string())?,
+    };
+    match findings.failures.first() {
+        Some(wrong) => Err(wrong.clone()),
+        None => Ok(Some(findings)),
+    }
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
@@ -94,35 +108,35 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut random = Random::new(args.seed);
     let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
-    let (mut solved, mut small, mut failure) = (0, 0, None);
+    let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    while failure.is_none() && start.elapsed() < time && !ended::asked() {
+    // However short the time, one problem is solved, unless this build lacks the kernels.
+    let is_due = |solved, left_out| start.elapsed() < time || (solved == 0 && left_out < 1000);
+    while failure.is_none() && is_due(solved, left_out) && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
         let fuzz = Fuzz::new(seed, limits, capabilities);
         bar.set_position(start.elapsed().as_secs());
         bar.set_message(format!("{solved} problems"));
-        let wrong = match runner.fuzz(&fuzz) {
-            Ok(findings) => {
+        match judged(runner.fuzz(&fuzz)) {
+            Ok(Some(findings)) => {
                 wide += u64::from(fuzz.wide.is_some());
                 wide_rows += if fuzz.wide.is_some() { findings.rows } else { 0 };
                 rows_not_judged += findings.not_judged;
-                findings.failures.into_iter().next()
+                solved += 1;
+                small += u64::from(fuzz.wide.is_none() && fuzz.is_small());
             }
-            Err(error) => Some(error.to_string()),
-        };
-        failure = wrong.map(|wrong| format!("{fuzz}: {wrong}"));
-        solved += u64::from(failure.is_none());
-        small += u64::from(failure.is_none() && fuzz.wide.is_none() && fuzz.is_small());
+            Ok(None) => left_out += 1,
+            Err(wrong) => failure = Some(format!("{fuzz}: {wrong}")),
+        }
         if failure.is_none() {
             let other = Other::new(seed, limits);
-            let wrong = match runner.fuzz_other(&other) {
-                Ok(findings) => findings.failures.into_iter().next(),
-                Err(error) => Some(error.to_string()),
-            };
-            *others.entry(other.family).or_default() += u64::from(wrong.is_none());
-            failure = wrong.map(|wrong| format!("{other}: {wrong}"));
+            match judged(runner.fuzz_other(&other)) {
+                Ok(Some(_)) => *others.entry(other.family).or_default() += 1,
+                Ok(None) => left_out += 1,
+                Err(wrong) => failure = Some(format!("{other}: {wrong}")),
+            }
         }
-        // Refusals take no device: many for each problem that is solved.
+        // Refusals need no device, so each solved problem has many.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,
@@ -136,6 +150,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     bar.finish_and_clear();
     let result = match &failure {
         Some(failure) => Err(Error::Wrong(failure.clone())),
+        None if solved == 0 && left_out > 0 => Err(Error::Invalid(format!(
+            "no problem was solved: this build lacks the kernels of all {left_out} that were drawn"
+        ))),
         None if solved == 0 => {
             Err(Error::Invalid("no problem was solved in this time; give more --seconds".into()))
         }
@@ -147,19 +164,20 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         solved,
+        left_out,
         others,
         small,
         small_rule: format!(
-            "below {ENOUGH_ELEMENTS} elements of O, where the largest error of a naive result may be small \
-             by luck, an element may also be off by two roundings of the largest value, and 1e-5"
+            "with fewer than {ENOUGH_ELEMENTS} elements of O, the largest error of a naive result may be \
+             small by luck, so an element may also be off by two roundings of the largest value plus 1e-5"
         ),
         wide,
         wide_rows,
         rows_not_judged,
         wide_rule: format!(
-            "an element may be off by what f32 sums and roundings to the type add up to; rows with a score \
-             from 2^{} on in f16, from 2^{} on in bf16 (scaled, capped, times log2 e), or whose sums \
-             overflow f32, are not judged",
+            "an element may be off by the error of f32 sums plus roundings to the type; a row is not judged \
+             if a score (scaled, capped, times log2 e) reaches 2^{} in f16 or 2^{} in bf16, or if sums \
+             overflow f32",
             score_limit(DType::F16).log2(),
             score_limit(DType::Bf16).log2()
         ),
@@ -171,7 +189,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { device, seed, seconds, solved, others, small, refused, failure, .. } = self;
+        let Report { device, seed, seconds, solved, left_out, others, small, refused, failure, .. } = self;
         let Report { small_rule, wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
@@ -181,10 +199,16 @@ impl fmt::Display for Report {
         )?;
         let others = others.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
         writeln!(f, "and {} of other families", others.join(", "))?;
+        if *left_out > 0 {
+            writeln!(f, "{left_out} problems were left out: this build lacks their kernels")?;
+        }
         writeln!(f, "{small} of them are small: {small_rule}")?;
-        writeln!(f, "{wide} are of any magnitude: {wide_rule}")?;
+        writeln!(f, "{wide} have inputs of any magnitude: {wide_rule}")?;
         writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;
-        writeln!(f, "{refusals} requests with one of {kinds} faults were refused by name")?;
+        writeln!(
+            f,
+            "{refusals} requests with one of {kinds} faults were refused with an error that names the fault"
+        )?;
         match failure {
             Some(failure) => writeln!(f, "WRONG {failure}\nrepeat it with --case"),
             None => Ok(()),

@@ -12,8 +12,8 @@ use std::fmt;
 
 /// List every compiled kernel: tile, threads, shared memory, schedule.
 ///
-/// The tile is queries per thread block x keys per stage. A head dim without a kernel of its own runs on the
-/// kernel of the next larger head dim.
+/// The tile is queries per thread block x keys per stage. A head dim that no kernel has runs on the kernel
+/// with the next larger head dim.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,14 +28,14 @@ pub(super) struct Args {
     /// for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
-    /// Only kernels of this element type of queries: f16 or bf16.
+    /// Only kernels whose queries have this element type: f16 or bf16.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
     /// Only kernels that support this head dim.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
     /// Only kernels of this mask: full, causal, or local (windows, softcap). Causal decode and paged kernels
-    /// compute the full mask, too.
+    /// also compute the full mask.
     #[arg(long, value_parser = ["full", "causal", "local"])]
     mask: Option<String>,
     /// Only the kernel of this name, or the kernels of this lineage configuration.
@@ -65,19 +65,19 @@ struct Row {
     schedule: Option<&'static str>,
     /// The instructions that multiply tiles.
     path: Option<&'static str>,
-    /// Which blocks a launch has.
+    /// The blocks of a launch.
     grid: Option<&'static str>,
     /// Its other properties.
     what: Option<String>,
-    /// Its names in the lineage: only by these or its own is it ever chosen.
+    /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries of a block; of decode kernels queries times the heads that share a key head.
+    /// Queries per block; for decode kernels, queries times the heads that share a key head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// Which GPUs run it: `from sm_80`.
+    /// The GPUs that run it: `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }
@@ -163,7 +163,7 @@ impl From<&AppendInfo> for Row {
     fn from(e: &AppendInfo) -> Self {
         let what = match e.rounds {
             Some([from, to]) => format!("new keys and values, from {} to {}", from.name(), to.name()),
-            None => "new keys and values of 16 bits, as they are".into(),
+            None => "new keys and values of 16 bits, without conversion".into(),
         };
         let [dtype, cache] = [0, 1].map(|i| e.rounds.map(|types| types[i].name()));
         Row { dtype, cache, what: Some(what), ..Row::new(e.family(), &e.contract) }
@@ -218,7 +218,7 @@ fn rows() -> Vec<Row> {
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut kernels = rows();
     if let Some(wanted) = args.head_dim {
-        // The smallest kernel that holds it, among those for equal problems.
+        // The smallest kernel that takes the head dim, among kernels for equal problems.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
             "hopper packed" => ("packed", row.cache),

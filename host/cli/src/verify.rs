@@ -1,4 +1,4 @@
-//! `ferroflash verify`: every kernel against the f64 reference.
+//! `ferroflash verify`: compares every kernel with the f64 reference.
 use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::error::Error;
@@ -33,26 +33,25 @@ Examples:
   ferroflash verify --all-configs                       the lineage's configurations, too
   ferroflash verify --quick --soak 1000 --json          1000 bit-identical launches of each kernel, too")]
 pub(super) struct Args {
-    /// Run every configuration of the lineage, too, on the headline workload (f16, batch 1 and 2, 8 heads,
-    /// 512 queries and keys, head dim 64) and on its smallest reproducer. The error of each element must be
-    /// below 2e-3.
+    /// Also run every configuration of the lineage, on the headline workload (f16, batch 1 and 2, 8 heads,
+    /// 512 queries and keys, head dim 64) and on the smallest problem on which the predecessor failed. The
+    /// error of each element must be below 2e-3.
     #[arg(long)]
     all_configs: bool,
     /// Use a small grid of edge cases, for the simulator.
     #[arg(long)]
     quick: bool,
-    /// Launch each kernel N times, too, with and without a wait after each launch. All results must be equal
+    /// Also launch each kernel N times, with and without a wait after each launch. All results must be equal
     /// in every bit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     soak: usize,
-    /// Capture a launch as a CUDA graph, too, and replay it with other lengths and other invalid integers, on
+    /// Also capture a launch as a CUDA graph, and replay it with other lengths and with invalid integers, on
     /// up to N varlen or cached problems of each kernel. The simulator has no graphs: it launches again
     /// [default: 4 on a GPU, 0 in the simulator].
     #[arg(long, value_name = "N")]
     graphs: Option<usize>,
-    /// Processes that share the kernels [default: on a GPU one for each core where there are more than 8
-    /// kernels, else 1]. Most of the time goes into the driver's compiler, which compiles one kernel at a
-    /// time for a process.
+    /// Number of processes that share the kernels [default: one per core on a GPU with more than 8 kernels,
+    /// otherwise 1]. The driver compiles one kernel at a time per process, which takes most of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     jobs: Option<u8>,
     #[command(flatten)]
@@ -78,7 +77,7 @@ struct Report {
 /// Bound of an element's error on the headline workload.
 const HEADLINE_BOUND: f64 = 2e-3;
 
-/// Kernels that one process verifies sooner than several do.
+/// Up to this number of kernels, one process is faster than several.
 const FEW: usize = 8;
 /// Default maximum of concurrent processes: each takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;
@@ -108,7 +107,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
     let left = |row: &&Row| row.left == 0;
-    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels are verified whole");
+    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels were verified completely");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
@@ -123,7 +122,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// All of it in this process.
+/// Verifies all kernels in this process.
 fn alone(
     args: &Args,
     subjects: &[&'static dyn Subject],
@@ -137,7 +136,7 @@ fn alone(
     for subject in subjects {
         let mut tasks = if args.quick { subject.edges(seed) } else { subject.grid(seed) };
         if !device.is_simulated() {
-            tasks.extend(subject.astray(seed));
+            tasks.extend(subject.corrupt(seed));
         }
         work.add(Row::new(subject.contract().symbol, *subject, runner), tasks);
     }
@@ -159,7 +158,7 @@ fn alone(
     (Rows { kernels: work.rows, headline: headline.rows }, ran)
 }
 
-/// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
+/// The lineage's configurations, and every kernel with the headline workload's dtype and head dim, by mask.
 fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();
@@ -189,7 +188,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     work
 }
 
-/// Launches a kernel again and again; every outcome must be the first one, bit by bit.
+/// Launches a kernel repeatedly. Every outcome must equal the first one, bit by bit.
 fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
     for subject in super::options::subjects(Some(&row.name))? {
         let task = subject.soak(seed);
@@ -225,7 +224,7 @@ impl fmt::Display for Report {
         if self.soak_launches > 0 {
             writeln!(
                 f,
-                "{} launches of each, with and without waiting after each, compared bit by bit",
+                "{} launches of each kernel, with and without a wait after each launch, compared bit by bit",
                 self.soak_launches
             )?;
         }

@@ -1,4 +1,4 @@
-//! Errors of the driver, in its words.
+//! Errors of the driver.
 use crate::library::{CUDA_ERROR_STUB_LIBRARY, CUresult, open};
 use crate::{cuGetErrorName, cuGetErrorString};
 use std::ffi::{CStr, c_char};
@@ -9,16 +9,16 @@ use std::ffi::{CStr, c_char};
 pub struct CudaError {
     /// The driver's code.
     pub code: CUresult,
-    /// Its name, as in `CUDA_ERROR_INVALID_VALUE`.
+    /// The name of the code, for example `CUDA_ERROR_INVALID_VALUE`.
     pub name: String,
     /// The driver's explanation.
     pub text: String,
 }
 
-/// Turns a driver function's result into one of Rust's.
+/// Converts a driver function's result into a `Result`.
 ///
 /// # Errors
-/// The code with the driver's words for it.
+/// [`CudaError`] with the code and the driver's description.
 pub fn check(code: CUresult) -> Result<(), CudaError> {
     if code == 0 { Ok(()) } else { Err(error(code)) }
 }

@@ -1,4 +1,4 @@
-//! The driver's functions that a launcher needs, typed.
+//! Typed declarations of the driver functions that a launcher needs.
 use crate::library::{CUresult, driver_functions};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -18,7 +18,7 @@ pub type CUstream = *mut c_void;
 pub type CUevent = *mut c_void;
 /// A graph.
 pub type CUgraph = *mut c_void;
-/// A graph that can be launched.
+/// An instantiated graph.
 pub type CUgraphExec = *mut c_void;
 
 /// `CU_JIT_ERROR_LOG_BUFFER`.
@@ -61,7 +61,7 @@ pub mod device_attribute {
     pub const SMEM_PER_SM: c_int = 81;
     /// Registers of an SM.
     pub const REGISTERS_PER_SM: c_int = 82;
-    /// Shared memory of a block after opting in, bytes.
+    /// Shared memory of a block with opt-in, in bytes.
     pub const SMEM_PER_BLOCK: c_int = 97;
 }
 
@@ -72,7 +72,7 @@ driver_functions! {
     cuDriverGetVersion(version: *mut c_int);
     /// Name of a result code.
     cuGetErrorName(code: CUresult, name: *mut *const c_char);
-    /// Words for a result code.
+    /// Description of a result code.
     cuGetErrorString(code: CUresult, text: *mut *const c_char);
 
     /// Number of devices.
@@ -92,7 +92,7 @@ driver_functions! {
     /// Releases a device's primary context.
     cuDevicePrimaryCtxRelease_v2(device: CUdevice);
 
-    /// The calling thread's context.
+    /// Gets the calling thread's current context.
     cuCtxGetCurrent(context: *mut CUcontext);
     /// Sets the calling thread's context.
     cuCtxSetCurrent(context: CUcontext);
@@ -116,7 +116,7 @@ driver_functions! {
     cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);
     /// Sets a kernel's attribute.
     cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
-    /// Blocks of a kernel that an SM holds.
+    /// Blocks of a kernel that fit one SM.
     cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int,
         smem_bytes: usize);
     /// Enqueues a kernel.
@@ -127,14 +127,14 @@ driver_functions! {
         smem_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     );
 
-    /// Encodes a tensor map: 128 bytes, on 64. Since CUDA 12.0.
+    /// Encodes a tensor map: 128 bytes, aligned to 64. Since CUDA 12.0.
     cuTensorMapEncodeTiled(
         map: *mut c_void, element: c_int, rank: c_uint, address: *mut c_void, dims: *const u64,
         strides: *const u64, box_dims: *const c_uint, element_strides: *const c_uint, interleave: c_int,
         swizzle: c_int, l2_promotion: c_int, fill: c_int,
     );
 
-    /// Bytes of device memory that are free, and of all of it.
+    /// Free and total bytes of device memory.
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     /// Allocates device memory.
     cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
@@ -146,7 +146,7 @@ driver_functions! {
     cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize);
     /// Sets bytes of device memory.
     cuMemsetD8_v2(address: CUdeviceptr, byte: u8, bytes: usize);
-    /// The same in the order of a stream.
+    /// Sets bytes of device memory, in stream order.
     cuMemsetD8Async(address: CUdeviceptr, byte: u8, bytes: usize, stream: CUstream);
 
     /// Creates a stream.
@@ -159,11 +159,11 @@ driver_functions! {
     cuStreamBeginCapture_v2(stream: CUstream, mode: c_int);
     /// Ends the capture.
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
-    /// Makes a graph launchable.
+    /// Instantiates a graph.
     cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64);
     /// Enqueues a graph.
     cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
-    /// Destroys a launchable graph.
+    /// Destroys an instantiated graph.
     cuGraphExecDestroy(exec: CUgraphExec);
     /// Destroys a graph.
     cuGraphDestroy(graph: CUgraph);

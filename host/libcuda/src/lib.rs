@@ -1,13 +1,13 @@
 //! The CUDA driver library, opened at first use.
 //!
-//! Nothing here links to it, so a program with this crate builds without CUDA and starts without a driver.
-//! Each function of the driver is a function here, under its own name, that looks its address up at its first
-//! call. Without a driver all of them return [`CUDA_ERROR_STUB_LIBRARY`], and [`open`] says in words what is
-//! missing.
+//! This crate does not link to the driver, so a program with this crate builds without CUDA and starts
+//! without a driver. It has one function per driver function, with the driver's name. Each looks up its
+//! address at its first call. Without a driver, all of them return [`CUDA_ERROR_STUB_LIBRARY`], and the error
+//! of [`open`] gives the reason.
 //!
-//! With the feature `symbols` the functions are also symbols for the linker, together with all others that
-//! the crate `cust` 0.3.2 uses: `cust` then needs no libcuda either. Its build script still looks for one:
-//! the folder `lib64` beside this crate's sources, with an empty archive, satisfies it (`CUDA_LIBRARY_PATH`).
+//! With the feature `symbols`, these functions and all other driver functions of the crate `cust` 0.3.2 are
+//! symbols for the linker. `cust` then links without libcuda. Its build script still searches for libcuda:
+//! set `CUDA_LIBRARY_PATH` to the folder of this crate's sources, whose `lib64` contains an empty archive.
 
 mod error;
 mod functions;

@@ -1,4 +1,4 @@
-//! Opening the library and looking functions up.
+//! Opens the library and looks up functions.
 use libloading::Library;
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::OnceLock;
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A result code; 0 is success.
 pub type CUresult = c_uint;
 
-/// What every function returns where there is no driver.
+/// The result of every function without a driver.
 pub const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
-/// What a function returns that the installed driver has not.
+/// The result of a function that the installed driver lacks.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 
 #[cfg(windows)]
@@ -24,10 +24,10 @@ pub struct NoDriver {
     reason: String,
 }
 
-/// Opens the driver library, once; later calls return the same.
+/// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
-/// [`NoDriver`] with the loader's reason.
+/// [`NoDriver`], with the loader's reason.
 pub fn open() -> Result<(), &'static NoDriver> {
     library().map(|_| ())
 }
@@ -37,7 +37,7 @@ fn library() -> Result<&'static Library, &'static NoDriver> {
     let open = || {
         let mut reason = String::new();
         for name in NAMES {
-            // SAFETY: the driver's initialisers are made to run in any program, at any time.
+            // SAFETY: the driver's initialisers may run in any program, at any time.
             match unsafe { Library::new(name) } {
                 Ok(library) => return Ok(library),
                 Err(error) if reason.is_empty() => reason = error.to_string(),
@@ -60,10 +60,10 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address, or what to return where it has none.
+    /// The function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
-        // Whoever looks it up finds the same address, and there is nothing behind it to be ordered with.
+        // Every look-up finds the same address, and no other memory depends on it.
         let address = self.address.load(Ordering::Relaxed);
         if address.is_null() { self.look_up() } else { Ok(address) }
     }
@@ -71,7 +71,7 @@ impl Symbol {
     #[cold]
     fn look_up(&self) -> Result<*mut c_void, CUresult> {
         let library = library().map_err(|_| CUDA_ERROR_STUB_LIBRARY)?;
-        // SAFETY: only the address is taken; who calls it knows its type.
+        // SAFETY: this only takes the address; the caller of the function knows its type.
         let address = unsafe { library.get::<*mut c_void>(self.name.to_bytes_with_nul()) };
         let address = address.map(|symbol| *symbol).map_err(|_| CUDA_ERROR_NOT_SUPPORTED)?;
         self.address.store(address, Ordering::Relaxed);
@@ -79,14 +79,14 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions: each is looked up at its first call, and is a symbol for the linker with the
-/// feature `symbols`.
+/// Defines driver functions. Each looks up its address at its first call. With the feature `symbols`, each is
+/// a symbol for the linker.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the CUDA driver API's function of this name asks.
+        /// The preconditions of the CUDA driver API's function with this name.
         #[cfg_attr(feature = "symbols", unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the driver's name")]
         #[allow(clippy::too_many_arguments, reason = "the driver's signature")]

@@ -1,10 +1,10 @@
-//! ALiBi slopes: what they are, and how they lie in memory.
+//! ALiBi slopes: their values and their memory layout.
 use super::inputs::Random;
 use super::tensor::TensorError;
 use ferroflash::plan::Problem;
 use ferroflash::request::AlibiSlopes;
 
-/// Slopes of so many sequences and query heads.
+/// ALiBi slopes, one per query head or one per sequence and query head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slopes {
     values: Vec<f32>,
@@ -12,8 +12,9 @@ pub struct Slopes {
 }
 
 impl Slopes {
-    /// Powers of two from 2^-8 to 2^`largest`, a quarter of them negative, some 0: of the heads alone, of
-    /// each sequence's heads, or the same with gaps that are not a number.
+    /// Random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some are 0.
+    /// The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps of
+    /// NaN.
     pub fn random(seed: u64, sequences: usize, heads: usize, largest: i32) -> Self {
         let mut random = Random::new(seed);
         let of_each = heads as i64;
@@ -37,10 +38,10 @@ impl Slopes {
         slopes
     }
 
-    /// Those of a file or a caller: `[heads]`, or with `by_sequence` `[sequences, heads]`.
+    /// The slopes of a file or a caller: `[sequences, heads]` if `by_sequence` is set, otherwise `[heads]`.
     ///
     /// # Errors
-    /// [`TensorError::Slopes`] where there are not as many as the problem needs.
+    /// [`TensorError::Slopes`] if `values` has another length than the problem needs.
     pub fn new(values: Vec<f32>, by_sequence: bool, problem: &Problem) -> Result<Self, TensorError> {
         let Problem { batch, heads_q, .. } = *problem;
         let (want, stride) = if by_sequence { (batch * heads_q, heads_q) } else { (heads_q, 0) };
@@ -54,17 +55,17 @@ impl Slopes {
         sequence * self.strides[0] as usize + head * self.strides[1] as usize
     }
 
-    /// That of a sequence's head.
+    /// The slope of a sequence's head.
     pub fn of(&self, sequence: usize, head: usize) -> f32 {
         self.values[self.at(sequence, head)]
     }
 
-    /// All of them as they lie in memory.
+    /// All slopes in memory order.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// How a launch is told of them, where they lie at this address.
+    /// The request's view of the slopes at `address`.
     pub fn view(&self, address: u64) -> AlibiSlopes {
         AlibiSlopes::new(address, self.values.len() as u64).strides(self.strides)
     }

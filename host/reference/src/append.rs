@@ -1,4 +1,4 @@
-//! What an append leaves in a cache, by its definition; the problems that append kernels must solve.
+//! The reference of append: the cache after an append, and the problems that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::request::TensorView;
@@ -9,9 +9,9 @@ mod work;
 pub use edges::{AppendCase, Lies, Scales, append_edges};
 pub use work::AppendMemory;
 
-/// Puts `rows`, contiguous `[tokens, heads, head_dim]` of `dtype`, to their slots in the bytes of a cache's
-/// keys or of its values, whose first is at the view's address. In an e4m3 cache a number is divided by the
-/// scale of its head, in f32, and rounded.
+/// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
+/// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, divides each element
+/// by its head's scale in f32 and rounds the quotient.
 pub fn append(
     cache: &mut [u8],
     view: &TensorView,

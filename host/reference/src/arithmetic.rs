@@ -1,10 +1,10 @@
-//! The two arithmetics of the reference.
+//! The two arithmetics of the reference: exact, and naive in 16 bits.
 use crate::e4m3;
 use ferroflash::DType;
 use half::{bf16, f16};
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// Largest relative error of rounding to the type.
+/// The largest relative error of rounding to `dtype`.
 pub fn unit_roundoff(dtype: DType) -> f64 {
     2f64.powi(-1 - dtype.mantissa_bits())
 }
@@ -52,14 +52,14 @@ macro_rules! real {
 real!(f32);
 real!(f64);
 
-/// How a step's result is kept.
+/// The precision of an intermediate result.
 pub(super) trait Arithmetic: Copy + Sync {
     type Real: Real;
-    /// Rounds the result of a step to what this arithmetic stores.
+    /// Rounds the result of a step to this arithmetic's storage type.
     fn round(self, x: Self::Real) -> Self::Real;
 }
 
-/// f64, nothing rounded.
+/// f64 without rounding.
 #[derive(Clone, Copy)]
 pub(super) struct Exact;
 impl Arithmetic for Exact {
@@ -89,7 +89,7 @@ impl Arithmetic for NaiveBf16 {
     }
 }
 
-/// The number that `bits` are in `dtype`.
+/// The value of `bits` in `dtype`.
 pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     match dtype {
         DType::F16 => f16::from_bits(bits).to_f32(),
@@ -114,7 +114,8 @@ pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
 }
 
-/// No tensor of attention is of such a type: planning refuses it, and so does the program where it reads one.
+/// No tensor of attention has this type. The planner refuses such a tensor, and the program refuses to read
+/// it.
 fn not_computed(dtype: DType) -> ! {
     unreachable!("attention in {}", dtype.name())
 }

@@ -1,4 +1,4 @@
-//! Attention, once, in any arithmetic.
+//! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::sequences::Sequences;
@@ -9,9 +9,9 @@ use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries that are computed together, so that keys and values are read once for all of them.
+/// Queries per block: the block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
-/// Columns of a product that stay in registers and the first-level cache.
+/// Columns of a product that fit into registers and the first-level cache.
 const COLUMNS: usize = 32;
 
 /// A problem with its tensors in host memory.
@@ -22,14 +22,14 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     sequences: Option<&'a Sequences>,
-    /// ALiBi slopes, and the first sequence that they are looked up for.
+    /// ALiBi slopes, and the sequence of the tensors' first batch.
     slopes: Option<(&'a Slopes, usize)>,
 }
 
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`; of packed sequences the rows that are theirs.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, only the rows that belong to a sequence.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
@@ -57,10 +57,11 @@ impl Outputs {
 }
 
 impl<'a> Inputs<'a> {
-    /// `problem` on these tensors.
+    /// The inputs of `problem`.
     ///
     /// # Errors
-    /// [`TensorError`] where a tensor is not the problem's, or its heads cannot be grouped.
+    /// [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of query
+    /// heads is not a multiple of the number of key heads.
     pub fn new(
         problem: Problem,
         q: HostTensor<'a>,
@@ -81,18 +82,18 @@ impl<'a> Inputs<'a> {
         Ok(Inputs { problem, q, k, v, sequences: None, slopes: None })
     }
 
-    /// The same in packed sequences, if they are some.
+    /// The same inputs as a varlen problem, if `sequences` is given.
     pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
     }
 
-    /// The same with ALiBi slopes, if there are some, of sequence `first` and those behind it.
+    /// Adds ALiBi slopes, if given. The tensors' first batch is sequence `first` of the slopes.
     #[must_use]
     pub fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
-    /// One packed sequence by itself.
+    /// One sequence of a varlen problem, as a problem of its own rows.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
@@ -118,8 +119,7 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// Keys that query `row` sees. The definition, not the planner's arithmetic: that is one of the things to
-    /// be tested.
+    /// Keys that query `row` sees. This is the definition; the planner's arithmetic is tested against it.
     pub(super) fn visible(&self, row: usize) -> Range<usize> {
         let (keys, position) = (self.problem.seqlen_k as i64, self.position(row));
         let (left, right) = self.problem.mask.sides();
@@ -129,7 +129,7 @@ impl<'a> Inputs<'a> {
         first as usize..end.max(first) as usize
     }
 
-    /// The key that query `row` stands at.
+    /// The position of query `row` among the keys.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
         match alignment {
@@ -138,23 +138,23 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The slope of a head; 0 where there are none.
+    /// The slope of a head; 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
 }
 
-/// Attention in f64.
+/// Computes attention in f64.
 pub fn exact(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Attention with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
-/// output.
+/// Computes attention and rounds every intermediate result to the inputs' type: scaled keys, scores,
+/// probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
-        // Nothing is computed in eight bits: those are a cache's alone.
+        // No eight-bit arithmetic exists: only caches have eight-bit types.
         _ => attention(inputs, NaiveBf16),
     }
 }
@@ -244,8 +244,8 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall`: what ALiBi takes
-/// off a score; as FlashAttention's own reference does, it is never rounded to the inputs' type.
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall` is ALiBi's
+/// reduction of a score. It is never rounded to the inputs' type, as in FlashAttention's own reference.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -260,7 +260,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = *score - fall(j);
-        // A NaN is not lost here: it comes back in the sum.
+        // A NaN is not lost here: it reappears in the sum.
         if *score > max {
             max = *score;
         }
@@ -276,7 +276,7 @@ fn softmax<A: Arithmetic>(
     if visible.is_empty() { f64::NEG_INFINITY } else { max.to_f64() + sum.to_f64().ln() }
 }
 
-/// [`multiply`] with the widest vectors that need no other build.
+/// [`multiply`], compiled for AVX2 if the CPU has it.
 fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -319,7 +319,7 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
     }
 }
 
-/// Attention in each sequence by itself. Rows of Q that are none's are left out.
+/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
     let [_, _, heads, head_dim] = inputs.q().shape();
     let rows = sequences.rows();

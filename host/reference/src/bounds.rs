@@ -1,6 +1,6 @@
-//! The rule for magnitudes that naive 16-bit arithmetic cannot judge, as it overflows or vanishes: how far
-//! each element may be from exact in a kernel that sums in f32 and rounds probabilities and O to the inputs'
-//! type.
+//! Error bounds for inputs of any magnitude, where naive 16-bit arithmetic overflows or underflows. A bound
+//! is the largest error of an element in a kernel that sums in f32 and rounds probabilities and O to the
+//! inputs' type.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact};
 use super::tensor::HostTensor;
@@ -10,35 +10,37 @@ use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep maxima in
-/// f32, in powers of two: half of an ulp of such a one is more than the exponent of a probability, which has
-/// the inputs' type, holds: 16 in f16, 128 in bf16.
+/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep row maxima
+/// in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the exponent range
+/// of a probability in the inputs' type: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
     ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
-/// Relative error of an f32 operation, of tensor cores too, which truncate.
+/// Relative error of an f32 operation. Tensor cores truncate, so this is a whole ulp.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
-/// f32 operations may take smaller numbers for 0.
+/// f32 operations may flush smaller numbers to 0.
 const VANISHES: f64 = f32::MIN_POSITIVE as f64;
-/// A key whose score is this much below another's has no weight: e^-30.
+/// A key whose score is this far below another key's score has no weight: e^-30.
 const NO_WEIGHT: f64 = 30.0;
-/// Most that a lazy maximum lets a probability grow to before O is normalised.
+/// The largest probability that a lazy maximum permits before O is normalised.
 const LAZY: f64 = 256.0;
-/// Up to this softcap kernels compute tangents to f32's absolute precision, beyond it to its relative one.
+/// Up to this softcap, kernels compute tanh with f32's absolute precision; above it, with f32's relative
+/// precision.
 const MODEST_CAP: f64 = 1024.0;
 
-/// The exact result, and how far each element of O and LSE may be from it. Infinite, for nothing to be
-/// judged, is a row with scores from [`score_limit`] on, or whose products or unnormalised sums overflow f32.
+/// The exact result, and how far each element of O and LSE may be from it. The bound of a row is infinite, so
+/// the row is not judged, if one of its scores reaches [`score_limit`] or if its products or unnormalised
+/// sums overflow f32.
 pub struct Bounds {
     exact: Outputs,
     out: Vec<f64>,
     lse: Vec<f64>,
 }
 
-/// Q, K or V of a head in f64, row after row.
+/// Q, K or V of one head in f64, row by row.
 struct Head(Vec<f64>);
 
-/// A key's score, how far off it may be in f32, and its values.
+/// A key's score, the score's error bound in f32, and the key's V row.
 struct Score<'a> {
     value: f64,
     error: f64,
@@ -46,7 +48,7 @@ struct Score<'a> {
 }
 
 impl Bounds {
-    /// Computes them in f64.
+    /// Computes the exact result and the bounds in f64.
     pub fn new(inputs: &Inputs) -> Self {
         let (exact, p) = (exact(inputs), inputs.problem());
         let [batches, rows, heads, head_dim] = exact.shape;
@@ -75,19 +77,19 @@ impl Bounds {
         Bounds { exact, out, lse }
     }
 
-    /// Rows of O of all heads.
+    /// Number of rows of O, over all heads.
     pub fn rows(&self) -> usize {
         self.lse.len()
     }
 
-    /// Rows of O with an element that is not judged.
+    /// Number of rows of O with an element that is not judged.
     pub fn not_judged(&self) -> usize {
         let rows = self.out.chunks(self.exact.shape[3]);
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// The elements of O and LSE that are furthest off, in units of what they may be. `None` where a shape is
-    /// not the reference's.
+    /// The elements of O and LSE with the largest error relative to their bounds. `None` if a shape differs
+    /// from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
@@ -109,7 +111,8 @@ impl Bounds {
     }
 }
 
-/// The element that is furthest off against its own tolerance. What is not judged counts as right.
+/// The element with the largest error relative to its tolerance. An element that is not judged counts as
+/// right.
 fn furthest(
     tensor: &'static str,
     got: impl Iterator<Item = ([usize; 4], f64)>,
@@ -135,12 +138,12 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// `fall`: what ALiBi takes off the score.
+    /// `fall` is ALiBi's reduction of the score.
     fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], fall: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
-        // Each of its sums may be off by an ulp.
+        // Each sum may be off by an ulp.
         let mut error = ((terms + 8.0) * ULP * size + terms * VANISHES) * scale;
         let mut value = sum * scale;
         if let Some(cap) = p.softcap.map(f64::from) {
@@ -157,21 +160,21 @@ impl<'a> Score<'a> {
     }
 }
 
-/// Bounds of a row: those of O, and that of LSE.
+/// A row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
-    // What rounding the maximum to nearest may multiply all probabilities with.
+    // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
     let shift = (largest * ULP / 2.0).exp2();
-    // The type's smallest number, but none that f32 operations take for 0.
+    // The type's smallest number, but at least the smallest that f32 operations do not flush.
     let vanishes = VANISHES.max(2f64.powi(dtype.min_exponent() - dtype.mantissa_bits()));
     let roundoff = unit_roundoff(dtype);
     let keys = scores.len() as f64;
     let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
     let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
-    // O is a mean of the values of those keys alone, with weights that may be off by this factor.
+    // O is a mean of the values of contending keys, whose weights may be off by this factor.
     let error = scores.iter().filter(|s| contends(s)).map(|s| s.error).fold(0.0, f64::max);
     let off = (2.0 * error).exp_m1().min(1.0);
-    // By column: the largest of all values, of contending ones, and of those ones' distances from O.
+    // Per column, the largest of three: any value; a contending value; a contending value's distance from O.
     let mut columns = vec![[0.0f64; 3]; out.len()];
     for score in scores {
         let contends = contends(score);
@@ -235,7 +238,7 @@ mod tests {
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())
         };
-        // The limit over log2 e, from which bf16's sums keep some distance.
+        // The limit over log2 e. The sums of bf16 stay below it by some distance.
         for (dtype, below, beyond) in [(DType::F16, 1.8e8, 1.9e8), (DType::Bf16, 1.2e9, 1.5e9)] {
             assert_eq!(not_judged(dtype, 1e6, None), (0, 80), "{dtype:?}");
             assert_eq!(not_judged(dtype, 1e30, None), (80, 80), "{dtype:?}");

@@ -7,48 +7,48 @@ use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 
-/// A problem, how it lies in memory, and the seed of its inputs.
+/// A problem, its memory layout, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     /// The problem.
     pub problem: Problem,
-    /// How its tensors lie in memory.
+    /// Memory layout of its tensors.
     pub layout: Layout,
     /// Seed of the inputs.
     pub seed: u64,
-    /// What they are.
+    /// Distribution of the inputs.
     pub values: Values,
 }
 
-/// Inputs of a case.
+/// Distribution of a case's inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Values {
     /// Standard normal.
     #[default]
     Normal,
-    /// The same, but that some rows meet one huge key: see [`Memory::with_peaks`].
+    /// Standard normal, but some rows see one key with a huge score ([`Memory::with_peaks`]).
     Peaks {
-        /// Keys of a block.
+        /// Keys per block.
         block: u32,
     },
-    /// Standard normal, in packed sequences; what no sequence uses is not a number.
+    /// Standard normal, as a varlen batch. Rows that no sequence uses are NaN.
     Packed {
         /// The sequences.
         lengths: &'static [Lengths],
-        /// Queries of a tile, and keys of a block.
+        /// Queries per tile and keys per block.
         tile: [u32; 2],
-        /// What the device is told of them, launch by launch of one plan.
+        /// The lengths in device memory, one entry per launch of one plan.
         told: &'static [Told],
     },
 }
 
 impl Case {
-    /// Its tensors.
+    /// The case's tensors.
     pub fn memory(&self) -> Memory {
         self.with_values(Memory::random(self.problem, self.layout, self.seed))
     }
 
-    /// Where its tensors lie, for who only plans: their elements are 0.
+    /// The case's tensors with all elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
         let memory = match self.problem.alibi {
@@ -85,7 +85,7 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Masks of a kind, with softcap and ALiBi slopes where the kind has them.
+/// Masks of a kind, with softcap and ALiBi slopes if the kind has them.
 pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
     use Alignment::{BottomRight, TopLeft};
     let window = |left, right| Mask::Window { left, right };
@@ -111,12 +111,12 @@ pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)>
     }
 }
 
-/// Whether an entry of [`MaskKind::Local`] has ALiBi slopes: Hopper's have none.
+/// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of `held`: its own, and one that is padded.
+/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,

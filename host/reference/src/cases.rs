@@ -7,8 +7,8 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
 
-/// `[seqlen_q, seqlen_k]` of the grid: one row, ragged tails, exact tiles, and every combination of more
-/// queries, more keys, none.
+/// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, exact tiles; equal lengths, more keys than
+/// queries, more queries than keys.
 const LENGTHS: [[usize; 2]; 18] = [
     [1, 1],
     [17, 17],
@@ -29,15 +29,16 @@ const LENGTHS: [[usize; 2]; 18] = [
     [128, 2048],
     [17, 8192],
 ];
-/// Query heads of a key head.
+/// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// From here on a problem is long: it runs with one or two groupings of heads instead of all, and one batch.
+/// A problem with a sequence of at least this length is long. It runs with one or two of the head groupings,
+/// and with one batch.
 const LONG: usize = 1000;
 
-/// The grid of an entry, the same for entries of one type, head dim and mask: every length with every mask of
-/// its kind, in alternating layouts, head dims and batches. Short lengths run with every grouping of heads,
-/// long ones with one or two in turn: the reference takes longest for them.
+/// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
+/// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
+/// Long problems run with one or two head groupings, because the reference is slow on them.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);
@@ -51,7 +52,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
-                // By the number of cases, so that the groupings take turns.
+                // The number of cases selects the grouping, so that the groupings take turns.
                 if long && (turn + i) % GROUPS.len() != 0 {
                     continue;
                 }
@@ -80,8 +81,8 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// Every row of a tile meets one huge key in every block of keys, alone among its neighbours: sums are
-/// rescaled for it and not for them.
+/// Every row of a tile sees one huge score in every key block, while its neighbour rows see none. Kernels
+/// must rescale this row alone.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
@@ -99,7 +100,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many blocks of keys: what goes wrong by a little in each becomes visible.
+/// One tile of queries and many key blocks: small errors per block add up and become visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
@@ -113,10 +114,10 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
-/// The edges of an entry, in problems that are small enough for the simulator: one row, tails of one row and
-/// one key more than a tile, exact tiles, rows and whole tiles with no key, window edges inside and at the
-/// end of a tile, grouped heads, two batches, a padded head dim, every layout, rows that meet a huge key,
-/// 8192 keys.
+/// The edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one row or
+/// one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window edges
+/// inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every layout,
+/// rows that see a huge key.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::edges(entry, seed);
@@ -143,14 +144,15 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         case(4, m + 17, m + 17, [2, 2], padded, Layout::Packed),
         case(5, m + 3, n - 1, [1, 1], held, Layout::Packed),
     ];
-    // The first tile of queries sees no key where the last query sees the last key.
+    // With this alignment the last query sees the last key, so the first tile of queries sees no key.
     let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
-    // Slices of different lengths for each tile; some of no key where the first query sees the first one.
+    // Splits have different lengths in each tile. If the first query sees the first key, some splits have no
+    // keys.
     let sliced = [
         two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
         case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
     ];
-    // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
+    // There are more tiles than blocks that any simulated card with this little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
         problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
@@ -189,14 +191,14 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].problem.mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
-        // Two tiles a head, too, which under a causal mask are taken together.
+        // The second case has two tiles per head, which a causal kernel takes together.
         (Isa::Sm90a, _, false) => all.extend(
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
-        // of one type.
+        // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
+        // It takes many products, so only one dtype runs it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
@@ -210,7 +212,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     all
 }
 
-/// The smallest problem that the predecessor's kernels failed on: one head of 64 queries and keys, full and
+/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
 /// causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
@@ -229,7 +231,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem of some blocks, heads and batches for running again and again.
+/// A problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);

@@ -1,5 +1,5 @@
-//! Inputs of what is measured: normal numbers that repeat themselves after a long period, since to make as
-//! many as large caches have takes longer than to measure them.
+//! Inputs of measurements: normal numbers that repeat with a long period. Generating a large cache without
+//! repetition would take longer than measuring it.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -7,12 +7,12 @@ use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Elements of a period: a prime, so that neither rows nor heads are as long.
+/// Elements of a period: a prime, so rows and heads never align with it.
 const PERIOD: usize = 1_000_003;
-/// Elements of the period from where a tensor begins to where the next one does: no two are the same.
+/// Distance in the period between the first elements of two consecutive tensors. Tensors therefore differ.
 const APART: usize = 271_829;
 
-/// Bytes of a period of this type.
+/// Bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
     static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
     PERIODS[dtype as usize].get_or_init(|| {
@@ -25,13 +25,13 @@ fn period(dtype: DType) -> &'static [u8] {
     })
 }
 
-/// A period of a problem's tensor of this number.
+/// One period of tensor `number` of a problem.
 fn tensor(dtype: DType, number: usize) -> Vec<u8> {
     let (before, first) = period(dtype).split_at(number * APART % PERIOD * dtype.bytes());
     [first, before].concat()
 }
 
-/// So many elements of that tensor, of a type of 16 bits.
+/// The first `elements` elements of tensor `number`, in a 16-bit type.
 pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     let bytes = tensor(dtype, number);
     let period: Vec<u16> = bytes.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
@@ -42,17 +42,17 @@ pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     all
 }
 
-/// What stands in a problem's buffers.
+/// Content of a problem's buffers.
 #[derive(Clone, Debug)]
 pub(super) enum Filling {
-    /// These bytes.
+    /// The bytes of each buffer.
     Laid(Vec<Vec<u8>>),
-    /// Of each buffer so many elements of a type. The first is the problem's tensor of number 1.
+    /// The type and number of elements of each buffer. The first buffer holds tensor 1 of the problem.
     Cycled(Vec<(DType, usize)>),
 }
 
 impl Filling {
-    /// The buffers, named in turn.
+    /// The buffers with the names `names`, in order.
     pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
         match self {
             Filling::Laid(all) => {
@@ -69,7 +69,7 @@ impl Filling {
         }
     }
 
-    /// Their bytes.
+    /// The bytes of all buffers.
     pub(super) fn buffers(&self) -> Vec<Cow<'_, [u8]>> {
         match self {
             Filling::Laid(all) => all.iter().map(Cow::from).collect(),
@@ -95,7 +95,7 @@ mod tests {
             let own = tensor(dtype, 3);
             assert_eq!(own.len(), PERIOD * size);
             assert_ne!(own[..10 * size], tensor(dtype, 4)[..10 * size]);
-            // It goes on behind the period's last number.
+            // After the last number of the period, the tensor starts again.
             assert_eq!(own[(PERIOD - 3 * APART) * size..][..10 * size], tensor(dtype, 0)[..10 * size]);
         }
         assert_eq!(halves(DType::F16, 0, 10), Random::new(1).normals(DType::F16, 10));

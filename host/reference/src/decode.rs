@@ -1,4 +1,4 @@
-//! Attention on caches in pages: cases, how they lie in memory, and what is right.
+//! Attention on KV caches: cases, their memory layout, and their exact results.
 use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
@@ -24,9 +24,9 @@ pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// What numbers of e4m3 keys and values are multiplied by.
+/// Scales of e4m3 keys and values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that belong to nobody.
+/// Pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -36,14 +36,14 @@ pub struct DecodeMemory {
     q: Vec<u16>,
     sinks: Vec<f32>,
     slopes: Slopes,
-    /// Keys and values of all pages, one buffer or two.
+    /// Keys and values of all pages, in one or two buffers.
     pool: Filling,
     table: Table,
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled; every other sequence shares its first page with the one
-    /// before, where both fill it. What no sequence has is not a number.
+    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
+    /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -83,8 +83,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make, also gigabytes of them. Pages are
-    /// shuffled; no page is nobody's, or of two sequences.
+    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
+    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -98,15 +98,15 @@ impl DecodeMemory {
         DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
     }
 
-    /// What sequence `b` should give on its first `keys` keys; `None` where it has none.
+    /// The reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// The same with the rows of the sequence.
+    /// [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);
@@ -129,28 +129,30 @@ impl DecodeMemory {
         Ok(Some(reference))
     }
 
-    /// Q's rows of sequence `b`.
+    /// The rows of Q of sequence `b`.
     fn query_rows(&self, b: usize) -> &[u16] {
         let (row, starts) = (self.case.heads[0] * self.case.head_dim, self.case.starts());
         &self.q[starts[b] * row..starts[b + 1] * row]
     }
 
-    /// What is wrong with an outcome of launches on these lengths, in words. Lengths count as at most what
-    /// the host was told; what they show of a cache that has not so many is not judged.
+    /// Compares `outcome` with the reference for these lengths, and returns every error in words. The kernel
+    /// clamps lengths to the bound that the host declared. A sequence whose length exceeds the cache's filled
+    /// keys is not judged.
     ///
     /// # Errors
-    /// [`TensorError`] where the case contradicts itself.
+    /// [`TensorError`] if the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Keys of sequence `b` where the device is told `length`; `None` where the cache has not so many.
+    /// Keys of sequence `b` if the device reads `length`; `None` if the cache holds fewer keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// What is right for each sequence of these lengths: `None` where it has no key, or is not judged.
+    /// The reference of each sequence for these lengths; `None` for a sequence that has no key or is not
+    /// judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {
@@ -163,7 +165,7 @@ impl DecodeMemory {
         lengths.par_iter().enumerate().map(one).collect()
     }
 
-    /// How an outcome compares with these.
+    /// Compares an outcome with these references.
     fn compare(
         &self,
         outcome: &DecodeOutcome,
@@ -201,7 +203,7 @@ impl DecodeMemory {
             }
         }
         if outcome.strays() > 0 {
-            all.failures.push(format!("{} elements are written that are nobody's", outcome.strays()));
+            all.failures.push(format!("{} elements of no sequence were written", outcome.strays()));
         }
         Ok(all)
     }

@@ -1,12 +1,12 @@
-//! OCP's E4M3 (`e4m3fn`) by its definition: a sign, four bits of exponent (bias 7), three of mantissa; no
-//! infinity, and of all exponents' mantissas 0x7f and 0xff alone are NaN.
+//! OCP's E4M3 (`e4m3fn`) by its definition: one sign bit, four exponent bits (bias 7), three mantissa bits.
+//! It has no infinity. Only 0x7f and 0xff are NaN.
 
 use std::sync::OnceLock;
 
 /// The largest number.
 pub const MAX: f32 = 448.0;
 
-/// The number that `bits` are.
+/// The value of `bits`.
 pub fn decode(bits: u8) -> f32 {
     let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
     let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
@@ -17,14 +17,14 @@ pub fn decode(bits: u8) -> f32 {
     }
 }
 
-/// Every number that is not negative, in the order of their bits, which is their own.
+/// Every number that is not negative, ordered by its bits, which is also the order of the numbers.
 fn numbers() -> &'static [f64; 0x7f] {
     static NUMBERS: OnceLock<[f64; 0x7f]> = OnceLock::new();
     NUMBERS.get_or_init(|| std::array::from_fn(|bits| f64::from(decode(bits as u8))))
 }
 
-/// The bits of the number nearest to `x`, of two the one with an even mantissa; the largest number of `x`'s
-/// sign where it is beyond, NaN (0x7f) where it is none.
+/// Rounds `x` to the nearest number, ties to even. If `x` is out of range, returns the largest number with
+/// `x`'s sign. NaN becomes 0x7f.
 pub fn encode(x: f64) -> u8 {
     if x.is_nan() {
         return 0x7f;
@@ -34,7 +34,7 @@ pub fn encode(x: f64) -> u8 {
     let numbers = numbers();
     let above = numbers.partition_point(|number| *number < magnitude) as u8;
     let distance = |bits: u8| (magnitude - numbers[usize::from(bits)]).abs();
-    // Of two that are equally near, the even one.
+    // If two numbers are equally near, this takes the even one.
     let nearest = [above.saturating_sub(1), above]
         .into_iter()
         .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1))));

@@ -1,4 +1,4 @@
-//! Random problems: valid ones in any shape, stride, mask and type, and the same made invalid in one respect.
+//! Random problems: valid ones of any shape, strides, mask and type, and valid ones with one fault.
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
@@ -21,60 +21,60 @@ mod places;
 pub use others::{FAMILIES, Other};
 use parts::*;
 
-/// A random valid problem in memory, and maybe the kernel that it asks for. The same seed and limits make the
-/// same.
+/// A random valid problem in memory, which may name its kernel. Equal seeds and limits give equal problems.
 #[derive(Clone, Debug)]
 pub struct Fuzz {
-    /// What it was made from.
+    /// The seed that drew the problem.
     pub seed: u64,
-    /// The problem, its inputs and their places.
+    /// The problem with its inputs.
     pub memory: Memory,
-    /// The kernel, by its own name or one of the lineage's; `None` leaves it to the planner.
+    /// The kernel's symbol, or a name of the lineage; `None` if the planner chooses.
     pub config: Option<&'static str>,
-    /// Standard deviations of Q, K and V where these, scale and softcap are of any magnitude: [`Bounds`] then
-    /// judge in place of the tolerance rule.
+    /// The standard deviations of Q, K and V, if the inputs, the scale and the softcap may have any
+    /// magnitude. [`Bounds`] then judge the result instead of the tolerance rule.
     pub wide: Option<[f64; 3]>,
 }
 
-/// What became of a random problem.
+/// The result of a random problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
-    /// What is wrong with the result.
+    /// Every error of the result, in words.
     pub failures: Vec<String>,
-    /// Rows of O of all heads.
+    /// Number of rows of O, over all heads.
     pub rows: usize,
-    /// Those of them that no rule judges: [`Bounds::not_judged`].
+    /// Number of rows that no rule judges ([`Bounds::not_judged`]).
     pub not_judged: usize,
 }
 
-/// How large random problems get.
+/// Upper limits of random problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most queries and most keys of a sequence.
+    /// Queries per sequence, and keys per sequence.
     pub seqlen: usize,
-    /// Most query heads, and most batches.
+    /// Query heads, and batches.
     pub heads: usize,
-    /// Most sequences, packed or on a cache.
+    /// Sequences of a varlen batch or a KV cache.
     pub sequences: usize,
-    /// Most products of an element of a query and one of a key, of all of them: what the reference takes.
+    /// Multiplications of Q Kᵀ. They determine the reference's time.
     pub products: usize,
-    /// Whether packed sequences may be told to overlap: to a simulator that is a race.
+    /// Whether invalid `cu_seqlens` may make sequences overlap. The simulator reports the overlap as a race.
     pub overlaps: bool,
-    /// Decades above and below 1 that scales, softcaps and inputs of one problem in three come from, as far
-    /// as they are accepted and the type holds them; 0 for none such.
+    /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
+    /// range, within the limits of the planner and the type. 0 turns this off.
     pub decades: u8,
 }
 
 impl Limits {
-    /// For a GPU.
+    /// Limits for a GPU.
     pub const GPU: Self =
         Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
-    /// For the simulator: a case takes fractions of a second.
+    /// Limits for the simulator: a case takes fractions of a second.
     pub const SIMULATOR: Self =
         Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
 
-/// Elements of O from which on the tolerance rule alone judges: see [`Fuzz::is_small`].
+/// With at least this number of elements of O, the tolerance rule alone judges the result
+/// ([`Fuzz::is_small`]).
 pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
 fn below(random: &mut Random, limit: usize) -> usize {
@@ -90,7 +90,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Fuzz {
-    /// The random problem of `seed`, which a device with these capabilities can solve.
+    /// Draws the problem of `seed`. A device with these capabilities can solve it.
     pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
         let random = &mut Random::new(seed);
         let mut problem = problem(random, limits);
@@ -98,25 +98,26 @@ impl Fuzz {
         let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
         let memory = places::memory(random, problem, wide.unwrap_or([1.0; 3]));
-        // A copy engine takes no tensor that repeats itself.
+        // TMA takes no tensor with a stride of 0.
         let config =
             config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
         Fuzz { seed, memory, config, wide }
     }
 
-    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` of so few may be small by
-    /// luck, too small for a result that is rounded once: an element may then also be off by two
-    /// roundings of the largest value, and 1e-5.
+    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` over few elements may be
+    /// small by luck, smaller than one rounding of a correct result. The rule then also permits an error of
+    /// two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
         let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
         batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
     }
 
-    /// Runs it, and returns what is wrong with the result: by the tolerance rule, wider where it [is
-    /// small](Self::is_small), or by [`Bounds`].
+    /// Runs the problem and judges the result by [`Bounds`] if the problem has `wide` inputs, otherwise by
+    /// the tolerance rule. The tolerance is wider for a [small](Self::is_small) problem.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
+    /// valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -191,19 +192,20 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     problem.alibi(one_in(random, 6))
 }
 
-/// Any scale and softcap that are accepted, and standard deviations of Q, K and V that the type holds: seldom
-/// such that rows are [not judged](Bounds::not_judged).
+/// Draws a scale and a softcap that the planner accepts, and standard deviations of Q, K and V that the type
+/// can represent. Rows that are [not judged](Bounds::not_judged) are rare.
 fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     let between = |random: &mut Random, least: f64, most: f64| {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
         10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
     };
-    // Normal numbers, and none beyond 8 standard deviations of the largest.
+    // Inputs are normal numbers: 8 standard deviations stay below the largest number.
     let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
         let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
-        // Half of them such that scores are neither all alike nor all apart, others close below the limit.
+        // Half of the problems have scores that are neither all equal nor dominated by one key. A quarter
+        // come close to the limit.
         let scale = match below(random, 4) {
             0 | 1 => 10f64.powi(below(random, 3) as i32) / products,
             2 => score_limit(p.dtype) / f64::from(16 << below(random, 4)) / products,
@@ -225,7 +227,7 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
-/// Whether a row, a head or a batch of an input is the same as the next.
+/// Whether a stride of 0 repeats a row, a head or a batch of an input.
 fn repeats(memory: &Memory) -> bool {
     let repeats = |place: &Place| {
         place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
@@ -233,7 +235,7 @@ fn repeats(memory: &Memory) -> bool {
     [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
 }
 
-/// A kernel that solves `p` and that the device can hold.
+/// A kernel that solves `p` and runs on the device.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
     let solves = |e: &ferroflash::kernels::AttnInfo| {
@@ -249,13 +251,13 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
     (!all.is_empty()).then(|| pick(random, &all))
 }
 
-/// One thing that can be wrong with a request, and how it is refused.
+/// One fault of a request, and the field that the error must name.
 struct Fault {
-    /// What is wrong.
+    /// Name of the fault.
     name: &'static str,
-    /// Makes it so; `false` where the request has nothing to spoil.
+    /// Adds the fault to a request; returns `false` if the request cannot have it.
     spoil: fn(&mut AttentionRequest<'_>, &mut Random) -> bool,
-    /// How [`Error::Invalid::what`] or [`Error::Unsupported::feature`] begins.
+    /// The expected start of [`Error::Invalid::what`] or [`Error::Unsupported::feature`].
     names: &'static str,
 }
 
@@ -339,10 +341,10 @@ const FAULTS: &[Fault] = &[
     } },
 ];
 
-/// Makes the request of `fuzz` invalid in one respect that `seed` picks, and plans it.
+/// Adds a fault to the request of `fuzz`, and plans it. `seed` picks the fault.
 ///
 /// # Errors
-/// What is wrong with the answer, in words: it was accepted, or refused for something else.
+/// A description, if the planner accepted the request or refused it for another reason.
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
@@ -371,7 +373,7 @@ pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'
     }
 }
 
-/// Every fault that [`refused`] can pick.
+/// The names of all faults that [`refused`] can pick.
 pub fn faults() -> impl Iterator<Item = &'static str> {
     FAULTS.iter().map(|fault| fault.name)
 }

@@ -1,8 +1,8 @@
-//! Seeded inputs.
+//! Random inputs from a seed.
 use super::arithmetic::encode;
 use ferroflash::DType;
 
-/// A stream of random numbers, the same on every machine for the same seed (SplitMix64).
+/// A stream of random numbers (SplitMix64). A seed gives the same stream on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -31,7 +31,7 @@ impl Random {
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Puts these in any order.
+    /// Shuffles `all`.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         (1..all.len()).rev().for_each(|i| all.swap(i, (self.bits() % (i as u64 + 1)) as usize));
     }

@@ -1,13 +1,13 @@
-//! Attention on the CPU: what the kernels are held to.
+//! Attention on the CPU: the reference that kernels are compared with.
 //!
-//! One algorithm in two arithmetics. [`exact`] computes in f64 on the inputs as they are, rounded to f16 or
-//! bf16. [`naive`] does the same with every intermediate result rounded to the inputs' type, as an
-//! implementation in separate 16-bit steps does. The difference of the two measures what the type can be
-//! asked for, and [`Reference::judge`] asks for it: FlashAttention's rule.
+//! One algorithm runs in two arithmetics. [`exact`] computes in f64 on the f16 or bf16 inputs. [`naive`]
+//! rounds every intermediate result to the inputs' type, like an implementation in separate 16-bit steps.
+//! Their difference measures the accuracy that the type permits. [`Reference::judge`] derives the tolerance
+//! from it, as FlashAttention's tests do.
 //!
-//! The whole problem space of the kernels is here: f16 and bf16, grouped heads, unequal lengths, windows,
-//! softcap, rows with no key, any strides. [`Memory`] lays a problem out as a device would have it, and
-//! [`Loaded`] runs it there.
+//! The reference covers every problem of the kernels: f16 and bf16, grouped heads, unequal lengths, windows,
+//! softcap, rows without a key, any strides. [`Memory`] lays a problem out as in device memory, and
+//! [`Loaded`] runs it on a device.
 mod alibi;
 mod append;
 mod arithmetic;
@@ -48,8 +48,8 @@ pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
 pub use runner::{Loaded, Outcome};
 pub use sequences::{Lengths, Sequences};
 pub use soak::Soak;
-pub use subject::{Subject, Task, subjects, unfit};
+pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{Reference, Rule, Verdict, Worst};
-pub use work::{Asked, Input, Judge, Judgement, OnDevice, Plans, Ready, Room, Rows, Work, Written};
+pub use work::{Asked, Input, Judge, Judgement, LaunchOptions, OnDevice, Plans, Ready, Rows, Work, Written};

@@ -1,4 +1,4 @@
-//! Problems in host memory, laid out as a device would have them.
+//! Problems in host memory, laid out as in device memory.
 use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
@@ -10,23 +10,23 @@ use super::told::Told;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, LseView, Scores, TensorView};
 
-/// What a huge key adds to a scaled score: sums before it vanish beside it in every type.
+/// The scaled score of a huge key. Beside its exponential, all earlier sums vanish in every type.
 pub const PEAK: f64 = 40.0;
 
-/// How the tensors of a problem lie in memory.
+/// Memory layout of a problem's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// `[batch][seqlen][heads][head_dim]`, each tensor by itself.
+    /// `[batch][seqlen][heads][head_dim]`, one buffer per tensor.
     Bshd,
-    /// `[batch][heads][seqlen][head_dim]`, each tensor by itself.
+    /// `[batch][heads][seqlen][head_dim]`, one buffer per tensor.
     Bhsd,
-    /// Heads of Q, K and V side by side in one buffer where there are as many queries as keys, else those of
-    /// K and V. O has 8 elements between rows that belong to nobody.
+    /// A row of one buffer holds the heads of Q, K and V side by side if `seqlen_q` equals `seqlen_k`;
+    /// otherwise only K and V share a buffer. Between the rows of O are 8 elements that belong to no row.
     Packed,
 }
 
 impl Layout {
-    /// Its name on the command line.
+    /// The layout's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Layout::Bshd => "bshd",
@@ -36,7 +36,7 @@ impl Layout {
     }
 }
 
-/// A tensor's place in a buffer.
+/// The position of a tensor in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index of the buffer.
@@ -45,12 +45,12 @@ pub struct Place {
     pub offset: usize,
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// Elements from one batch, row, head and column to the next.
+    /// Strides of batch, row, head and column, in elements.
     pub strides: [i64; 4],
 }
 
 impl Place {
-    /// Elements from the first to one past the last.
+    /// Number of elements from the first to the last, inclusive.
     pub fn span(&self) -> usize {
         1 + self
             .shape
@@ -60,14 +60,14 @@ impl Place {
             .sum::<usize>()
     }
 
-    /// Where row `index` starts, rows counted as `[batch][seqlen][heads]`.
+    /// The element where row `index` starts. Rows are counted as `[batch][seqlen][heads]`.
     pub fn row(&self, index: usize) -> usize {
         let [_, rows, heads, _] = self.shape;
         let position = [index / (rows * heads), index / heads % rows, index % heads];
         self.offset + position.iter().zip(self.strides).map(|(i, stride)| i * stride as usize).sum::<usize>()
     }
 
-    /// A tensor of its own buffer. `Packed` gives rows that are 8 elements apart.
+    /// A tensor that fills its own buffer. `Packed` leaves 8 elements between rows.
     fn alone(buffer: usize, layout: Layout, shape: [usize; 4]) -> Self {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         let gap = if layout == Layout::Packed { 8 } else { 0 };
@@ -78,7 +78,7 @@ impl Place {
         Place { buffer, offset: 0, shape, strides }
     }
 
-    /// Tensors of one buffer whose rows hold the heads of all of them.
+    /// Tensors that share a buffer. A row of the buffer holds the heads of all of them.
     fn side_by_side<const N: usize>(buffer: usize, shapes: [[usize; 4]; N]) -> [Self; N] {
         let heads: usize = shapes.iter().map(|shape| shape[2]).sum();
         let mut first = 0;
@@ -92,7 +92,7 @@ impl Place {
     }
 }
 
-/// A problem with its inputs, buffer by buffer.
+/// A problem with its inputs, one `Vec` per buffer.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// The problem.
@@ -105,24 +105,24 @@ pub struct Memory {
     pub k: Place,
     /// Values.
     pub v: Place,
-    /// The output, in a buffer of its own that is not among `buffers`.
+    /// The output. Its buffer is not among `buffers`.
     pub o: Place,
-    /// ALiBi slopes; the first buffer behind those of Q, K and V holds them.
+    /// ALiBi slopes. The first buffer behind the tensor buffers holds them.
     pub slopes: Option<Slopes>,
-    /// Where packed sequences begin; the last buffers hold it.
+    /// The sequences of a varlen batch. The last buffers hold their integers.
     pub sequences: Option<Sequences>,
-    /// What the device is told of them, launch by launch of one plan: first [`Told::Filled`].
+    /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
 }
 
-/// Words of 32 bits as a buffer holds them.
+/// Splits 32-bit words into the 16-bit elements of a buffer.
 fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
     let halves = |x: u32| x.to_ne_bytes().as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
     words.flat_map::<Vec<_>, _>(halves).collect()
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`, and slopes of at most 1/2 where the problem has some.
+    /// Standard normal inputs from `seed`. If the problem has ALiBi, slopes are at most 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
@@ -132,7 +132,7 @@ impl Memory {
         }
     }
 
-    /// The same with these ALiBi slopes.
+    /// Adds these ALiBi slopes.
     #[must_use]
     pub fn with_slopes(mut self, slopes: Slopes) -> Self {
         let bits = halves(slopes.values().iter().map(|x| x.to_bits()));
@@ -141,9 +141,9 @@ impl Memory {
         self
     }
 
-    /// The same, but that in each head one row of every sixteen scores [`PEAK`] more with one key, which
-    /// scores nothing more with the other rows. Rows, and blocks of `block` keys, take turns with the heads:
-    /// sixteen for each block of keys bring all together.
+    /// Gives every sixteenth row of each head one huge key: the row's scaled score with this key is [`PEAK`],
+    /// and other rows score 0 with it. The head's index selects the rows and the block of `block` keys.
+    /// Sixteen heads per key block cover all rows and key blocks.
     #[must_use]
     pub fn with_peaks(mut self, block: usize) -> Self {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self.problem;
@@ -171,7 +171,7 @@ impl Memory {
         self
     }
 
-    /// The same in packed sequences, with their integers in buffers of their own.
+    /// Makes the problem a varlen batch. Adds one buffer for each array of integers.
     #[must_use]
     pub fn with_sequences(mut self, sequences: Sequences) -> Self {
         let bits = |(_, array): (_, &Vec<i32>)| halves(array.iter().map(|x| *x as u32));
@@ -180,7 +180,7 @@ impl Memory {
         self
     }
 
-    /// The same with what no sequence uses not a number.
+    /// Fills the rows that no sequence uses with NaN.
     #[must_use]
     pub fn with_poison(mut self) -> Self {
         let Some(sequences) = &self.sequences else { return self };
@@ -201,13 +201,13 @@ impl Memory {
         self
     }
 
-    /// The same as the device is told of it at a launch.
+    /// The problem with the integers that device memory holds during a launch.
     pub(super) fn told(&self, told: Told) -> Self {
         let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
         Memory { sequences, ..self.clone() }
     }
 
-    /// Inputs by buffer: `fill` makes as many elements as it is asked for.
+    /// Fills the input buffers: `fill` receives a number of elements and returns them.
     pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
         let mut memory = Self::places(problem, layout);
         let (places, buffers) = ([memory.q, memory.k, memory.v], memory.tensor_buffers());
@@ -220,16 +220,16 @@ impl Memory {
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make.
+    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
     pub fn to_measure(problem: Problem, layout: Layout) -> Self {
         let mut tensor = 0..;
         Self::filled(problem, layout, |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len))
     }
 
-    /// Given inputs, each contiguous in `layout`, which is not [`Layout::Packed`].
+    /// Lays out given inputs. Each is contiguous in `layout`, which must not be [`Layout::Packed`].
     ///
     /// # Errors
-    /// [`TensorError`] where a tensor is shorter than the problem needs.
+    /// [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
         let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
         for place in [memory.q, memory.k, memory.v] {
@@ -238,17 +238,17 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Buffers of Q, K and V: the first ones.
+    /// Number of buffers of Q, K and V. They come first.
     pub(super) fn tensor_buffers(&self) -> usize {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
-    /// The first buffer of integers, behind those of tensors and slopes.
+    /// Index of the first buffer of integers. It follows the buffers of tensors and slopes.
     pub(super) fn first_array(&self) -> usize {
         self.tensor_buffers() + usize::from(self.slopes.is_some())
     }
 
-    /// What lies in each buffer.
+    /// The name of each buffer.
     pub fn names(&self) -> Vec<String> {
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
         let tensors = (0..self.tensor_buffers()).map(|buffer| {
@@ -258,7 +258,7 @@ impl Memory {
         tensors.chain(self.slopes.iter().map(|_| "alibi_slopes".into())).chain(arrays).collect()
     }
 
-    /// LSE of `outputs`, for all rows: -inf for those that are no sequence's.
+    /// The expected LSE of all rows; -inf for rows that belong to no sequence.
     pub fn place_lse(&self, outputs: &Outputs) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         let mut lse = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
@@ -267,20 +267,21 @@ impl Memory {
         lse
     }
 
-    /// The part of O that is written: of packed sequences the rows that are theirs, the first.
+    /// The rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the end of
+    /// the last sequence.
     pub fn written(&self) -> Place {
         let [batches, rows, heads, head_dim] = self.o.shape;
         let rows = self.sequences.as_ref().map_or(rows, Sequences::rows);
         Place { shape: [batches, rows, heads, head_dim], ..self.o }
     }
 
-    /// The same of an LSE for all rows.
+    /// The LSE of the rows that [`Memory::written`] describes.
     pub fn written_lse(&self, lse: &[f32]) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         lse.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
     }
 
-    /// Makes rows that are no sequence's what those are that see no key: 0 and -inf.
+    /// Sets the rows that belong to no sequence to O = 0 and LSE = -inf, like rows that see no key.
     pub fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
         let ([batches, all, heads, head_dim], [_, rows, ..]) = (self.o.shape, self.written().shape);
         for row in (0..batches * all).filter(|row| row % all >= rows) {
@@ -289,14 +290,14 @@ impl Memory {
         lse.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
     }
 
-    /// `[batch, heads, seqlen]` of LSE.
+    /// Shape of LSE: `[batch, heads, seqlen]`.
     pub fn lse_shape(&self) -> [usize; 3] {
         let [batches, rows, heads, _] = self.o.shape;
         [batches, heads, rows]
     }
 
-    /// The same in device memory: copies of `buffers` at `inputs`, O and a contiguous LSE at addresses of
-    /// their own.
+    /// The request in device memory: copies of `buffers` are at `inputs`, O is at `o`, a contiguous LSE is at
+    /// `lse`.
     pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
         let view = |base: u64, place: Place, elements: usize| {
@@ -326,7 +327,7 @@ impl Memory {
         forward.mask(mask).alignment(alignment).scores(scores).lse(lse)
     }
 
-    /// O of `outputs`, rounded, as [`Memory::o`] places it.
+    /// O of `outputs`, rounded and laid out as [`Memory::o`] says.
     pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
         let mut bits = vec![0; self.o.span()];
         let [batches, rows, heads, head_dim] = self.o.shape;
@@ -353,10 +354,11 @@ impl Memory {
         Memory { problem, buffers: vec![], q, k, v, o, slopes: None, sequences: None, told }
     }
 
-    /// The same for the reference.
+    /// The problem's inputs for the reference.
     ///
     /// # Errors
-    /// [`TensorError`] where a buffer is too short, or the problem's heads cannot be grouped.
+    /// [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of the
+    /// number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;

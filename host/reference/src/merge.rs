@@ -1,12 +1,12 @@
-//! Merging in f64, by its definition; the problems that merge kernels must solve.
+//! The reference of merge, in f64, and the problems that merge kernels must solve.
 mod edges;
 mod work;
 
 pub use edges::{Lie, MergeCase, merge_edges};
 pub use work::MergeMemory;
 
-/// O and log-sum-exp of a row, natural, of states of it and a logit that belongs to no key. A state of no key
-/// has an infinite log-sum-exp.
+/// O and natural log-sum-exp of a row, merged from partial states and an optional attention sink. A state
+/// that has seen no key has an infinite log-sum-exp.
 pub fn merge(states: &[(Vec<f64>, f64)], sink: Option<f64>) -> (Vec<f64>, f64) {
     let columns = states.first().map_or(0, |(o, _)| o.len());
     let seen = || states.iter().filter(|(_, lse)| lse.is_finite());

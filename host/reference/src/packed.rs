@@ -1,4 +1,4 @@
-//! The problems that kernels of packed sequences must solve.
+//! The problems of varlen kernels.
 use super::case::{Case, Values, head_dims, masks, takes_slopes};
 use super::memory::Layout;
 use super::sequences::{Lengths, Sequences};
@@ -7,15 +7,15 @@ use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 
-/// More than a tile, keys without queries, queries without keys, keys that are not used, exact tiles, nothing
-/// at all.
+/// Sequences of more than a tile, without queries, without keys, with unused keys, of exact tiles, and empty
+/// ones.
 const RAGGED: &[Lengths] =
     &[[1, 1, 2, 1, 0], [0, 0, 1, 0, 0], [0, 3, 0, 0, 0], [0, 5, 1, -1, 2], [1, 0, 3, 0, 0], [0, 0, 0, 0, 0]];
 /// Few queries, and fewer keys than queries.
 const SHORT: &[Lengths] = &[[0, 1, 0, 1, 0], [0, 2, 1, 1, 0], [0, 7, 0, 3, 9], [0, 1, 2, 0, 0]];
-/// Equally long, but for one.
+/// Equal lengths, except one.
 const EVEN: &[Lengths] = &[[1, 0, 1, 3, 0], [1, 0, 1, 3, 0], [0, 9, 1, 3, 0]];
-/// One long among many short ones: more than a warp looks at at once.
+/// One long sequence among many short ones: more sequences than a warp searches at once.
 const MANY: &[Lengths] = &{
     let mut all = [[0, 2, 0, 3, 0]; 41];
     all[29] = [1, 3, 2, 5, 0];
@@ -24,7 +24,7 @@ const MANY: &[Lengths] = &{
     all
 };
 
-/// A case of `lengths`, with three rows of each tensor that are nobody's.
+/// A case of `lengths`. Three rows of each tensor belong to no sequence.
 fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
@@ -32,7 +32,7 @@ fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Lay
     Case { problem, layout, seed, values: Values::Packed { lengths, tile, told: &[Told::Filled] } }
 }
 
-/// The same with several launches of one plan.
+/// `case` with several launches of one plan.
 fn told(case: Case, told: &'static [Told]) -> Case {
     match case.values {
         Values::Packed { lengths, tile, .. } => {
@@ -42,18 +42,18 @@ fn told(case: Case, told: &'static [Told]) -> Case {
     }
 }
 
-/// Other lengths, and keys in use that make no sense.
+/// Other lengths, and invalid `seqused_k`.
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
-/// Starts that make no sense.
-pub(super) fn astray(entry: &AttnInfo, seed: u64) -> Case {
+/// A case with invalid `cu_seqlens`.
+pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
-/// [`super::edges`] of a packed kernel.
+/// [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = head_dims(entry.head_dim as usize);
-    // The head dims between entries' own: 40, 72, 80.
+    // Head dims between those of entries: 40, 72, 80.
     let other = if entry.head_dim == 96 { 72 } else { padded };
     let one = |heads_q, heads_k, head_dim| {
         Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_q).heads_k(heads_k)
@@ -96,7 +96,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }));
     }
     if entry.has_maps() {
-        // No row is nobody's: dealt out to as many blocks as the card holds, several tiles each.
+        // No row is unused. There are several tiles for each block that the card holds.
         let Case { problem, .. } = cases[0];
         let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
         let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));
@@ -106,10 +106,10 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// As long as each other, of two tiles.
+/// Equal lengths of two tiles.
 const EQUAL: &[Lengths] = &[[1, 3, 1, 1, 0]; 3];
 
-/// Sequences of several tiles and blocks for a GPU.
+/// Sequences of several tiles and n blocks, for a GPU.
 const LONG: &[Lengths] = &[
     [4, 77, 16, 5, 0],
     [0, 1, 30, 1, 0],
@@ -121,7 +121,8 @@ const LONG: &[Lengths] = &[
     [3, 40, 1, 0, 0],
 ];
 
-/// [`super::grid`] of a packed kernel: its edges, and longer sequences with every mask, grouping and layout.
+/// [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head grouping and
+/// layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in masks(entry.mask) {
@@ -141,7 +142,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// [`super::soak`] of a packed kernel.
+/// [`super::soak`] of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = masks(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);

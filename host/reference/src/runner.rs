@@ -1,4 +1,4 @@
-//! Forward problems on a device, and what comes back.
+//! Forward problems on a device, and their outcomes.
 use super::arithmetic::decode;
 use super::bounds::Bounds;
 use super::memory::{Memory, Place};
@@ -8,36 +8,37 @@ use super::told::Told;
 use super::tolerance::Rule;
 use super::tolerance::{Reference, Verdict};
 use super::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Room, Rows, Work, Written, guarded,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, OnDevice, POISON, Rows, Work, Written,
+    guarded,
 };
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
 use std::time::Duration;
 
-/// Elements of O before and behind it that belong to nobody, and the same of LSE.
+/// Elements of the guards before and behind O, and before and behind LSE.
 const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 
-/// What came back from a device.
+/// Outputs of a launch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The kernel that ran.
     pub entry: &'static str,
-    /// Why the planner took it.
+    /// The planner's reason for this kernel.
     pub reason: &'static str,
-    /// O with its guards.
+    /// O with its guard elements.
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
-    /// Rows of O that are to be written: the first of them.
+    /// Number of rows of O that the kernel writes. They come first.
     rows: usize,
-    /// LSE with its guards.
+    /// LSE with its guard elements.
     lse: Vec<f32>,
-    /// Whether the launch was to write it.
+    /// Whether the launch writes LSE.
     wants_lse: bool,
 }
 
 impl Outcome {
-    /// What a launch of `memory` has left.
+    /// Splits the outputs of a launch of `memory`.
     fn new(memory: &Memory, written: &Written, wants_lse: bool) -> Self {
         let [o, lse] = [0, 1].map(|i| written.outputs[i].as_slice());
         Outcome {
@@ -61,7 +62,7 @@ impl Outcome {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
-    /// Elements that were written although they are not part of O or LSE: guards, and gaps between rows.
+    /// Number of elements that were written outside of O and LSE: in guards, and between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
         let [batches, _, heads, head_dim] = self.place.shape;
@@ -79,13 +80,13 @@ impl Outcome {
         o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && x.to_bits() != poison).count()
     }
 
-    /// Judges it by [`Reference::judge`], and counts what was written outside of O and LSE. `None` where the
+    /// Judges the outputs by [`Reference::judge`], and counts writes outside of O and LSE. `None` if the
     /// shapes differ.
     pub fn judge(&self, reference: &Reference, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| reference.judge(o, lse))
     }
 
-    /// The same by [`Bounds::judge`].
+    /// Judges the outputs by [`Bounds::judge`], and counts writes outside of O and LSE.
     pub fn judge_within(&self, bounds: &Bounds, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| bounds.judge(o, lse))
     }
@@ -114,10 +115,10 @@ impl Work for Memory {
         vec![guarded("o", self.o.span() * 2), guarded("lse", rows * 4)]
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let mut forward = self.forward(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
-        (forward.config, forward.scratch) = (room.config, room.scratch);
-        forward.lse = forward.lse.filter(|_| room.wants_lse);
+        (forward.config, forward.scratch) = (options.config, options.scratch);
+        forward.lse = forward.lse.filter(|_| options.wants_lse);
         Asked::Attention(forward)
     }
 
@@ -158,7 +159,7 @@ impl Work for Memory {
             };
             let outcome = Outcome::new(memory, written, true);
             if outcome.rows == 0 {
-                // No sequence has a row: nothing is to be written.
+                // No sequence has a row, so the launch must write nothing.
                 return Judgement::outside(outcome.strays());
             }
             let verdict = outcome.judge(reference, dtype);
@@ -175,11 +176,11 @@ pub struct Loaded<'a, D: Harness> {
 }
 
 impl<'a, D: Harness> Loaded<'a, D> {
-    /// Copies the inputs of `memory` to the device. `config` names the entry to run, or leaves it to the
-    /// planner.
+    /// Copies the inputs of `memory` to the device. `config` names the entry to run; without it, the planner
+    /// chooses.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a Memory,
@@ -188,33 +189,33 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Ok(Loaded { device: OnDevice::new(attention, memory, config)?, memory, wants_lse: true })
     }
 
-    /// The same for launches that are to write no log-sum-exp.
+    /// Launches will not write LSE.
     pub fn without_lse(self) -> Self {
         Loaded { device: self.device.without_lse(), wants_lse: false, ..self }
     }
 
-    /// Launches once and brings the outputs back.
+    /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
         Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
 
-    /// The same with what it took to load the kernel, and what the launch took on the device.
+    /// [`Loaded::run`], with two durations: loading the kernel on the host, and the launch on the device.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
         let (written, took) = self.device.run_timed()?;
         Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
     }
 
-    /// Device time of `launches` launches of `config`, one after the other, into the same outputs. The kernel
-    /// is loaded before.
+    /// Device time of `launches` consecutive launches of `config`. They share their outputs. The kernel is
+    /// loaded first.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.device.configure(Some(config))?;
         self.device.time(&self.device.outputs()?, launches)

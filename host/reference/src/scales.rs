@@ -1,18 +1,18 @@
-//! Scales of a cache's values, in what is right.
+//! Scales of a KV cache's values, applied to the reference.
 use super::arithmetic::{decode, encode};
 use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// The same with values that stand for themselves times `scale`, and O in elements of this type.
+    /// The reference for values that are multiplied by `scale`, with O in `dtype`.
     #[must_use]
     pub fn scale_values(mut self, dtype: DType, scale: f32) -> Self {
         self.exact.out.iter_mut().for_each(|x| *x *= f64::from(scale));
-        // Naive attention rounds what it has scaled, however exact it was before.
+        // Naive attention rounds O after scaling, even if O was exact before.
         let rounding = |x: &f64| (f64::from(decode(dtype, encode(dtype, *x))) - x).abs();
         let rounding = self.exact.out.iter().map(rounding).fold(0.0, f64::max);
         self.naive_error = rounding.max(self.naive_error * f64::from(scale));
-        // What the scale makes too large for the type is so in naive attention, too.
+        // If scaled values overflow the type here, they also overflow in naive attention.
         let infinity = encode(dtype, f64::INFINITY);
         if self.exact.out.iter().any(|x| encode(dtype, x.abs()) == infinity) {
             self.naive_error = f64::INFINITY;

@@ -1,4 +1,4 @@
-//! Packed sequences: where each begins, and what the device is told of them.
+//! The sequences of a varlen batch, and the integers in device memory.
 use super::inputs::Random;
 use super::tensor::TensorError;
 use super::told::Told;
@@ -6,23 +6,24 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Index, VarlenKeys, VarlenQueries};
 use std::ops::Range;
 
-/// What the device is told of packed sequences.
+/// The sequences of a varlen batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequences {
-    /// Where each begins among the rows of Q, and where the last one ends.
+    /// First row of Q of each sequence, then the end of the last sequence.
     pub cu_seqlens_q: Vec<i32>,
-    /// The same of K.
+    /// First row of K of each sequence, then the end of the last sequence.
     pub cu_seqlens_k: Vec<i32>,
-    /// Keys that exist, where these are fewer than the rows.
+    /// Keys in use per sequence; `None` if every row of K is in use.
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case: `[tiles, queries, blocks, keys, unused]` has so many tiles and queries more, so many
-/// blocks and keys more, and rows of K and V behind its keys that nobody uses.
+/// A sequence of a case: `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
+/// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
+/// its keys.
 pub type Lengths = [i32; 5];
 
 impl Sequences {
-    /// Those of a case whose tiles have `[queries, keys]`.
+    /// The sequences of a case. `[m, n]` are queries per tile and keys per block.
     pub fn of(lengths: &[Lengths], [m, n]: [u32; 2]) -> Self {
         let starts = |count: &dyn Fn(&Lengths) -> i32| {
             let ends = lengths.iter().scan(0, |end, lengths| {
@@ -40,11 +41,11 @@ impl Sequences {
         }
     }
 
-    /// Those that files or callers describe, of so many rows of Q and of K.
+    /// The sequences of a file or a caller. `rows` are the rows of Q and of K.
     ///
     /// # Errors
-    /// [`TensorError::Sequences`] where an array is not as long as the others say, does not begin with 0,
-    /// falls, or names more rows than there are.
+    /// [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases, or
+    /// exceeds `rows`.
     pub fn new(
         [cu_seqlens_q, cu_seqlens_k]: [Vec<i32>; 2],
         seqused_k: Option<Vec<i32>>,
@@ -56,7 +57,7 @@ impl Sequences {
             let rises = starts.is_sorted() && starts.first() == Some(&0);
             if !rises || starts.len() != count || count < 2 || starts[count - 1] as usize > rows {
                 let want = format!(
-                    "it must have {} integers, 0 first, none below the one before or above the {rows} rows",
+                    "it must have {} integers, 0 first, never decreasing, none above the {rows} rows",
                     count.max(2)
                 );
                 return Err(TensorError::Sequences { name, got: starts.clone(), want });
@@ -74,7 +75,7 @@ impl Sequences {
         Ok(all)
     }
 
-    /// How many.
+    /// Number of sequences.
     pub fn count(&self) -> usize {
         self.cu_seqlens_q.len() - 1
     }
@@ -91,17 +92,18 @@ impl Sequences {
         first..end.min(first + used)
     }
 
-    /// Rows of Q that are some sequence's: all before this one.
+    /// Number of rows of Q that belong to a sequence. They come first.
     pub fn rows(&self) -> usize {
         self.cu_seqlens_q[self.count()] as usize
     }
 
-    /// Rows of K that are some sequence's, used or not.
+    /// Number of rows of K that belong to a sequence, in use or not.
     pub(super) fn key_rows(&self) -> usize {
         self.cu_seqlens_k[self.count()] as usize
     }
 
-    /// The problem that these are, of the type, heads and scores of `one`, in so many rows of Q and of K.
+    /// The varlen problem of these sequences, with `rows` rows of Q and of K. Type, heads and scores come
+    /// from `one`.
     #[must_use]
     pub fn problem(&self, one: Problem, rows: [usize; 2]) -> Problem {
         let longest =
@@ -112,7 +114,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// What the device is told: these, or others in the same rows.
+    /// The sequences in device memory during a launch: `self`, or others in the same rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
@@ -133,7 +135,7 @@ impl Sequences {
                     None => fewer(&mut all.cu_seqlens_k, random),
                 }
             }
-            // Starts that overlap make blocks write the same rows, which keys that are used do not.
+            // Only `seqused_k` becomes garbage. With overlapping starts, blocks would write the same rows.
             Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
             Told::Lost(seed) => {
                 let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();
@@ -143,13 +145,13 @@ impl Sequences {
         all
     }
 
-    /// Their arrays of integers, by name.
+    /// The arrays of integers, by name.
     pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
         let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
         starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
     }
 
-    /// How a launch is told of them, with the arrays at these addresses.
+    /// The request's views of the arrays at `addresses`.
     pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
         let mut arrays = addresses.iter().zip(self.arrays());
         let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));
@@ -161,7 +163,7 @@ impl Sequences {
     }
 }
 
-/// Puts integers that make no sense among right ones.
+/// Replaces some integers by invalid ones.
 fn scatter<'a>(arrays: impl Iterator<Item = &'a mut Vec<i32>>, of: &Sequences, seed: u64) {
     let (mut random, rows, keys) = (Random::new(seed), of.rows() as i32, of.key_rows() as i32);
     for x in arrays.flatten() {

@@ -1,4 +1,4 @@
-//! Launches again and again: how often, from how many threads and streams, and when to wait.
+//! Repeated launches from several threads and streams.
 use super::work::{OnDevice, Work, Written};
 use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
@@ -8,24 +8,24 @@ use ferroflash::{Attention, Error};
 pub struct Soak {
     /// Launches, over all threads.
     pub launches: usize,
-    /// Each thread waits for its streams after so many of its launches; [`Soak::AT_THE_END`] is only after
-    /// the last.
+    /// Number of launches after which a thread waits for its streams. [`Soak::AT_THE_END`] waits once, after
+    /// the last launch.
     pub every: usize,
-    /// Threads that launch at the same time.
+    /// Threads that launch concurrently.
     pub threads: usize,
     /// Streams of each thread.
     pub streams: usize,
 }
 
 impl Soak {
-    /// [`Soak::every`]: wait once, after the last launch.
+    /// Value of [`Soak::every`]: wait once, after the last launch.
     pub const AT_THE_END: usize = usize::MAX;
 
-    /// Runs the round, and returns how many launches differ from `expected` in any bit. Inputs, outputs and
-    /// streams are each thread's own.
+    /// Runs the round, and returns the number of launches that differ from `expected` in any bit. Each thread
+    /// has its own inputs, outputs and streams.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting, and out of memory.
+    /// The errors of planning, launching and waiting, and out of memory.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

@@ -1,5 +1,5 @@
-//! Every kernel of the table with the problems that it is tried on: what the program's commands and the tests
-//! know of families.
+//! Every kernel of the table with its test problems. The program's commands and the tests know families only
+//! through this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
@@ -12,48 +12,55 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, Keys, MERGES, MLAS, MergeInfo, PAGED, Schedule,
+    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, KERNELS, Keys, MERGES, MLAS, MergeInfo, PAGED, Schedule,
+    combine_of,
 };
-use ferroflash::{Capabilities, Error};
+use ferroflash::{Capabilities, Error, ptx};
 
-/// A kernel of the table. A family has one for each of its lines; kernels that finish what others leave run
-/// with those.
+/// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
+/// kernels.
 pub trait Subject: Sync {
-    /// How it is compiled.
+    /// The kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// Its family's name.
+    /// The name of its family.
     fn family(&self) -> &'static str;
 
-    /// Which keys a query sees, where it has queries.
+    /// The kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// Why a device that could hold it runs another; none where it does not.
+    /// The kernel that combines this kernel's splits; `None` if it never splits.
+    fn combine(&self) -> Option<Contract> {
+        None
+    }
+
+    /// The reason why a device that could run this kernel prefers another kernel; `None` if there is no such
+    /// reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit its edges, small enough for a simulator.
+    /// Problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// The same and larger ones, for a GPU.
+    /// The edges and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
 
-    /// Problems that some launches get wrong integers for by which blocks write the same rows: a race to a
-    /// simulator, on a GPU nothing but wrong numbers.
-    fn astray(&self, _: u64) -> Vec<Task> {
+    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
+    /// race. On a GPU, only the written numbers are wrong.
+    fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
-    /// A problem of some blocks for running again and again.
+    /// A problem with several blocks, for repeated launches.
     fn soak(&self, seed: u64) -> Task;
 }
 
-/// Every subject of the table, family by family.
+/// All subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
@@ -63,13 +70,34 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Why a device does not run a subject; none where it does.
+/// The reason why a device does not run a subject with this build's kernels; `None` if it does.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
+    let lacks = |contract: &Contract| !is_carried(contract.symbol);
+    if lacks(subject.contract()) || subject.combine().is_some_and(|combine| lacks(&combine)) {
+        let carried = KERNELS.iter().filter(|kernel| is_carried(kernel.symbol)).count();
+        return Some(format!("this build carries {carried} of {} kernels, and not this one", KERNELS.len()));
+    }
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),
         Err(Error::Unsupported { reason, .. }) => Some(reason),
         Err(other) => Some(other.to_string()),
     }
+}
+
+/// Whether this process can load a kernel: a build may carry some of the table's kernels alone.
+pub fn is_carried(symbol: &str) -> bool {
+    ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
+}
+
+/// Whether this process can load every kernel of the table.
+pub fn carries_all() -> bool {
+    KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
+}
+
+/// Whether a launch was refused because this build does not carry the kernel that the planner has selected.
+pub fn lacks_kernel(error: &Error) -> bool {
+    let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
+    matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
 }
 
 /// A problem of any family, as data.
@@ -81,12 +109,12 @@ pub enum Task {
     Cache(DecodeCase),
     /// New keys and values.
     Append(AppendCase),
-    /// A merge of states.
+    /// A merge of partial states.
     Merge(MergeCase),
 }
 
 impl Task {
-    /// It in host memory.
+    /// Creates the problem in host memory.
     pub fn work(&self) -> Box<dyn Work + Send> {
         match self {
             Task::Forward(case) => Box::new(case.memory()),
@@ -108,8 +136,8 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// What tries a kernel of attention: its queries on tensors, its few queries on a cache or a latent cache, its
-/// many queries on a cache.
+/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, or prefill on a
+/// KV cache.
 enum Cases {
     Tensors,
     Decode,
@@ -145,6 +173,10 @@ impl Subject for AttnInfo {
         Some(self.mask)
     }
 
+    fn combine(&self) -> Option<Contract> {
+        combine_of(self)
+    }
+
     fn edges(&self, seed: u64) -> Vec<Task> {
         match Cases::of(self) {
             Cases::Tensors => cases::edges(self, seed).into_iter().map(Task::Forward).collect(),
@@ -167,9 +199,9 @@ impl Subject for AttnInfo {
         }
     }
 
-    fn astray(&self, seed: u64) -> Vec<Task> {
+    fn corrupt(&self, seed: u64) -> Vec<Task> {
         match Cases::of(self) {
-            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::astray(self, seed))],
+            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::corrupt(self, seed))],
             Cases::Paged => on_cache(vec![paged_astray(self)], seed),
             _ => vec![],
         }
@@ -178,7 +210,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // One after the other, with parts that several blocks share.
+            // These are launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
@@ -232,7 +264,7 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DECODE_COMBINES, KERNELS};
+    use ferroflash::spec::{COMBINES, DECODE_COMBINES};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {

@@ -3,13 +3,13 @@ use super::arithmetic::decode;
 use ferroflash::DType;
 use thiserror::Error;
 
-/// Why a tensor cannot be read.
+/// A tensor that cannot be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TensorError {
     /// An element lies outside of the slice.
     #[error(
-        "elements {first}..={last} are addressed, the slice has {len}: give a longer slice or smaller \
-         strides"
+        "shape and strides reach elements {first}..={last}, but the slice has {len}: give a longer slice \
+         or smaller strides"
     )]
     OutOfBounds {
         /// Lowest index that the shape and strides reach.
@@ -22,13 +22,13 @@ pub enum TensorError {
     /// A size is zero.
     #[error("shape {0:?} has a zero: every size must be 1 or more")]
     Empty([usize; 4]),
-    /// Columns that are not contiguous.
+    /// Columns are not contiguous.
     #[error("columns are {0} elements apart: they must be 1 apart")]
     Columns(i64),
-    /// A tensor that is not the problem's.
+    /// A tensor has another shape or type than the problem.
     #[error("{name} is {got_dtype:?} {got:?}, the problem needs {want_dtype:?} {want:?}")]
     Mismatch {
-        /// Which tensor.
+        /// Name of the tensor.
         name: &'static str,
         /// Its shape.
         got: [usize; 4],
@@ -39,28 +39,26 @@ pub enum TensorError {
         /// The problem's type.
         want_dtype: DType,
     },
-    /// Packed sequences that are none.
+    /// An array of integers does not describe the sequences of a varlen batch.
     #[error("{name} is {got:?}: {want}")]
     Sequences {
-        /// Which of their arrays.
+        /// Name of the array.
         name: &'static str,
-        /// What it holds.
+        /// Its content.
         got: Vec<i32>,
-        /// What would be right.
+        /// The requirement.
         want: String,
     },
-    /// ALiBi slopes of other sequences or heads.
-    #[error("{got} slopes, {want} are needed: one for each query head, or one for each of each sequence")]
+    /// The number of ALiBi slopes is wrong.
+    #[error("{got} slopes; there must be {want}: one per query head, or one per sequence and query head")]
     Slopes {
-        /// How many there are.
+        /// Number of slopes given.
         got: usize,
-        /// How many there should be.
+        /// Number of slopes required.
         want: usize,
     },
-    /// Heads that cannot be grouped.
-    #[error(
-        "{heads_q} query heads cannot share {heads_k} key heads: the one must be a multiple of the other"
-    )]
+    /// The number of query heads is not a multiple of the number of key heads.
+    #[error("{heads_q} query heads cannot share {heads_k} key heads: heads_q must be a multiple of heads_k")]
     Heads {
         /// Query heads.
         heads_q: usize,
@@ -69,7 +67,8 @@ pub enum TensorError {
     },
 }
 
-/// A 16-bit tensor in host memory: shape `[batch, rows, heads, head_dim]`, any strides but the columns'.
+/// A 16-bit tensor in host memory, `[batch, rows, heads, head_dim]`. The column stride is 1; other strides
+/// are free.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTensor<'a> {
     bits: &'a [u16],
@@ -80,12 +79,11 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// A view of `bits`, whose element `offset` is the tensor's first, with strides in elements as in
+    /// A view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
-    /// [`TensorError`] where a size is zero, columns are not one element apart, or an element lies outside of
-    /// `bits`.
+    /// [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of `bits`.
     pub fn new(
         bits: &'a [u16],
         offset: usize,
@@ -119,7 +117,7 @@ impl<'a> HostTensor<'a> {
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// Some of its rows, maybe none.
+    /// A range of its rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;

@@ -1,14 +1,15 @@
-//! What the device is told of sequences when a launch runs.
+//! The integers that describe sequences in device memory during a launch.
 
-/// Integers of one launch. A plan knows bounds only, so that others may stand there at the next.
+/// The integers of one launch. A plan knows only bounds, so each launch of a plan may find other integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// What the case says.
+    /// The case's integers.
     Filled,
-    /// Of each sequence fewer keys, or none, or all.
+    /// Fewer keys per sequence: none, some, or all of the case's keys.
     Fewer(u64),
-    /// Lengths that make no sense among right ones. Those are judged that, clamped, the cache has.
+    /// Some lengths are invalid. A sequence is judged if the cache holds its clamped length.
     Garbage(u64),
-    /// No length and no start makes sense: nothing is judged but that nothing else is touched.
+    /// All lengths and starts are invalid. Results are not judged; only writes outside of the outputs are
+    /// failures.
     Lost(u64),
 }

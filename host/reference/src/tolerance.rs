@@ -1,52 +1,52 @@
-//! The rule that judges a result.
+//! The tolerance rule.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
 use ferroflash::DType;
 
-/// What attention may be off by.
+/// The tolerance of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// FlashAttention's tolerance.
+    /// FlashAttention's rule.
     Tolerance,
-    /// The same for so few elements that the largest error of a naive result may be small by luck: two
-    /// roundings of the largest value, and 1e-5, are allowed, too.
+    /// FlashAttention's rule for few elements, where the naive result's largest error may be small by luck.
+    /// Two roundings of the largest value plus 1e-5 are also permitted.
     Few,
 }
 
-/// The exact result of a problem, and how far from it a result may be.
+/// The exact result of a problem, and the tolerance.
 #[derive(Clone, Debug)]
 pub struct Reference {
     /// The exact result.
     pub exact: Outputs,
     /// `max|naive - exact|` over O.
     pub naive_error: f64,
-    /// How far an element of O may be from exact: `2 * naive_error + 1e-5`.
+    /// The largest permitted error of an element of O: `2 * naive_error + 1e-5`.
     pub tolerance: f64,
-    /// How far an LSE may be from exact.
+    /// The largest permitted error of an LSE.
     pub lse_tolerance: f64,
 }
 
-/// The element that is furthest from exact.
+/// The element with the largest error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
-    /// Which tensor: `o` or `lse`.
+    /// Name of the tensor: `o` or `lse`.
     pub tensor: &'static str,
     /// Batch.
     pub batch: usize,
-    /// Row (position in the sequence).
+    /// Row: position in the sequence.
     pub row: usize,
     /// Head.
     pub head: usize,
     /// Column; 0 for LSE.
     pub column: usize,
-    /// What was computed.
+    /// The kernel's value.
     pub got: f64,
-    /// What is right.
+    /// The exact value.
     pub want: f64,
-    /// `|got - want|`; infinite where either is not a number.
+    /// `|got - want|`; infinite if either is NaN.
     pub error: f64,
-    /// What it may be.
+    /// The largest permitted error.
     pub tolerance: f64,
 }
 
@@ -55,25 +55,25 @@ pub struct Worst {
 pub struct Verdict {
     /// The worst element of O.
     pub out: Worst,
-    /// The worst element of LSE, where there is an LSE.
+    /// The worst element of LSE; `None` without an LSE.
     pub lse: Option<Worst>,
-    /// Elements that were written although they belong to neither.
+    /// Number of elements that were written outside of O and LSE.
     pub strays: usize,
 }
 
 impl Verdict {
-    /// Whether every element is within its tolerance, and nothing else was written.
+    /// Whether every element is within its tolerance and nothing was written outside of O and LSE.
     pub fn passed(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// Whether the rule has a bound for these inputs. Where it has none nothing passes, and nothing is shown
-    /// to be wrong.
+    /// Whether the rule has a finite bound for these inputs. Without a bound, no result passes, and no result
+    /// is proven wrong.
     pub fn is_bounded(&self) -> bool {
         self.worst().iter().all(|worst| worst.tolerance.is_finite())
     }
 
-    /// What is wrong, in words.
+    /// Every error, in words.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let strays =
             (self.strays > 0).then(|| format!("{} elements outside of the output were written", self.strays));
@@ -81,7 +81,7 @@ impl Verdict {
         worst.map(|worst| worst.to_string()).chain(strays)
     }
 
-    /// Of two the worst elements, in parts of what they may be off by; all strays.
+    /// Combines two verdicts: the worse elements relative to their tolerances, and the sum of the strays.
     #[must_use]
     pub fn or_worse(&self, other: &Verdict) -> Verdict {
         let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
@@ -92,20 +92,20 @@ impl Verdict {
         }
     }
 
-    /// The worst elements of O and, where there is one, of LSE.
+    /// The worst elements of O and LSE.
     pub fn worst(&self) -> Vec<Worst> {
         [Some(self.out), self.lse].into_iter().flatten().collect()
     }
 }
 
 impl Worst {
-    /// That of a tensor without an element, as packed sequences without a query make.
+    /// The verdict of a tensor without elements, such as O of a varlen batch without queries.
     fn nothing(tensor: &'static str, tolerance: f64) -> Self {
         let [batch, row, head, column] = [0; 4];
         Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
     }
 
-    /// The error in parts of what it may be; infinite where there is no bound.
+    /// The error relative to the tolerance; infinite without a bound.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
@@ -114,7 +114,7 @@ impl Worst {
         }
     }
 
-    /// Whether it is within its tolerance. Nothing is within a tolerance that is not finite.
+    /// Whether the error is within a finite tolerance.
     pub fn passed(&self) -> bool {
         self.tolerance.is_finite() && self.error <= self.tolerance
     }
@@ -134,17 +134,16 @@ impl std::fmt::Display for Worst {
     }
 }
 
-/// Why a result that may be right does not pass.
-const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, \
-                         naively, they overflow or are no numbers";
-/// Rounding of f32 sums and of the base-2 exponential and logarithm, for scores of any size that 16-bit
-/// inputs give.
+/// The message for a result that cannot be judged.
+const UNBOUNDED: &str =
+    "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives NaN";
+/// Error of LSE from f32 sums and from the base-2 exponential and logarithm.
 const LSE_ABSOLUTE: f64 = 1e-4;
-/// LSE has 24 bits like every f32, its scores are sums of products in f32.
+/// Relative error of LSE: it is an f32, and its scores are f32 sums of products.
 const LSE_RELATIVE: f64 = 1e-5;
 
 impl Reference {
-    /// Computes exact and naive results and what follows from them.
+    /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
         Self::of_columns(inputs, usize::MAX)
     }
@@ -158,13 +157,14 @@ impl Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
-            // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
-            // of O cancels, and the logarithm of the sum is off by at most a rounding.
+            // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
+            // V. In O the error of the sum cancels. In its logarithm an error of at most one rounding
+            // remains.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
         }
     }
 
-    /// The same by another rule, for these values.
+    /// Applies `rule` to the tolerance, for a result with these values.
     #[must_use]
     pub(super) fn by(self, rule: Rule, dtype: DType, values: impl Iterator<Item = f64>) -> Self {
         let roundings = match rule {
@@ -174,16 +174,16 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// What naive attention's error allows.
+    /// The tolerance for naive attention's error.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5
     }
 
-    /// Judges O and, where there is one, LSE (`[batch, heads, rows]`, contiguous). `None` where a shape is
-    /// not the reference's.
+    /// Judges O and, if given, LSE (contiguous, `[batch, heads, rows]`). `None` if a shape differs from the
+    /// reference's.
     ///
-    /// O: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`, FlashAttention's rule, and exactly 0 in a row
-    /// that sees no key: nothing is rounded there. LSE: [`Reference::lse_tolerance`]; -inf only equals -inf.
+    /// O follows FlashAttention's rule: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`. O of a row that
+    /// sees no key must be exactly 0. LSE follows [`Reference::lse_tolerance`]; -inf equals only -inf.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, head_dim] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.exact.lse.len()) {
@@ -218,12 +218,12 @@ impl Reference {
     }
 }
 
-/// What rounding probabilities and results to the type may add up to. What is not a number does not count.
+/// The largest error from rounding probabilities and results to `dtype`. NaN values do not count.
 pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> f64 {
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
-/// `|a - b|`, 0 for equal infinities, infinite where it is not a number.
+/// `|a - b|`; 0 for equal infinities, infinite for NaN.
 fn difference(a: f64, b: f64) -> f64 {
     let difference = if a == b { 0.0 } else { (a - b).abs() };
     if difference.is_nan() { f64::INFINITY } else { difference }
@@ -233,7 +233,7 @@ fn max_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
 }
 
-/// The element furthest from what it should be: `(position, got, want)`.
+/// The element with the largest error: `(position, got, want)`.
 pub(super) fn worst(
     tensor: &'static str,
     tolerance: f64,

@@ -1,5 +1,4 @@
-//! What every family's problems have in common: buffers that a device is given, a request on them, and what
-//! is right.
+//! The interface of all families' problems: buffers, a request on them, and a judge of the outputs.
 use super::tensor::TensorError;
 use super::tolerance::{Rule, Verdict};
 use ferroflash::driver::Harness;
@@ -14,9 +13,9 @@ mod ready;
 pub use device::OnDevice;
 pub use ready::Ready;
 
-/// What a buffer that a launch writes is filled with before: not a number in f16, bf16 and f32.
+/// Every byte of an output before a launch: NaN in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
-/// Bytes before and behind an output that belong to nobody and must stay as they are.
+/// Bytes of the guards before and behind an output. A launch must not change them.
 pub(crate) const GUARD: usize = 256;
 
 /// A buffer's name and its bytes.
@@ -27,9 +26,10 @@ pub type Buffer = (String, Vec<u8>);
 pub struct Input {
     /// Its name.
     pub name: String,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub bytes: usize,
-    /// What stands there, again and again: what is measured may have gigabytes that nobody has to make.
+    /// The content, repeated up to `bytes`. A measured input may have gigabytes, which the host then need not
+    /// store.
     pub period: Vec<u8>,
 }
 
@@ -40,63 +40,63 @@ impl Input {
     }
 }
 
-/// A problem in host memory that any device can be given.
+/// A problem in host memory that runs on any device.
 pub trait Work: Sync {
     /// Buffers that launches read.
     fn inputs(&self) -> Vec<Input>;
 
-    /// Buffers that launches write, as they are before.
+    /// Buffers that launches write, with their content before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
-    /// Whether launches are given counters, where these help.
+    /// Whether launches receive counters if counters make them faster.
     fn wants_counters(&self) -> bool {
         true
     }
 
     /// The request on buffers at these addresses.
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a>;
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a>;
 
-    /// Launches of one plan, one after the other: what inputs become before each, by their places. The first
-    /// is the problem as it is.
+    /// The launches of one plan, in order. Each lists the inputs to change before it: `(index, content)`. The
+    /// first launch changes nothing.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
 
-    /// What attention's arithmetic has made of a launch's outputs. None where every byte follows from the
-    /// inputs, whatever the device.
+    /// The rows of attention among a launch's outputs. `None` if the outputs are exact, so that every device
+    /// must write the same bytes.
     fn rows(&self, written: &Written) -> Option<Rows>;
 
-    /// Computes what is right: what judges the outcome of each round.
+    /// Computes the exact results, and returns a function that judges the outcome of each round.
     ///
     /// # Errors
-    /// [`TensorError`] where the problem contradicts itself.
+    /// [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
-/// Judges what a round has written.
+/// Judges the outputs of a round, given its index.
 pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
 
-/// What a launch is given beside its tensors.
+/// A launch's options and scratch memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Room<'a> {
-    /// Whether it is to write the log-sum-exp.
+pub struct LaunchOptions<'a> {
+    /// Whether the launch writes LSE.
     pub wants_lse: bool,
-    /// The kernel to run, where requests can name one.
+    /// The kernel to run, for requests that can name one.
     pub config: Option<&'a str>,
-    /// As much memory as helps, where any does.
+    /// Workspace and counters, if the kernel can use them.
     pub scratch: Scratch,
 }
 
-/// What a launch has left.
+/// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran; the first where there were two.
+    /// The kernel that ran; with a combine kernel, the first of the two.
     pub entry: &'static str,
-    /// Why the planner took it.
+    /// The planner's reason for this kernel.
     pub reason: &'static str,
     /// The outputs.
     pub outputs: Vec<Vec<u8>>,
-    /// Counters, which should be 0 again.
+    /// Counters after the launch; all must be 0.
     pub counters: Vec<u8>,
 }
 
@@ -113,14 +113,14 @@ pub struct Rows {
     pub lse: Vec<f32>,
 }
 
-/// How an outcome compares with what is right.
+/// An outcome compared with the exact result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judgement {
     /// Largest error of an element of O, or of a cache.
     pub max_error: f64,
     /// Largest `error / allowed`.
     pub worst_ratio: f64,
-    /// What is wrong, in words.
+    /// Every error, in words.
     pub failures: Vec<String>,
 }
 
@@ -135,18 +135,18 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of both; what is not a number is larger than all.
+/// The larger of both. NaN counts as larger than every number.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 impl Judgement {
-    /// That something is wrong.
+    /// A judgement with one error.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// That so many elements outside of the outputs were written, if any.
+    /// A judgement of `strays` elements that were written outside of the outputs; no error if 0.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -154,7 +154,7 @@ impl Judgement {
         }
     }
 
-    /// Both.
+    /// Combines two judgements.
     #[must_use]
     pub fn and(mut self, other: Judgement) -> Self {
         self.max_error = worse(self.max_error, other.max_error);
@@ -164,17 +164,17 @@ impl Judgement {
     }
 }
 
-/// An output of so many bytes, poisoned, with its guards.
+/// An output of `bytes` bytes between its guards, filled with poison.
 pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
-/// What of it is the output's own.
+/// The output without its guards.
 pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
     &buffer[GUARD..buffer.len() - GUARD]
 }
 
-/// Its guards, where they were written.
+/// Judges the output's guards.
 pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);
     match outside.filter(|byte| **byte != POISON).count() {
@@ -191,7 +191,7 @@ pub enum Asked<'a> {
     Attention(AttentionRequest<'a>),
     /// New keys and values.
     Append(Append),
-    /// A merge, with its list.
+    /// A merge with its list of states.
     Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
 }
 
@@ -199,15 +199,15 @@ pub enum Asked<'a> {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
 pub enum Plans {
-    /// Of [`Asked::Attention`].
+    /// A plan of [`Asked::Attention`].
     Attention(Plan),
-    /// Of [`Asked::Append`].
+    /// A plan of [`Asked::Append`].
     Append(PlanOf<Append>),
-    /// Of [`Asked::Merge`].
+    /// A plan of [`Asked::Merge`].
     Merge(PlanOf<Merge<'static>>),
 }
 
-/// Does the same with the plan of any kind.
+/// Evaluates an expression on the plan of any kind.
 macro_rules! any {
     ($plans:expr, $plan:ident => $do:expr) => {
         match $plans {
@@ -219,22 +219,22 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// The kernel; the first where there are two.
+    /// The kernel; with a combine kernel, the first of the two.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }
 
-    /// Why this kernel.
+    /// The planner's reason for this kernel.
     pub fn reason(&self) -> &'static str {
         any!(self, plan => plan.reason())
     }
 
-    /// The memory that launches use beside their tensors.
+    /// Scratch memory of a launch.
     fn scratch_bytes(&self) -> ScratchBytes {
         any!(self, plan => plan.scratch_bytes())
     }
 
-    /// Loads what it launches.
+    /// Loads the plan's kernels.
     fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
         any!(self, plan => attention.load(plan))
     }
@@ -246,10 +246,10 @@ fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<
 }
 
 impl Asked<'_> {
-    /// Plans it.
+    /// Plans the request.
     ///
     /// # Errors
-    /// Those of planning.
+    /// The errors of planning.
     pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
@@ -260,7 +260,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Enqueues it.
+    /// Enqueues the request.
     ///
     /// # Safety
     /// As [`Attention::launch`].
@@ -281,7 +281,7 @@ impl Asked<'_> {
                     attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)
                 }
                 (_, plan) => {
-                    let expected = "a plan of the same kind";
+                    let expected = "the request must be of the plan's kind";
                     Err(Error::invalid("plan", plan.contract().symbol, expected))
                 }
             }

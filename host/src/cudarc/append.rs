@@ -1,7 +1,7 @@
 //! Append: new keys and values in cudarc's slices, for a KV cache there.
 use super::cache::PagesMut;
 use super::front::FlashAttention;
-use super::memory::{Element, Memory, Number, SlotNumber, Taken};
+use super::memory::{Element, Memory, Number, SlotNumber, StreamGuards};
 use super::tensor::Tensor;
 use crate::Error;
 use crate::request::{Append, Slots};
@@ -9,12 +9,12 @@ use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 impl FlashAttention {
-    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, as [`Append`] does: token `t` to
-    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that the cache does not have.
-    /// A cache of `u8` stores `x / scale` as e4m3. Allocates nothing.
+    /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, like [`Append`]. Token `t` goes to
+    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips slots outside of the cache. A cache
+    /// of `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(
@@ -25,11 +25,11 @@ impl FlashAttention {
         pages: PagesMut<'_, C>,
         slots: &impl Memory<N>,
     ) -> Result<(), Error> {
-        let mut taken: Taken<'_> = Taken::on(self, stream)?;
-        let (k, v) = (k.on(&mut taken, "k")?, v.on(&mut taken, "v")?);
-        let (address, elements) = taken.read("slots", slots)?;
+        let mut guards: StreamGuards<'_> = StreamGuards::on(self, stream)?;
+        let (k, v) = (k.on(&mut guards, "k")?, v.on(&mut guards, "v")?);
+        let (address, elements) = guards.read("slots", slots)?;
         let slots = Slots { address, elements, wide: N::WIDE };
-        let append = Append::new(k, v, pages.on(&mut taken)?, slots);
+        let append = Append::new(k, v, pages.on(&mut guards)?, slots);
         let plan = self.attention.plan(&append)?;
         // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &append, stream) }

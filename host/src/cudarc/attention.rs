@@ -1,7 +1,7 @@
 //! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::cache::Cache;
 use super::front::{FlashAttention, refused};
-use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, Taken};
+use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::tensor::{Tensor, TensorMut};
 use crate::request::{
@@ -13,7 +13,7 @@ use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// The inputs of one attention in cudarc's slices: an [`AttentionRequest`] without its output. Queries have
-/// type `T`. Keys and values have type `T` too, or type `C` in a [`Cache`].
+/// type `T`. Keys and values have type `T`, or type `C` in a [`Cache`].
 ///
 /// | keys and values | constructor |
 /// |---|---|
@@ -57,8 +57,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// As [`AttentionRequest::varlen`]: `n + 1` integers in each of `cu_seqlens_q` and `cu_seqlens_k` are `n`
-    /// sequences.
+    /// Varlen sequences, as in [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
+    /// integers for `n` sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,
@@ -73,8 +73,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// As [`VarlenKeys::seqused_k`]: the number of valid keys of each varlen sequence. Other inputs ignore
-    /// it.
+    /// Sets the number of valid keys of each varlen sequence, as [`VarlenKeys::seqused_k`]. Other inputs
+    /// ignore it.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -95,8 +95,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Self::new(q, Source::Cache(cache))
     }
 
-    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence: `n + 1`
-    /// integers in `cu_seqlens_q` are `n` sequences, and `q` is `[1, rows, heads, head_dim]`.
+    /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence. `cu_seqlens_q`
+    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`.
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
@@ -137,16 +137,16 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 
     /// The request with its inputs taken for a stream. The output has no memory yet.
-    fn on(&self, taken: &mut Taken<'a>) -> Result<AttentionRequest<'static>, Error> {
-        let (q, o) = (self.q.on(taken, "q")?, self.q.output());
+    fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
+        let (q, o) = (self.q.on(guards, "q")?, self.q.output());
         let request = match self.kv {
-            Source::Cache(cache) => AttentionRequest::cached(q, cache.on(taken)?, o),
+            Source::Cache(cache) => AttentionRequest::cached(q, cache.on(guards)?, o),
             Source::Tensors { k, v, starts } => {
-                let (k, v) = (k.on(taken, "k")?, v.on(taken, "v")?);
+                let (k, v) = (k.on(guards, "k")?, v.on(guards, "v")?);
                 let mut request = AttentionRequest::dense(q, k, v, o);
                 if let Some(Starts { k: starts, used, max_k }) = starts {
-                    let mut keys = VarlenKeys::new(taken.integers("cu_seqlens_k", starts)?, max_k);
-                    keys.seqused_k = used.map(|used| taken.integers("seqused_k", used)).transpose()?;
+                    let mut keys = VarlenKeys::new(guards.integers("cu_seqlens_k", starts)?, max_k);
+                    keys.seqused_k = used.map(|used| guards.integers("seqused_k", used)).transpose()?;
                     request.kv = KeysValues::Varlen { k, v, keys };
                 }
                 request
@@ -155,16 +155,16 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut scores = Scores::new();
         (scores.scale, scores.softcap) = (self.scale, self.softcap);
         if let Some(PerHead { data, strides }) = self.alibi {
-            let (address, elements) = taken.read("alibi", data)?;
+            let (address, elements) = guards.read("alibi", data)?;
             scores.alibi = Some(AlibiSlopes::new(address, elements).strides(strides));
         }
         if let Some(sinks) = self.sinks {
-            let (address, elements) = taken.read("sinks", sinks)?;
+            let (address, elements) = guards.read("sinks", sinks)?;
             scores.sinks = Some(Sinks { address, elements });
         }
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
-            let starts = taken.integers("cu_seqlens_q", starts)?;
+            let starts = guards.integers("cu_seqlens_q", starts)?;
             // No integer is no sequence, which planning rejects.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
@@ -176,31 +176,31 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
 
 /// The contiguous LSE of an output, taken for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
-    taken: &mut Taken<'t, MOST>,
+    guards: &mut StreamGuards<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
     [batch, seqlen, heads, _]: [usize; 4],
 ) -> Result<Option<LseView>, Error> {
     let Some(lse) = lse else { return Ok(None) };
-    let (address, elements) = taken.write("lse", lse)?;
+    let (address, elements) = guards.write("lse", lse)?;
     Ok(Some(LseView::contiguous(address, elements, [batch, heads, seqlen])))
 }
 
 impl FlashAttention {
-    /// Grows `scratch` to the size that launches of these inputs need, and of other inputs of the same sizes.
-    /// Allocates in the order of `stream`.
+    /// Grows `scratch` to the size that launches of these inputs need. Other inputs of equal sizes need no
+    /// more. Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
-    /// captures a graph, which would own the memory.
+    /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
+    /// captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_, T, C>,
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
-        let mut taken = Taken::on(self, stream)?;
-        let (needed, capturing) = (self.planned(&inputs.on(&mut taken)?)?.scratch_bytes(), taken.capturing);
-        drop(taken);
+        let mut guards = StreamGuards::on(self, stream)?;
+        let (needed, capturing) = (self.planned(&inputs.on(&mut guards)?)?.scratch_bytes(), guards.capturing);
+        drop(guards);
         scratch.grow(self, stream, capturing, needed)
     }
 
@@ -222,11 +222,11 @@ impl FlashAttention {
         Ok(o)
     }
 
-    /// [`FlashAttention::attend`], and the log-sum-exp of each row: `[batch, heads, seqlen]`, contiguous, as
-    /// in [`LseView`]. Padding rows have -inf, so that a merge gives them no weight.
+    /// Returns the result of [`FlashAttention::attend`] and the log-sum-exp of each row, contiguous `[batch,
+    /// heads, seqlen]`, as in [`LseView`]. Padding rows have -inf, so a merge gives them no weight.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -241,12 +241,13 @@ impl FlashAttention {
         Ok((o, lse))
     }
 
-    /// [`FlashAttention::attend`] into the caller's memory: O, and if `lse` is given, the log-sum-exp of each
-    /// row, `[batch, heads, seqlen]`, contiguous. Allocates nothing: [reserve](FlashAttention::reserve) the
-    /// scratch memory first. Padding rows stay as they are, in both outputs.
+    /// Writes the result of [`FlashAttention::attend`] to `o`. If `lse` is given, also writes the log-sum-exp
+    /// of each row there, contiguous `[batch, heads, seqlen]`. Allocates nothing:
+    /// [reserve](FlashAttention::reserve) the scratch memory first. Padding rows of both outputs do not
+    /// change.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// The errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -255,11 +256,11 @@ impl FlashAttention {
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
-        let mut taken = Taken::on(self, stream)?;
-        let mut request = inputs.on(&mut taken)?;
-        request.o = o.on(&mut taken, "o")?;
-        request.lse = self::lse(&mut taken, lse, inputs.q.shape)?;
-        request.scratch = scratch.on(&mut taken)?;
+        let mut guards = StreamGuards::on(self, stream)?;
+        let mut request = inputs.on(&mut guards)?;
+        request.o = o.on(&mut guards, "o")?;
+        request.lse = self::lse(&mut guards, lse, inputs.q.shape)?;
+        request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
         // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
         // zeros.
@@ -274,21 +275,22 @@ impl FlashAttention {
         inputs: &Inputs<'_, T>,
     ) -> Result<CudaSlice<T>, Error> {
         let mut workspace;
-        let bytes = self.planned(&inputs.on(&mut Taken::on(self, stream)?)?)?.scratch_bytes().workspace;
+        let bytes =
+            self.planned(&inputs.on(&mut StreamGuards::on(self, stream)?)?)?.scratch_bytes().workspace;
         let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
-        let mut taken = Taken::on(self, stream)?;
-        let mut request = inputs.on(&mut taken)?;
-        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut taken, "o")?;
+        let mut guards = StreamGuards::on(self, stream)?;
+        let mut request = inputs.on(&mut guards)?;
+        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut guards, "o")?;
         if bytes > 0 {
             // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
-            let (address, bytes) = taken.write("workspace", &mut workspace)?;
+            let (address, bytes) = guards.write("workspace", &mut workspace)?;
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
         // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &request, stream) }?;
-        drop(taken);
+        drop(guards);
         Ok(o)
     }
 

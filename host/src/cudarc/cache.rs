@@ -1,31 +1,31 @@
 //! KV caches in cudarc's slices.
-use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, Taken};
+use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use crate::request::{KvCache, KvPages, KvScale, TensorView};
 use crate::{DType, Error};
 
-/// The factor of the numbers of an e4m3 cache.
+/// The scale of an e4m3 cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
     /// 1.
     #[default]
     One,
-    /// One factor for all numbers, above 0.
+    /// One scale for all numbers, above 0.
     Value(f32),
-    /// One factor per key head, or per sequence and key head, in device memory.
+    /// One scale per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
 }
 
 impl<'a> Scale<'a> {
     fn on<const MOST: usize>(
         self,
-        taken: &mut Taken<'a, MOST>,
+        guards: &mut StreamGuards<'a, MOST>,
         name: &'static str,
     ) -> Result<KvScale, Error> {
         Ok(match self {
             Scale::One => KvScale::One,
             Scale::Value(value) => KvScale::Value(value),
             Scale::Heads(PerHead { data, strides }) => {
-                let (address, elements) = taken.read(name, data)?;
+                let (address, elements) = guards.read(name, data)?;
                 KvScale::Device { address, elements, strides }
             }
         })
@@ -109,19 +109,19 @@ impl<'a, C: Number> Pages<'a, C> {
         Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
     }
 
-    /// Keys and values in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with [`Pages::hnd`]
-    /// `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
+    /// Keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With [`Pages::hnd`],
+    /// the buffer is `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
     }
 
     layouts!();
 
-    fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<KvPages, Error> {
-        let keys = taken.read("cache.keys", self.keys)?;
-        let values = self.values.map(|values| taken.read("cache.values", values)).transpose()?;
+    fn on<const MOST: usize>(&self, guards: &mut StreamGuards<'a, MOST>) -> Result<KvPages, Error> {
+        let keys = guards.read("cache.keys", self.keys)?;
+        let values = self.values.map(|values| guards.read("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
-        let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
+        let [k, v] = [k.on(guards, "cache.k_scale")?, v.on(guards, "cache.v_scale")?];
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
@@ -153,14 +153,17 @@ impl<'a, C: Number> PagesMut<'a, C> {
 
     layouts!();
 
-    pub(super) fn on<'t, const MOST: usize>(self, taken: &mut Taken<'t, MOST>) -> Result<KvPages, Error>
+    pub(super) fn on<'t, const MOST: usize>(
+        self,
+        guards: &mut StreamGuards<'t, MOST>,
+    ) -> Result<KvPages, Error>
     where
         'a: 't,
     {
-        let keys = taken.write("cache.keys", self.keys)?;
-        let values = self.values.map(|values| taken.write("cache.values", values)).transpose()?;
+        let keys = guards.write("cache.keys", self.keys)?;
+        let values = self.values.map(|values| guards.write("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
-        let [k, v] = [k.on(taken, "cache.k_scale")?, v.on(taken, "cache.v_scale")?];
+        let [k, v] = [k.on(guards, "cache.k_scale")?, v.on(guards, "cache.v_scale")?];
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
@@ -227,15 +230,18 @@ impl<'a, C: Number> Cache<'a, C> {
         Cache { total_k: Some(keys), ..self }
     }
 
-    pub(super) fn on<const MOST: usize>(&self, taken: &mut Taken<'a, MOST>) -> Result<KvCache, Error> {
-        let (pages, lengths) = (self.pages.on(taken)?, taken.integers("cache.lengths", self.lengths)?);
+    pub(super) fn on<const MOST: usize>(
+        &self,
+        guards: &mut StreamGuards<'a, MOST>,
+    ) -> Result<KvCache, Error> {
+        let (pages, lengths) = (self.pages.on(guards)?, guards.integers("cache.lengths", self.lengths)?);
         let mut cache = match self.paged {
             Paged::Dense { rows: None } => KvCache::dense(pages, lengths),
             Paged::Dense { rows: Some(rows) } => {
-                KvCache::dense(pages, lengths).rows(taken.integers("cache.rows", rows)?)
+                KvCache::dense(pages, lengths).rows(guards.integers("cache.rows", rows)?)
             }
             Paged::Table { entries, columns, stride } => {
-                let entries = taken.integers("cache.table", entries)?;
+                let entries = guards.integers("cache.table", entries)?;
                 KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
             }
         };

@@ -1,4 +1,4 @@
-//! The front: kernels and plans of one context.
+//! [`FlashAttention`]: kernels and plans of one context.
 use super::plans::Plans;
 use crate::plan::PlanOf;
 use crate::{Attention, Error, RawDriver, RawStream};
@@ -21,7 +21,7 @@ impl FlashAttention {
     /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -62,8 +62,8 @@ impl FlashAttention {
     /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](super::memory::Taken) for `stream`. It stays taken
-    ///   until this returns.
+    /// - Every buffer that the request names was [taken](super::memory::StreamGuards) for `stream`. It stays
+    ///   taken until this returns.
     /// - Its counters are zeros.
     pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,

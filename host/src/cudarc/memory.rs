@@ -1,5 +1,5 @@
-//! cudarc's memory in launches: element types, slices and views, and the guards that tell cudarc which stream
-//! used which slice.
+//! cudarc's memory in launches: element types, slices and views. Guards tell cudarc which stream used which
+//! slice.
 use super::front::FlashAttention;
 use crate::request::Index;
 use crate::{DType, Error};
@@ -14,7 +14,7 @@ mod sealed {
 use sealed::Sealed;
 
 /// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
-/// which of them a tensor may have.
+/// which of these types a tensor may have.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Clone, Copy)]
@@ -62,8 +62,8 @@ impl SlotNumber for i64 {
     const WIDE: bool = true;
 }
 
-/// Memory of an input: `CudaSlice`, `CudaView` or `CudaViewMut`. Sealed: the addresses and lengths of
-/// cudarc's own types are correct.
+/// Memory of an input: `CudaSlice`, `CudaView` or `CudaViewMut`. The trait is sealed, because only cudarc's
+/// own types guarantee correct addresses and lengths.
 pub trait Memory<T>: DevicePtr<T> + Sealed {}
 
 /// Memory of an output: `CudaSlice` or `CudaViewMut`.
@@ -82,8 +82,8 @@ memory! {
     MemoryMut: CudaSlice, CudaViewMut<'_>;
 }
 
-/// Lengths, page indices or sequence starts, `i32` or `u32`, as [`Index`] has them. Convert a reference to a
-/// slice or a view `into` it.
+/// Lengths, page indices or sequence starts, `i32` or `u32` ([`Index`]). Call `into` on a reference to a
+/// slice or a view.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Integers<'a>(Kind<'a>);
@@ -108,7 +108,7 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// The same bits as `u32`, for code that computes with `u32` alone. A negative integer becomes 2³¹ or more.
+/// The bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both have 32 bits, each pattern of which is a number of both.
     unsafe { data.transmute(data.len()) }.expect("as many, as large")
@@ -137,7 +137,7 @@ impl<'a> PerHead<'a> {
 
 /// The slices of one launch. Each is of the launch's context. When its guard is dropped, after the launch,
 /// cudarc records that the stream used the slice. At most `MOST` slices, as a launch allocates nothing.
-pub(super) struct Taken<'a, const MOST: usize = 16> {
+pub(super) struct StreamGuards<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
@@ -146,12 +146,12 @@ pub(super) struct Taken<'a, const MOST: usize = 16> {
     count: usize,
 }
 
-impl<'a, const MOST: usize> Taken<'a, MOST> {
+impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     /// An empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
-        Ok(Taken { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
+        Ok(StreamGuards { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
     /// Takes memory for reading; returns address and number of elements.

@@ -1,7 +1,7 @@
 //! Merge of partial attention states in cudarc's slices.
 use super::attention::lse;
 use super::front::FlashAttention;
-use super::memory::{Element, Memory, MemoryMut, Number, Taken};
+use super::memory::{Element, Memory, MemoryMut, Number, StreamGuards};
 use super::tensor::{Tensor, TensorMut};
 use crate::Error;
 use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
@@ -41,10 +41,10 @@ impl<'a, S: Number> State<'a, S> {
         LseView::new(0, 0, [0; 3], [0; 2]),
     );
 
-    fn on(&self, taken: &mut Taken<'a, 2>) -> Result<request::State, Error> {
+    fn on(&self, guards: &mut StreamGuards<'a, 2>) -> Result<request::State, Error> {
         let [batch, seqlen, heads, _] = self.o.shape;
-        let o = self.o.on(taken, "states.o")?;
-        let (address, elements) = taken.read("states.lse", self.lse)?;
+        let o = self.o.on(guards, "states.o")?;
+        let (address, elements) = guards.read("states.lse", self.lse)?;
         let contiguous = LseView::contiguous(address, elements, [batch, heads, seqlen]);
         let lse = self.strides.map_or(contiguous, |[batch, head, row]| LseView {
             strides: [batch, head],
@@ -56,12 +56,11 @@ impl<'a, S: Number> State<'a, S> {
 }
 
 impl FlashAttention {
-    /// vLLM's function: merges attention over the keys of a prefix with attention over the keys of the
-    /// suffix. Outputs are `[1, tokens, heads, head_dim]`, log-sum-exps `[heads, tokens]`, natural and
-    /// contiguous.
+    /// vLLM's `merge_attn_states`: merges attention over a prefix's keys with attention over the suffix's
+    /// keys. Outputs are `[1, tokens, heads, head_dim]`. LSEs are `[heads, tokens]`, natural and contiguous.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::merge`].
+    /// The errors of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -77,12 +76,12 @@ impl FlashAttention {
         self.merge(stream, &states, None, output, output_lse)
     }
 
-    /// Merges states of the same queries and different keys, as [`Merge`] does. `sinks` are logits, one per
-    /// head, that belong to no key. `lse` gets the log-sum-exp of each row, `[batch, heads, seqlen]`, natural
-    /// and contiguous. Allocates nothing.
+    /// Merges partial states of equal queries and different keys, like [`Merge`]. `sinks` are attention
+    /// sinks, one per head. `lse` receives the log-sum-exp of each row, `[batch, heads, seqlen]`, natural and
+    /// contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// Those of [`FlashAttention::attend`].
+    /// The errors of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,
@@ -91,19 +90,19 @@ impl FlashAttention {
         o: TensorMut<'_, T>,
         lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
-        let mut taken: Taken<'_, 3> = Taken::on(self, stream)?;
+        let mut guards: StreamGuards<'_, 3> = StreamGuards::on(self, stream)?;
         let (mut of_states, mut views) = ([const { None }; N], [State::<S>::NOWHERE; N]);
         for ((state, view), place) in states.iter().zip(&mut views).zip(&mut of_states) {
-            let mut taken: Taken<'_, 2> = Taken::on(self, stream)?;
-            *view = state.on(&mut taken)?;
-            *place = Some(taken);
+            let mut guards: StreamGuards<'_, 2> = StreamGuards::on(self, stream)?;
+            *view = state.on(&mut guards)?;
+            *place = Some(guards);
         }
         let shape = o.shape;
-        let o = o.on(&mut taken, "o")?;
-        let lse = self::lse(&mut taken, lse, shape)?;
+        let o = o.on(&mut guards, "o")?;
+        let lse = self::lse(&mut guards, lse, shape)?;
         let mut merge = Merge { lse, ..Merge::new(&views, o) };
         if let Some(sinks) = sinks {
-            let (address, elements) = taken.read("sinks", sinks)?;
+            let (address, elements) = guards.read("sinks", sinks)?;
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;

@@ -1,5 +1,4 @@
-//! Plans of requests that repeat: a model has the same request for each layer and each step, with other
-//! tensors.
+//! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries,
     Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,

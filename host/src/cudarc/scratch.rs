@@ -1,14 +1,14 @@
-//! Memory that launches use beside their tensors.
+//! Scratch memory of launches.
 use super::front::{FlashAttention, refused};
-use super::memory::Taken;
+use super::memory::StreamGuards;
 use crate::Error;
 use crate::plan::ScratchBytes;
 use crate::request::{Counters, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// Memory that launches use beside their tensors: the partial results of KV splits, and the counters that
-/// elect the thread block that combines them. Keep one per stream and use it for all requests of that stream.
+/// Scratch memory of launches: the partial results of splits, and the counters that elect the thread block
+/// that combines them. Keep one per stream and use it for all requests of that stream.
 /// [`FlashAttention::attend`] grows it as needed.
 #[derive(Default)]
 pub struct ScratchMemory {
@@ -20,7 +20,7 @@ pub struct ScratchMemory {
 }
 
 impl ScratchMemory {
-    /// No memory yet. Requests whose kernels split no sequence need none.
+    /// No memory yet. Empty scratch memory. Kernels without splits need no more.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,14 +76,14 @@ impl ScratchMemory {
     /// Its memory, in the order of a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
-        taken: &mut Taken<'t, MOST>,
+        guards: &mut StreamGuards<'t, MOST>,
     ) -> Result<Scratch, Error> {
-        self.captured |= taken.capturing;
+        self.captured |= guards.capturing;
         let ScratchMemory { workspace, counters, .. } = self;
         let Some(workspace) = workspace else { return Ok(Scratch::None) };
-        let (address, bytes) = taken.write("scratch", workspace)?;
+        let (address, bytes) = guards.write("scratch", workspace)?;
         let workspace = Workspace { address, bytes };
-        let counters = counters.as_mut().map(|counters| taken.write("scratch", counters)).transpose()?;
+        let counters = counters.as_mut().map(|counters| guards.write("scratch", counters)).transpose()?;
         let counters = counters.map(|(address, count)| Counters { address, bytes: count * 4 });
         Ok(Scratch::Memory { workspace, counters })
     }

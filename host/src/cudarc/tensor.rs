@@ -1,5 +1,5 @@
 //! Tensors in cudarc's slices.
-use super::memory::{Memory, MemoryMut, Number, Taken};
+use super::memory::{Memory, MemoryMut, Number, StreamGuards};
 use crate::Error;
 use crate::request::TensorView;
 
@@ -30,10 +30,10 @@ impl<'a, T: Number> Tensor<'a, T> {
     /// Its view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
-        taken: &mut Taken<'a, MOST>,
+        guards: &mut StreamGuards<'a, MOST>,
         name: &'static str,
     ) -> Result<TensorView, Error> {
-        Ok(view::<T>(taken.read(name, self.data)?, self.shape, self.strides))
+        Ok(view::<T>(guards.read(name, self.data)?, self.shape, self.strides))
     }
 
     /// A contiguous output of its shape, at an address without memory.
@@ -64,13 +64,13 @@ impl<'a, T: Number> TensorMut<'a, T> {
     /// Its view, taken for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
-        taken: &mut Taken<'t, MOST>,
+        guards: &mut StreamGuards<'t, MOST>,
         name: &'static str,
     ) -> Result<TensorView, Error>
     where
         'a: 't,
     {
-        Ok(view::<T>(taken.write(name, self.data)?, self.shape, self.strides))
+        Ok(view::<T>(guards.write(name, self.data)?, self.shape, self.strides))
     }
 }
 

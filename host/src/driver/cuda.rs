@@ -1,6 +1,6 @@
 //! Parts of both CUDA drivers: contexts, limits, shared-memory opt-in, error texts.
-use super::Boxes;
-use super::boxes::Encoding;
+use super::MapDescription;
+use super::map::Encoding;
 use crate::{Capabilities, Contract, DType, Error};
 use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
 use spec::TensorMap;
@@ -84,17 +84,17 @@ const COMPILES_PTX: c_int = 11_080;
 const TAKES_TENSOR_MAPS: c_int = 12_030;
 
 /// Encodes a tensor map in the current context.
-pub(super) fn tensor_map(boxes: &Boxes) -> Result<TensorMap, Error> {
+pub(super) fn tensor_map(map: &MapDescription) -> Result<TensorMap, Error> {
     /// Where the driver takes it.
     #[repr(C, align(64))]
     struct Place(TensorMap);
     const _: () = assert!(align_of::<Place>() == TensorMap::ALIGN as usize);
-    let (Encoding { rank, dims, strides, box_dims }, steps) = (boxes.encoding()?, [1; 5]);
-    let is_f16 = boxes.dtype == DType::F16;
+    let (Encoding { rank, dims, strides, box_dims }, steps) = (map.encoding()?, [1; 5]);
+    let is_f16 = map.dtype == DType::F16;
     let element = if is_f16 { libcuda::TENSOR_MAP_FLOAT16 } else { libcuda::TENSOR_MAP_BFLOAT16 };
-    let is_narrow = boxes.row_bytes() == 64;
+    let is_narrow = map.row_bytes() == 64;
     let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
-    let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(boxes.address as usize));
+    let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(map.address as usize));
     // SAFETY: the call writes 128 bytes, aligned to 64, and reads one number per dimension. It stores the
     // tensor's address and reads nothing there.
     let code = unsafe {

@@ -1,6 +1,6 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
 use super::cuda::{self, compile, initialise, opt_in};
-use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use super::{Driver, Enqueue, Harness, MapDescription, Sealed, harness};
 use crate::{Capabilities, Contract, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
@@ -124,19 +124,19 @@ pub struct CustKernel {
     _module: Kept<Box<Module>>,
 }
 
-/// Device memory, freed when dropped, in the context that it was made in.
+/// Device memory of a context, freed when dropped.
 #[derive(Debug)]
 pub struct CustBuffer(Kept<DeviceBuffer<u8>>);
 
-/// A stream, destroyed when dropped, in the context that it was made in.
+/// A stream of a context, destroyed when dropped.
 #[derive(Debug)]
 pub struct CustStream(Kept<Stream>);
 
-/// An event, destroyed when dropped, in the context that it was made in.
+/// An event of a context, destroyed when dropped.
 #[derive(Debug)]
 pub struct CustEvent(Kept<Event>);
 
-/// The type in `cust`.
+/// Implements conversions for a type of `cust`.
 macro_rules! is_custs {
     ($($own:ident $custs:ty)*) => {
         $(impl Deref for $own {
@@ -188,9 +188,9 @@ impl Driver for CustDriver {
         self.kernel(module, contract)
     }
 
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
         let _entered = self.enter()?;
-        cuda::tensor_map(boxes)
+        cuda::tensor_map(map)
     }
 
     unsafe fn launch(

@@ -103,7 +103,7 @@ pub(super) unsafe fn with_graph(
 
 impl RawDriver {
     /// Captures the launches of `work` on `stream`, without running them. Load the kernels before. If `work`
-    /// fails or panics, the capture is discarded and the stream is as before.
+    /// fails or panics, the capture is discarded, and the stream works as before.
     ///
     /// # Errors
     /// The errors of `work`; [`Error::Driver`].

@@ -3,15 +3,16 @@ use super::Driver;
 use crate::Error;
 use std::time::Duration;
 
-/// Enqueues some work: each call enqueues it once more.
+/// Enqueues some work. Every call enqueues it again.
 pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
 
-/// A [`Driver`] with its own memory, streams and events: for tests, for the program `ferroflash`, and to try
-/// a kernel in the simulator. Programs that embed attention have these from `cust`, `cudarc` or CUDA.
+/// A [`Driver`] with its own memory, streams and events. Tests and the program `ferroflash` use it, and
+/// programs that try a kernel in the simulator. Programs that embed attention get memory, streams and events
+/// from `cust`, `cudarc` or CUDA.
 pub trait Harness: Driver {
     /// Device memory, freed when dropped.
     type Buffer;
-    /// A point in a stream's work.
+    /// An event in a stream.
     type Event;
 
     /// Creates a stream that does not synchronise with any other stream.
@@ -66,7 +67,7 @@ pub trait Harness: Driver {
     /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
     fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
 
-    /// Sets every byte of `buffer`, and waits until that is done.
+    /// Sets every byte of `buffer`, and waits for the end.
     ///
     /// # Errors
     /// [`Error::Driver`].

@@ -6,26 +6,26 @@
 //! | `CustDriver` | `cust`'s (feature `cust`) | a CUDA installation |
 //! | `SimDriver` | the simulator's, on the CPU (feature `sim`) | nothing |
 //!
-//! [`Attention`](crate::Attention) calls a [`Driver`] and nothing else. Tests and tools allocate, copy and
-//! measure by [`Harness`].
+//! [`Attention`](crate::Attention) calls only a [`Driver`]. Tests and tools allocate, copy and measure with
+//! [`Harness`].
 use crate::{Capabilities, Error};
 use spec::{Contract, TensorMap};
 
-mod boxes;
 mod cuda;
 #[cfg(feature = "cust")]
 mod cust;
 mod graph;
 mod harness;
+mod map;
 mod raw;
 #[cfg(feature = "sim")]
 mod sim;
 
-pub use self::boxes::{Boxes, MapKind};
 #[cfg(feature = "cust")]
 pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
 pub use self::graph::RawGraph;
 pub use self::harness::{Enqueue, Harness};
+pub use self::map::{MapDescription, MapKind};
 pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
@@ -63,8 +63,8 @@ pub trait Driver: Send + Sync + Sealed {
     /// Loads machine code for exactly this device. Compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver takes PTX
-    /// alone.
+    /// [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver accepts only
+    /// PTX.
     ///
     /// # Safety
     /// - `cubin` is the unchanged output of NVIDIA's assembler. CUDA does not know the length of `cubin`: it
@@ -77,12 +77,12 @@ pub trait Driver: Send + Sync + Sealed {
     }
 
     /// Encodes the tensor map (`CUtensorMap`) of a tensor, which is part of a kernel's parameters. Does not
-    /// call the device, and allocates nothing.
+    /// access the device, and allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field of `boxes` that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
+    /// [`Error::Invalid`] names the field that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
     /// if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
-    fn tensor_map(&self, _: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, _: &MapDescription) -> Result<TensorMap, Error> {
         Err(Error::unsupported("tensor maps", "this driver encodes none"))
     }
 

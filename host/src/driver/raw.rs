@@ -3,7 +3,7 @@ use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
 };
-use super::{Boxes, Driver, Enqueue, Harness, Sealed, harness};
+use super::{Driver, Enqueue, Harness, MapDescription, Sealed, harness};
 use crate::{Capabilities, Contract, Error};
 use libcuda::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use spec::TensorMap;
@@ -48,8 +48,8 @@ impl RawDriver {
         }
     }
 
-    /// A driver on the primary context of a device, which the CUDA runtime, `cudarc`, `cust` and PyTorch use,
-    /// too. The driver and everything that it makes retain the context.
+    /// A driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch also use
+    /// this context. The driver and everything that it makes retain the context.
     ///
     /// # Errors
     /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
@@ -144,7 +144,7 @@ impl RawStream {
     }
 }
 
-/// A point in a stream's work.
+/// An event in a stream.
 #[derive(Debug)]
 pub struct RawEvent {
     context: Arc<Context>,
@@ -189,9 +189,9 @@ impl Driver for RawDriver {
         self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
 
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
+    fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
         let _entered = self.context.enter()?;
-        tensor_map(boxes)
+        tensor_map(map)
     }
 
     unsafe fn launch(

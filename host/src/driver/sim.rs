@@ -1,6 +1,6 @@
 //! The PTX simulator as a device: every launch is checked.
-use super::boxes::Encoding;
-use super::{Boxes, Driver, Harness, Sealed, harness};
+use super::map::Encoding;
+use super::{Driver, Harness, MapDescription, Sealed, harness};
 use crate::capabilities::SIMULATED;
 use crate::{Capabilities, Contract, DType, Error};
 use ptx_sim::{Coverage, ElementType, Gpu, Launch, Module, Options, Profile, Report, Swizzle};
@@ -55,7 +55,7 @@ impl SimDriver {
         Self::with_options(profile, Options::default())
     }
 
-    /// A card of [`Capabilities::PROFILES`] with these checks, this schedule and this arithmetic.
+    /// A card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the arithmetic.
     ///
     /// # Errors
     /// The errors of [`SimDriver::new`].
@@ -64,7 +64,7 @@ impl SimDriver {
     }
 
     /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
-    /// number. On a few SMs, persistent kernels compute several tiles per block in small problems, too.
+    /// number. With few SMs, persistent kernels compute several tiles per block even in small problems.
     ///
     /// # Errors
     /// The errors of [`SimDriver::new`].
@@ -176,16 +176,16 @@ impl Driver for SimDriver {
         Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
     }
 
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap, Error> {
-        let Encoding { rank, dims, strides, box_dims } = boxes.encoding()?;
+    fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
+        let Encoding { rank, dims, strides, box_dims } = map.encoding()?;
         let map = ptx_sim::TensorMap {
-            element: if boxes.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
-            address: boxes.address,
+            element: if map.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
+            address: map.address,
             dims: &dims[..rank],
             strides: &strides[..rank - 1],
             box_dims: &box_dims[..rank],
             element_strides: &[1; 5][..rank],
-            swizzle: if boxes.row_bytes() == 64 { Swizzle::B64 } else { Swizzle::B128 },
+            swizzle: if map.row_bytes() == 64 { Swizzle::B64 } else { Swizzle::B128 },
             fill_nan: false,
         };
         map.encode().map(|words| TensorMap { words }).map_err(|e| failed("encode a tensor map", e))

@@ -3,9 +3,7 @@
 use super::place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
-use spec::{
-    AttnInfo, Counters, DECODE_COMBINES, DecodeCombineInfo, DecodeOrder, FastDiv, Integers, Partials,
-};
+use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 
 /// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
 /// than one thread block each (H200, docs/performance-log.md).
@@ -74,10 +72,7 @@ impl Decode {
         on: &Capabilities,
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
-        let combines =
-            |c: &&DecodeCombineInfo| (c.dtype as u32, c.head_dim) == (entry.dtype as u32, entry.head_dim_v);
-        let combine = DECODE_COMBINES.iter().find(combines);
-        let combine = combine
+        let combine = spec::combine_of(entry)
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
         let columns = u64::from(entry.head_dim_v);
         let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
@@ -99,7 +94,7 @@ impl Decode {
             columns,
             workspace: if whole { 0 } else { workspace },
             counters: if whole { 0 } else { counters },
-            combine: place(&combine.contract),
+            combine: place(&combine),
             uncut: whole && slots > 0,
         })
     }
@@ -139,8 +134,10 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     // of shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
-        // In tensors all sequences have equal lengths, and none is worth a split.
-        Splits::Auto if p.cache.is_none() && share / (sequences as f32) < THRESHOLD => (sequences, 0),
+        // In dense tensors all sequences have equal lengths, and none is worth a split.
+        Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
+            (sequences, 0)
+        }
         // The shares of all sequences fill the device, and each sequence has at least one item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
         Splits::Exactly(count) => (sequences * count, all(count)),

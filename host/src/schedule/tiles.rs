@@ -8,7 +8,7 @@ use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileSchedu
 pub struct Tiles {
     /// The tiles of persistent thread blocks; other kernels use only the order.
     pub rounds: TileRounds,
-    /// Query blocks of the sequences, for varlen sequences and KV caches.
+    /// The distribution of query blocks over sequences; `None` for dense tensors.
     pub sequences: Option<Sequences>,
     /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,

@@ -6,6 +6,7 @@ use spec::{HOPPERS, PLANNED};
 
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
+const LOCAL: &[MaskKind] = &[MaskKind::Local];
 
 /// A table line: the tile to select for these problems.
 struct Line {
@@ -14,6 +15,8 @@ struct Line {
     tile_m: u32,
     /// Minimum of keys.
     keys: usize,
+    /// Minimum of queries.
+    queries: usize,
     /// Tiles that it must have for each 100 SMs.
     tiles_per_100_sms: u64,
     /// Whether thread blocks share a tile's keys, in the workspace that there is.
@@ -26,14 +29,14 @@ impl Line {
     /// prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        Line { head_dim, masks, tile_m, keys: 1024, tiles_per_100_sms: 100, splits: false, reason }
+        let tiles_per_100_sms = 100;
+        Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// A line for shorter problems with many tiles; with few tiles, smaller ones share the SMs better.
-    /// Measured at 31 tiles per SM; at 8, portable kernels take 1.03 (D = 64) and 1.18 times as long as
-    /// cuDNN.
-    const fn short(head_dim: u32, reason: &'static str) -> Self {
-        Line { keys: 512, tiles_per_100_sms: 700, ..Line::new(head_dim, 128, reason) }
+    /// A line for shorter problems: this many keys, more than half of a tile of queries, and tiles for this
+    /// share of the SMs. With fewer tiles, smaller ones share the SMs better.
+    const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
+        Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
 
     /// For few queries on many keys, where slices of them give the SMs more even work than whole tiles.
@@ -59,8 +62,8 @@ impl Line {
 /// Masks of the kernels with split-KV.
 const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 
-/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle, and short
-/// ones end before TMA has begun to help (the headline, 8 heads of 512, is one).
+/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle (the
+/// headline, 8 heads of 512, is such a problem).
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
@@ -72,16 +75,30 @@ const TABLE: &[Line] = &[
     Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Line::new(192, 128, "warpgroups and TMA"),
     Line::new(256, 128, "warpgroups and TMA"),
-    Line::short(64, "warpgroups and TMA; many short problems (H200: 1.1x cuDNN)"),
-    Line::short(128, "warpgroups and TMA; many short problems (H200: 1.2x cuDNN)"),
+    Line::short(64, 66, 120).only(DIVIDED),
+    Line::short(64, 512, 95).only(DIVIDED),
+    Line::short(64, 128, 70).only(LOCAL),
+    Line::short(96, 128, 95).only(DIVIDED),
+    Line::short(128, 66, 70).only(DIVIDED),
+    Line::short(128, 256, 70).only(LOCAL),
+    Line::short(192, 128, 190).only(DIVIDED),
+    Line::short(192, 256, 95).only(DIVIDED),
+    Line::short(256, 128, 190).only(DIVIDED),
+    Line::short(256, 256, 95).only(DIVIDED),
     Line::split(64),
     Line::split(128),
     Line::few(64),
-    Line::few(128),
+    Line::short(96, 128, 45).only(DIVIDED),
+    Line::short(128, 512, 45).only(DIVIDED),
+    Line::short(192, 512, 45).only(DIVIDED),
+    Line::short(256, 512, 45).only(DIVIDED),
 ];
 
 const SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread blocks per \
                       128 queries, each with a split of the keys";
+/// Measured on an H200 (f16, 72 to 1024 keys, L2 cold, graphs): docs/performance-log.md, "Short problems".
+const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough SMs (H200: 1.0 to 2.0x \
+                     the portable kernel, 1.2x cuDNN)";
 const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough tiles to keep most \
                    SMs busy";
 
@@ -134,7 +151,8 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
     };
     let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
     let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
-    TABLE.iter().filter(|line| line.head_dim == head_dim && p.seqlen_k >= line.keys).find_map(|line| {
+    let reaches = |line: &&Line| p.seqlen_k >= line.keys && p.seqlen_q >= line.queries;
+    TABLE.iter().filter(|line| line.head_dim == head_dim).filter(reaches).find_map(|line| {
         let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };

@@ -1,14 +1,15 @@
-//! What attention adds to typed tiles ([`tile`]): where keys, values and queries are in global memory.
+//! Extends typed tiles ([`tile`]) for attention: keys, values and queries in global memory.
 //!
-//! | noun | what it is | what it proves |
+//! | noun | meaning | its type proves |
 //! |---|---|---|
-//! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | pages exist, whatever the table says |
-//! | [`CacheWalk`], [`Source`] | a warp's share of the same, keys and values together | the same |
-//! | [`InPages`], [`PagedRow`] | the same through a tensor map | the same; boxes are the host's |
-//! | [`CacheRow`] | the row that a slot names, to be filled | the slot, the row and the head exist |
+//! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
+//! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
+//! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
+//! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
-//! Kernels are safe code; the `unsafe` of these is here, on `unsafe` traits and functions of `tile`.
+//! Kernels are safe code. The `unsafe` code of these types is in this crate; it uses the `unsafe` traits and
+//! functions of `tile`.
 #![no_std]
 // A loop over `0..N` says which register or chunk it means; an iterator hides it.
 #![allow(clippy::needless_range_loop)]

@@ -8,7 +8,7 @@ use tile::tma::{MapKind, Panels};
 /// The coordinates of a row of one head of a sequence's keys, or values, in a [`PagedMap`].
 #[derive(Clone, Copy)]
 pub struct PagedRow {
-    /// Only its tables and sizes are used.
+    /// The cache, of which only the table and the sizes are used.
     cache: Cache,
     boxes: PageBoxes,
     sequence: u32,
@@ -20,18 +20,18 @@ pub struct PagedRow {
 
 impl PagedRow {
     /// Row `row` of the first `rows` rows of a sequence. `row` is a multiple of a box's rows and may be past
-    /// the end. `boxes` are those of the launch's maps.
+    /// the end. `boxes` are the boxes of the launch's tensor maps.
     #[inline(always)]
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 }
 
-/// The kind of map that a [`PagedMap`] is: keys, or values, in the pages of a cache.
+/// The map kind of [`PagedMap`]: keys, or values, in the pages of a cache.
 #[derive(Clone, Copy)]
 pub struct InPages;
 
-// SAFETY: producers take boxes in turn, which together are a panel's rows; all panels are the tile.
+// SAFETY: producers take boxes in turn, and together the boxes cover a panel's rows; all panels are the tile.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
@@ -50,15 +50,15 @@ unsafe impl MapKind for InPages {
     fn has_some(at: &PagedRow, rows: u32, producer: u32) -> bool {
         producer * at.boxes.rows() < rows
     }
-    /// Copies box after box, each in one page. A thread waits for each page's index, so several threads
-    /// share the boxes.
+    /// Copies box after box. Each box lies in one page. A thread waits for each page's index, so several
+    /// threads share the boxes.
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // Rows of the sequence from the page's first on; none if the page does not exist.
+            // Rows of the sequence from the page's first row on; none if the page does not exist.
             let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
             let own = if number < at.cache.pages { rest } else { 0 };
             let (row, end) =

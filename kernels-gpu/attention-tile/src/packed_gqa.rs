@@ -1,4 +1,4 @@
-//! Packed GQA: rows of the query heads that share a key head, as one tile's.
+//! Packed GQA: one tile holds rows of all query heads that share a key head.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
 use spec::{FastDiv, Lse, Tensor};
 use tile::mma::WordRows;
@@ -12,7 +12,7 @@ pub struct PackedRows<'p> {
     head_bytes: u64,
     /// 32-bit words per row that exist.
     words: u32,
-    /// The first of these rows.
+    /// Index of the first row in the head group.
     first: u32,
     rows: u32,
     group: &'p FastDiv,
@@ -37,7 +37,7 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// `rows` of these rows from row `first` on, as far as they exist.
+    /// The rows `first..first + rows` of these rows, as far as they exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);
@@ -66,7 +66,7 @@ impl<'p> PackedRows<'p> {
         self.base.wrapping_add(offset)
     }
 
-    /// Stores four columns of a row from column `4 * quad` on, two words, if they exist.
+    /// Stores two words of a row, columns `4 * quad..` to `4 * quad + 4`, if they exist.
     #[inline(always)]
     pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2]) {
         if row < self.rows && quad < self.words / 2 {
@@ -75,8 +75,8 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` are those of these
-    /// rows.
+    /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` are the arguments of
+    /// [`PackedRows::new`].
     #[inline(always)]
     pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32) {
         if lse.base == 0 || row >= self.rows {
@@ -94,17 +94,17 @@ impl<'p> PackedRows<'p> {
     }
 }
 
-/// Rows of a tensor that nobody writes while the kernel runs.
+/// Rows of a tensor that no thread writes while the kernel runs.
 impl WordRows for PackedRows<'_> {
-    /// The row's address and bound are found once for all of its words.
+    /// Computes the row's address and bound once for all of its words.
     #[inline(always)]
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
-        // Fewer than none past the last.
+        // Negative if `from` is past the last word.
         let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
         let at = self.at(row).wrapping_add(from as u64 * 4);
         move |i| {
             // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16,
-            // as `Tensor` promises; what kernels read through it they do not write.
+            // as `Tensor` promises. Kernels do not write what they read through it.
             unsafe { ld_global_nc_b32_or_zero(at.wrapping_add(i as u64 * 4), (i as i32) < left) }
         }
     }

@@ -1,4 +1,5 @@
-//! A block's walk through a sequence's KV cache: tiles of any number of rows, wherever their pages are.
+//! A block's walk through the tiles of a sequence in a KV cache. Tiles may have any number of rows, and pages
+//! any size.
 use crate::table::{chunk_in, page};
 use core::marker::PhantomData;
 use spec::{Cache, Element};
@@ -12,7 +13,7 @@ use tile::shared::SharedTile;
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
     cache: &'p Cache,
-    /// The first key, or the first value, of the cache.
+    /// Address of the cache's first key, or of its first value.
     base: u64,
     sequence: u32,
     /// The head's first chunk in a row.
@@ -80,15 +81,16 @@ impl Order for Up {
 
 /// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
 ///
-/// Each lane looks up one of the rows that its warp copies, one tile ahead, and shares it by a shuffle: a
-/// row is 32 bits until it is copied. If each thread looked up all of its rows, that would take several
-/// times the instructions, and pointers would take twice the registers.
+/// One tile ahead, each lane looks up one of the rows that its warp copies, and shares the row's 32-bit index
+/// by a shuffle. If each thread looked up all of its rows, the walk would take several times the
+/// instructions. Pointers instead of indices would take twice the registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W, O = Down> {
     source: CacheRows<'p, E, C>,
     order: O,
     /// The first row of the next tile.
     first: u32,
-    /// The block table's entry for the row that this lane looks up. It is clamped when it has arrived.
+    /// The block table's entry for the row that this lane looks up. The lane clamps it at its use, after the
+    /// load has arrived.
     page: u32,
     group: PhantomData<W>,
 }
@@ -121,7 +123,7 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
     }
 }
 
-// SAFETY: chunks of rows of pages that exist, whatever the table says, and of columns that do; 16-byte
+// SAFETY: rows of pages that exist, whatever the table says, and columns that exist; chunks are 16-byte
 // aligned, as `Cache` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W, O>

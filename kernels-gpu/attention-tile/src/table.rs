@@ -1,8 +1,8 @@
-//! The one reader of block tables.
+//! Reads block tables. No other file does.
 use cuda_std::memory::ld_global_nc_b32;
 use spec::Cache;
 
-/// The page that contains row `row` of a sequence, as the block table has it. An out-of-range column reads
+/// The block table's entry for the page that contains row `row` of a sequence. An out-of-range column reads
 /// another entry of the table, never memory outside it.
 #[inline(always)]
 pub(crate) fn page(cache: &Cache, sequence: u32, row: u32) -> u32 {
@@ -24,7 +24,7 @@ pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
     page.min(cache.pages - 1) * cache.page_chunks + within * cache.row_chunks
 }
 
-/// The same, in the page that the block table has.
+/// The first chunk of row `row` of a sequence, head 0, in the page that the block table names.
 #[inline(always)]
 pub(crate) fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
     chunk_in(cache, page(cache, sequence, row), row)

@@ -1,4 +1,4 @@
-//! One warp's walk through a sequence's KV cache: tiles of 16 rows, wherever their pages are.
+//! One warp's walk through a sequence in a KV cache, in tiles of 16 rows. Pages may have any size.
 use crate::table::chunk;
 use core::marker::PhantomData;
 use cuda_std::math;
@@ -7,7 +7,7 @@ use tile::copy::{CpAsync, Walk};
 use tile::shared::TileSlot;
 use tile::{Steps, Warp, layout};
 
-/// One warp's share: every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first`
+/// One warp's share of a sequence's first `rows` rows: every `stride`-th tile of 16 rows, from tile `first`
 /// on.
 #[derive(Clone, Copy)]
 pub struct Strided {
@@ -35,8 +35,8 @@ impl Strided {
     }
 }
 
-/// How a tile's rows are found. The first tile is not special: LLVM would peel it off the loop that starts
-/// all stages.
+/// Finds a tile's rows. `new` and `seek` treat the first tile like any other: otherwise LLVM would peel it
+/// off the loop that starts all stages.
 pub trait Source: Sized {
     /// A source before the first tile.
     fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
@@ -69,7 +69,7 @@ impl Source for PagedTiles {
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
-        // Long before they are needed, and not before the first copies.
+        // Loads the next entries early, but after the first copies.
         if i % 32 == 16 {
             self.next = Self::look(cache, share, i + 16 + warp.lane());
         }
@@ -129,7 +129,8 @@ pub struct CacheWalk<'p, E, S, const C: usize> {
     source: S,
     /// This lane's chunk of the head's first key, and of its first value.
     bases: [u64; 2],
-    /// One past the last row of which this lane's chunk of each panel exists: one compare for both.
+    /// Per panel, the end of the rows whose chunk for this lane exists: one comparison covers rows and
+    /// columns.
     ends: [u32; PANELS],
     /// The next tile.
     i: u32,
@@ -149,7 +150,7 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
-                // LLVM would compare both at each copy.
+                // Opaque, because LLVM would otherwise compare both at each copy.
                 math::opaque(if column < cache.chunks { share.rows } else { 0 })
             }),
             i: 0,

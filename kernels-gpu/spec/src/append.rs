@@ -64,6 +64,9 @@ pub struct AppendParams {
     /// Zero.
     pub reserved: u32,
 }
+contract::no_padding! {
+    AppendParams { k, v, cache, slots, scales, parts, heads, reserved }
+}
 
 /// A compiled append kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

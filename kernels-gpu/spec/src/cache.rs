@@ -64,3 +64,29 @@ pub struct PerHead {
     /// Zero.
     pub reserved: u32,
 }
+contract::no_padding! {
+    Cache {
+        keys, values, table, page_chunks, row_chunks, head_chunks, pages, table_stride, columns,
+        page, chunks
+    }
+    Slots { base, count, wide }
+    PerHead { base, sequence_bytes, head_bytes, value, reserved }
+}
+
+/// The alignment of keys in pages, as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageKind {
+    /// 16 consecutive keys, from a multiple of 16 on, lie in one page.
+    Tiles,
+    /// Every key may lie in another page.
+    Rows,
+}
+impl PageKind {
+    /// The name in entry symbols.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PageKind::Tiles => "tiles",
+            PageKind::Rows => "rows",
+        }
+    }
+}

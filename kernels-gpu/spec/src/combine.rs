@@ -52,6 +52,9 @@ pub struct CombineParams {
     /// Queries per head.
     pub rows: FastDiv,
 }
+contract::no_padding! {
+    CombineParams { partials, o, lse, heads, rows }
+}
 
 /// A compiled [`Combine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,30 +1,12 @@
 //! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device.
 //! Configurations and [`params`].
 use crate::{
-    AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path,
-    Queries, Schedule, Sm80, Target, TileScheduler,
+    AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
+    PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
 pub mod params;
-
-/// The alignment of keys in pages, as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageKind {
-    /// 16 consecutive keys, from a multiple of 16 on, lie in one page.
-    Tiles,
-    /// Every key may lie in another page.
-    Rows,
-}
-impl PageKind {
-    /// The name in entry symbols.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PageKind::Tiles => "tiles",
-            PageKind::Rows => "rows",
-        }
-    }
-}
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {

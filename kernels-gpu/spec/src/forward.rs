@@ -2,7 +2,7 @@
 //! 16x16 base tiles.
 use crate::{
     AttnInfo, AttnKernel, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker, Queries,
-    Schedule, Sm80, Target, TileOrder, TileScheduler,
+    Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -10,14 +10,6 @@ pub mod params;
 
 /// A kernel for dense tensors, from which wrappers make varlen, paged and split-KV kernels.
 pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
-
-/// Parameters that contain the tile scheduler.
-pub trait Scheduled: Copy {
-    /// The work tiles.
-    fn order(&self) -> &TileOrder;
-    /// Number of blocks of the launch.
-    fn blocks(&self) -> u32;
-}
 
 impl Scheduled for FwdParams {
     fn order(&self) -> &TileOrder {

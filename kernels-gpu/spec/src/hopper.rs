@@ -60,6 +60,11 @@ pub struct HopperParams<Q = TensorMap, K = Q> {
     /// Keys per head, at least 1.
     pub k_len: u32,
 }
+contract::no_padding! {
+    HopperParams<TensorMap> { q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len }
+}
+// The host writes four tensor maps where parameters begin.
+const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
 
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
     fn order(&self) -> &TileOrder {
@@ -179,24 +184,4 @@ const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
 /// As above, with one place for Q and O.
 const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_have_no_padding_and_begin_with_their_maps() {
-        let rest = size_of::<Lse>() + size_of::<TileRounds>() + size_of::<Window>() + 4 * 4;
-        assert_eq!(size_of::<HopperParams>(), 4 * 128 + rest);
-        assert_eq!(core::mem::offset_of!(HopperParams, o), 3 * 128);
-        assert_eq!(size_of::<SplitParams<HopperParams>>(), size_of::<HopperParams>() + size_of::<Partials>());
-        let told = 3 * size_of::<Integers>() + size_of::<Sequences>() + 4;
-        assert_eq!(size_of::<VarlenParams<HopperParams<RaggedMap>>>(), size_of::<HopperParams>() + told);
-        assert_eq!(size_of::<HopperParams<RaggedMap>>(), size_of::<HopperParams>());
-        let told = size_of::<Cache>() + 2 * size_of::<Integers>() + size_of::<Sequences>();
-        let told = told + size_of::<FastDiv>() + 2 * 4;
-        assert_eq!(size_of::<HopperPagedParams>(), size_of::<HopperParams>() + told);
-        assert_eq!(size_of::<HopperParams<RaggedMap, PagedMap>>(), size_of::<HopperParams>());
-    }
 }

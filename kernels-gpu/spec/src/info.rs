@@ -1,8 +1,5 @@
 //! A table line as a value: everything that the host knows of a compiled kernel.
-use crate::{
-    Contract, DType, FwdParams, HopperPagedParams, HopperParams, Kernel, MaskKind, PageKind, PagedParams,
-    Path, RaggedMap, Scheduled, ScoreKinds,
-};
+use crate::{Contract, DType, Kernel, MaskKind, PageKind, Path, Scheduled, ScoreKinds};
 
 /// A compiled attention kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,16 +64,6 @@ pub trait IsaMarker {
 pub struct Sm80;
 /// [`Isa::Sm90a`].
 pub struct Sm90a;
-impl IsaMarker for Sm80 {
-    const KIND: Isa = Isa::Sm80;
-    type Varlen = FwdParams;
-    type Paged = PagedParams;
-}
-impl IsaMarker for Sm90a {
-    const KIND: Isa = Isa::Sm90a;
-    type Varlen = HopperParams<RaggedMap>;
-    type Paged = HopperPagedParams;
-}
 
 /// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

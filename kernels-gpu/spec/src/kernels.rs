@@ -55,6 +55,18 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
     [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
 }
 
+/// The kernel that combines the splits of an attention kernel; `None` if that kernel never splits.
+pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
+    let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
+    match entry.schedule {
+        Schedule::Transposed => {
+            let combine = DECODE_COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim));
+            combine.map(|combine| combine.contract)
+        }
+        _ => COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim)).map(|combine| combine.contract),
+    }
+}
+
 /// The head dims of a list, each once, in its order.
 pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
     let first = |at: usize| list[..at].iter().all(|e| e.head_dim != list[at].head_dim);
@@ -139,15 +151,8 @@ mod tests {
 
     #[test]
     fn combine_kernels_are_there_for_what_splits() {
-        for e in attention().filter(|e| e.splits) {
-            let (dtype, head_dim) = (e.dtype, e.head_dim_v);
-            let found = match e.schedule {
-                Schedule::Transposed => {
-                    DECODE_COMBINES.iter().any(|c| (c.dtype, c.head_dim) == (dtype, head_dim))
-                }
-                _ => COMBINES.iter().any(|c| (c.dtype, c.head_dim) == (dtype, head_dim)),
-            };
-            assert!(found, "{}", e.contract.symbol);
+        for entry in attention() {
+            assert_eq!(combine_of(entry).is_some(), entry.splits, "{}", entry.contract.symbol);
         }
     }
 }

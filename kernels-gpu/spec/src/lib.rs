@@ -31,6 +31,7 @@ mod mla;
 mod order;
 mod paged;
 mod paged_map;
+mod score_kinds;
 mod scores;
 mod split;
 mod table;
@@ -38,31 +39,32 @@ mod variant;
 mod varlen;
 
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
-pub use cache::{Cache, PerHead, Slots};
+pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
     Path, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
-pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageKind, PageMarker, Rows, Tiles};
+pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};
 pub use forward::params::{FwdParams, Window};
-pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Scheduled};
+pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
-pub use kernels::{ENTRIES, KERNELS, attention, family, head_dims, is_lineage, kernels};
+pub use kernels::{ENTRIES, KERNELS, attention, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
 pub use mla::Mla;
-pub use order::{OwnTiles, TileOrder, TileRounds, WorkTile};
+pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
-pub use scores::{Bias, BiasParams, ScoreKinds, ScoreMarker, Scored, Sink, SinkParams};
+pub use score_kinds::ScoreKinds;
+pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MLAS,

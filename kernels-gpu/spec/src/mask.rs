@@ -132,6 +132,11 @@ pub struct BitsParams {
     /// Zero.
     pub reserved: u32,
 }
+contract::no_padding! {
+    PrefixParams { lengths, all, reserved }
+    ChunkedParams { chunk, reserved }
+    BitsParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
+}
 
 macro_rules! masks {
     ($($mask:ident: $params:ty;)*) => {$(

@@ -65,6 +65,13 @@ pub struct MergeParams {
     /// Zero.
     pub reserved: u32,
 }
+contract::no_padding! {
+    MergeState { o, lse }
+    MergeParams {
+        first, second, o_bytes, lse_bytes, result, sinks, parts, heads, rows, count, to_two,
+        from_two, reserved
+    }
+}
 
 /// A compiled [`Merge`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

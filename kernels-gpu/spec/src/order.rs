@@ -26,6 +26,14 @@ pub struct TileOrder {
     pub resident: u32,
 }
 
+/// Parameters that contain the tile scheduler.
+pub trait Scheduled: Copy {
+    /// The work tiles.
+    fn order(&self) -> &TileOrder;
+    /// Number of blocks of the launch.
+    fn blocks(&self) -> u32;
+}
+
 /// A work tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkTile {
@@ -95,6 +103,10 @@ pub struct TileRounds {
     half: FastDiv,
     /// 1 if blocks take work tiles in pairs.
     paired: u32,
+}
+contract::no_padding! {
+    TileOrder { m_blocks, tiles, heads, heads_per_kv, group, group_tiles, resident }
+    TileRounds { order, half, paired }
 }
 
 impl TileRounds {

@@ -53,6 +53,10 @@ pub struct HopperPagedParams {
     /// Boxes of K and V.
     pub boxes: PageBoxes,
 }
+contract::no_padding! {
+    PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys }
+    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
+}
 
 impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
     #[inline(always)]
@@ -77,4 +81,15 @@ impl Scheduled for HopperPagedParams {
     fn blocks(&self) -> u32 {
         self.forward.blocks()
     }
+}
+
+impl IsaMarker for Sm80 {
+    const KIND: Isa = Isa::Sm80;
+    type Varlen = FwdParams;
+    type Paged = PagedParams;
+}
+impl IsaMarker for Sm90a {
+    const KIND: Isa = Isa::Sm90a;
+    type Varlen = HopperParams<RaggedMap>;
+    type Paged = HopperPagedParams;
 }

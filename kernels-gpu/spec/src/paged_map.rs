@@ -21,6 +21,9 @@ pub struct PageBoxes {
     rows: u32,
     pitch: u32,
 }
+contract::no_padding! {
+    PageBoxes { rows, pitch }
+}
 
 impl PageBoxes {
     /// Boxes of `rows` rows, for a tensor map that was encoded with them. `rows` must divide a stage's rows.

@@ -17,6 +17,10 @@ pub struct SplitParams<F = FwdParams> {
     /// Output of each split: normalised O, and LSE.
     pub partials: Partials,
 }
+contract::no_padding! {
+    SplitParams<FwdParams> { forward, partials }
+    SplitParams<HopperParams> { forward, partials }
+}
 
 impl<F> AsRef<F> for SplitParams<F> {
     #[inline(always)]

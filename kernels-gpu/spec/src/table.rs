@@ -224,24 +224,24 @@ macro_rules! for_each_kernel { ($emit:ident) => {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! lines {
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16 Bf16]
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16 Bf16]
         $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
         $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
-            [<$family _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
-            [<$family _bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
+            [<$word _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
+            [<$word _bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
         )*)* } }
     };
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16]
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16]
         $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
         $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
-            [<$family _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
+            [<$word _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
         )*)* } }
     };
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $family:ident [F16 Bf16]
+    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16 Bf16]
         $($d:ident: $config:ty;)+) => {
         $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $(
-            [<$family _f16_ $d>] [E = F16]: $config;
-            [<$family _bf16_ $d>] [E = Bf16]: $config;
+            [<$word _f16_ $d>] [E = F16]: $config;
+            [<$word _bf16_ $d>] [E = Bf16]: $config;
         )* } }
     };
     ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $($symbol:ident: $config:ty;)*) => {

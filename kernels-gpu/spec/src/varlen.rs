@@ -54,6 +54,13 @@ pub struct Sequences {
     /// Query blocks of the longest sequence.
     pub each: FastDiv,
 }
+contract::no_padding! {
+    VarlenParams<FwdParams> { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right }
+    VarlenParams<HopperParams<RaggedMap>> {
+        forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right
+    }
+    Sequences { count, step, each }
+}
 
 impl Sequences {
     /// `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of `tile_m`; and the

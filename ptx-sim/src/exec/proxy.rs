@@ -1,7 +1,7 @@
 //! Proxies: the writes to shared memory that `wgmma` and bulk copies see.
 //!
-//! Order alone does not make writes of the generic proxy visible to them. A `fence.proxy.async` by an agent
-//! that knows the write does. Barriers and mbarriers hand on this visibility.
+//! Order alone does not make writes of the generic proxy visible to `wgmma` and bulk copies. A
+//! `fence.proxy.async` by an agent that knows the write does. Barriers and mbarriers pass this visibility on.
 
 use super::{Block, warp::Warp};
 use crate::{clocks::merge, op::Proxy};

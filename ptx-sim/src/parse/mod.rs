@@ -1,6 +1,6 @@
 //! Parser of PTX modules: declarations here, function bodies in [`body`].
 //!
-//! It accepts any opcode; what an opcode means is decided when a launch decodes it.
+//! The parser accepts any opcode. A launch decodes opcodes and refuses unknown ones.
 
 mod body;
 mod debug;
@@ -25,8 +25,8 @@ impl Module {
     /// Parses PTX text.
     ///
     /// # Errors
-    /// The first position where the text is not PTX. Unknown opcodes are no error here: they become one when
-    /// a launch reaches them.
+    /// The first position where the text is not PTX. An unknown opcode is not a parse error, but a launch
+    /// refuses it.
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let mut parser = Parser {
             tokens: lex(text)?,
@@ -278,7 +278,7 @@ impl<'t> Parser<'t> {
         self.expect(';')
     }
 
-    /// Initialisers may name what stands behind them.
+    /// Initialisers may name variables and functions that are declared later.
     fn check_addressed(&mut self) -> Result<(), ParseError> {
         for at in std::mem::take(&mut self.addressed) {
             self.at = at;
@@ -286,7 +286,7 @@ impl<'t> Parser<'t> {
                 && self.module.function(name).is_none()
                 && !self.module.globals.iter().any(|variable| *variable.name == *name)
             {
-                return self.fail(format!("`{name}` is no variable or function of this module"));
+                return self.fail(format!("this module has no variable or function `{name}`"));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Scripts executed.
+//! Executes scripts.
 
 use super::{Argument, Buffer, Expect, Fill, Script, ScriptError};
 use crate::{Gpu, Kind, Launch, Module, Outcome, Report};
@@ -10,8 +10,8 @@ impl Script {
     /// Allocates the buffers on `gpu` and executes every run.
     ///
     /// # Errors
-    /// The first launch that is refused or value that is not as expected. Unexpected and missing reports are
-    /// left to the caller: see [`Ran`].
+    /// The first refused launch, or the first value that differs from its expectation. The caller checks for
+    /// unexpected and missing reports ([`Ran`]).
     pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
         let memory = |line| move |error| ScriptError::Memory { line, error };
         let mut addresses = Vec::new();
@@ -28,7 +28,7 @@ impl Script {
             let mut params = Vec::new();
             for argument in &run.args {
                 let bytes = match argument {
-                    // No overflow: the offset is within the buffer.
+                    // The sum cannot overflow, because the offset is within the buffer.
                     Argument::Pointer(buffer, offset) => (addresses[*buffer] + offset).to_le_bytes().to_vec(),
                     Argument::Bytes(bytes) => bytes.clone(),
                 };
@@ -52,7 +52,7 @@ impl Script {
             let outcome = gpu.launch(module, &run.entry, &launch);
             *gpu.options_mut() = options;
             let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
-            // The results of a kernel with reports have no meaning.
+            // The results of a kernel with reports are meaningless.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
                 self.compare(gpu, addresses[expect.buffer], expect)?;
             }
@@ -61,7 +61,7 @@ impl Script {
         Ok(all)
     }
 
-    /// Whether the buffer at `address` is as expected.
+    /// Compares the buffer at `address` with the expectation.
     fn compare(&self, gpu: &Gpu, address: u64, expect: &Expect) -> Result<(), ScriptError> {
         let Expect { line, buffer, values, count, tolerance } = expect;
         let Buffer { name, ty, .. } = &self.buffers[*buffer];
@@ -109,7 +109,7 @@ impl Ran {
             .filter(|report| !self.expected_reports.iter().flatten().any(|kind| *kind == report.kind))
     }
 
-    /// Whether there are reports as the script asks for, and no others.
+    /// Whether exactly the expected reports occurred.
     pub fn as_expected(&self) -> bool {
         self.missing().next().is_none() && self.unexpected().next().is_none()
     }

@@ -1,50 +1,80 @@
-//! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
+//! The sample of kernels: `cargo xtask test` compiles and tests the sample, `cargo xtask test --all` every
 //! kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or its order
-//! of work from others'. [`sample`] takes kernels of the one table until every such word of every family has
-//! appeared. *That each order of work, mask, type and head dim is among them by what the table says, too, is
-//! held by `tests/tests/sample.rs`.*
-use spec::Contract;
+//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or schedule
+//! from others'. [`sample`] begins with the kernels that the planner selects for the small problems of tests,
+//! and takes kernels of the one table until every such word of every family has appeared. A kernel brings the
+//! kernel that combines its splits. *`tests/tests/sample.rs` compares the sample with the table's fields:
+//! family, schedule, mask, dtype, head dim, layout.*
+use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-/// Words of a symbol that say which family a kernel is of.
+/// Words of a symbol that name the kernel's family.
 const FAMILIES: [&str; 10] =
     ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
 
-/// The type and the head dim whose kernels all belong to the sample, but for the lineage's: what the planner
-/// chooses among tilings runs there.
-const WHOLE: [&str; 2] = ["f16", "d64"];
-
 /// The kernels that stand for all, in the table's order.
 pub fn sample() -> Vec<Contract> {
-    let all: Vec<_> =
-        spec::kernels().map(|kernel| (kernel, traits(kernel.symbol).collect::<BTreeSet<_>>())).collect();
-    let is_whole = |kernel: &Contract| {
-        let has = |word| kernel.symbol.split('_').any(|own| own == word);
-        WHOLE.into_iter().all(has) && !spec::is_lineage(kernel.symbol)
+    let all: Vec<_> = spec::kernels().map(|kernel| (kernel, all_traits(kernel))).collect();
+    let (mut taken, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut take = |kernel: Contract, seen: &mut BTreeSet<_>| {
+        taken.extend(with_combine(kernel).map(|kernel| kernel.symbol));
+        seen.extend(all_traits(kernel));
     };
-    let mut taken: Vec<bool> = all.iter().map(|(kernel, _)| is_whole(kernel)).collect();
+    planned().for_each(|kernel| take(kernel, &mut seen));
     loop {
-        let seen: BTreeSet<_> =
-            all.iter().zip(&taken).filter(|(_, taken)| **taken).flat_map(|((_, own), _)| own).collect();
-        let adds = |n: usize| all[n].1.iter().filter(|it| !seen.contains(it)).count();
+        let adds = |n: usize| all[n].1.difference(&seen).count();
         // Of those that add as much the table's first, which is of the simplest mask.
         match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
-            Some(best) if adds(best) > 0 => taken[best] = true,
+            Some(best) if adds(best) > 0 => take(all[best].0, &mut seen),
             _ => break,
         }
     }
-    all.into_iter().zip(taken).filter_map(|((kernel, _), taken)| taken.then_some(kernel)).collect()
+    all.into_iter().map(|(kernel, _)| kernel).filter(|kernel| taken.contains(kernel.symbol)).collect()
+}
+
+/// The kernels that the planner selects for the small problems of tests, in f16 and with head dim 64: the
+/// kernel of a family and mask with the fewest rows, and every decode kernel, as groups of heads select among
+/// those. Then the first merge kernel, and the first configuration of the lineage with each of its masks, as
+/// the program runs configurations.
+fn planned() -> impl Iterator<Item = Contract> {
+    let is_asked = |entry: &&AttnInfo| {
+        (entry.dtype, entry.head_dim) == (DType::F16, 64) && !spec::is_lineage(entry.contract.symbol)
+    };
+    let (decode, others): (Vec<&AttnInfo>, Vec<&AttnInfo>) =
+        spec::attention().filter(is_asked).partition(|entry| entry.schedule == Schedule::Transposed);
+    let mut least: HashMap<_, &AttnInfo> = HashMap::new();
+    for entry in others {
+        let kind = (entry.family(), entry.splits, entry.mask, entry.scores);
+        let least = least.entry(kind).or_insert(entry);
+        if entry.tile_m < least.tile_m {
+            *least = entry;
+        }
+    }
+    let shape = |entry: &AttnInfo| (entry.tile_m, entry.tile_n, entry.stages, entry.warps(), entry.path);
+    let configuration = LINEAGE.iter().filter(move |entry| shape(entry) == shape(&LINEAGE[0]));
+    let entries = decode.into_iter().chain(least.into_values()).chain(configuration);
+    entries.map(|entry| entry.contract).chain(MERGES.first().map(|merge| merge.contract))
+}
+
+/// A kernel, and the one that combines its splits, if it splits.
+fn with_combine(kernel: Contract) -> impl Iterator<Item = Contract> {
+    let entry = spec::attention().find(|entry| entry.contract == kernel);
+    [kernel].into_iter().chain(entry.and_then(spec::combine_of))
 }
 
 /// A family, and a word of one of its kernels, or none.
-type Trait<'s> = (Vec<&'s str>, Option<&'s str>);
+type Trait = (Vec<&'static str>, Option<&'static str>);
+
+/// The traits of a kernel and of the one that combines its splits.
+fn all_traits(kernel: Contract) -> BTreeSet<Trait> {
+    with_combine(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
+}
 
 /// What a symbol says: its family, and of it each word but its tile; of the lineage what follows a full
 /// mask, too: a configuration's (but for CUDA cores, whose kernels are ten times as long).
-fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
+fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
     let is_tile = |word: &str| word.split_once('x').is_some_and(|(m, n)| is_number(m) && is_number(n));
@@ -52,7 +82,19 @@ fn traits(symbol: &str) -> impl Iterator<Item = Trait<'_>> {
     let configuration = lineage.and_then(|_| symbol.splitn(5, '_').nth(4));
     let configuration = configuration.filter(|name| !name.ends_with("scalar") && symbol.contains("_full_"));
     let own = symbol.split('_').filter(is_own).chain(configuration).map(Some);
-    own.chain([None]).map(move |word| (family.clone(), word))
+    own.chain([None]).map(move |word| match word {
+        Some(word) if word.strip_prefix('d').is_some_and(is_number) => (mainloop(&family), Some(word)),
+        word => (family.clone(), word),
+    })
+}
+
+/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all.
+fn mainloop(family: &[&'static str]) -> Vec<&'static str> {
+    match family {
+        ["paged"] => vec!["fwd"],
+        [.., "lineage"] => family.to_vec(),
+        _ => family[..1].to_vec(),
+    }
 }
 
 fn is_number(word: &str) -> bool {
@@ -63,6 +105,10 @@ fn is_number(word: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn symbols() -> BTreeSet<&'static str> {
+        sample().iter().map(|kernel| kernel.symbol).collect()
+    }
+
     #[test]
     fn every_word_of_every_family_appears() {
         let sample = sample();
@@ -71,14 +117,45 @@ mod tests {
             let unseen: Vec<_> = traits(kernel.symbol).filter(|it| !seen.contains(it)).collect();
             assert!(unseen.is_empty(), "{}: {unseen:?}", kernel.symbol);
         }
-        assert!(sample.len() * 3 < spec::KERNELS.len(), "{} kernels are no sample", sample.len());
+        assert!(sample.len() * 9 < spec::KERNELS.len() * 2, "{} kernels are no sample", sample.len());
     }
 
     #[test]
-    fn a_tile_is_no_trait() {
+    fn a_kernel_that_splits_brings_the_one_that_combines() {
+        let sample = symbols();
+        let splits =
+            || spec::attention().filter(|entry| entry.splits && sample.contains(entry.contract.symbol));
+        assert!(splits().count() > 5);
+        for entry in splits() {
+            let combine = spec::combine_of(entry).expect("the table has one").symbol;
+            assert!(sample.contains(combine), "{} needs {combine}", entry.contract.symbol);
+        }
+    }
+
+    #[test]
+    fn small_problems_are_planned_for_the_sample() {
+        let sample = symbols();
+        for symbol in [
+            "fwd_f16_d64_full_32x128_k2",
+            "fwd_f16_d64_causal_64x64_packed",
+            "decode_f16_d64_local_16_rows",
+            "hopper_f16_d64_causal_128x128",
+            "merge_f16",
+        ] {
+            assert!(sample.contains(symbol), "{symbol}");
+        }
+        let configuration = LINEAGE[0].contract.symbol;
+        assert!(sample.contains(configuration) && sample.contains(&*configuration.replace("full", "causal")));
+    }
+
+    #[test]
+    fn a_tile_is_no_trait_and_a_head_dim_is_its_mainloops() {
         let of = |symbol| traits(symbol).collect::<Vec<_>>();
         let family = vec!["fwd", "packed"];
-        let words = [Some("bf16"), Some("d64"), Some("full"), Some("k2"), None];
-        assert_eq!(of("fwd_bf16_d64_full_64x128_k2_packed"), words.map(|word| (family.clone(), word)));
+        let own = |word| (family.clone(), word);
+        let traits =
+            [own(Some("bf16")), (vec!["fwd"], Some("d64")), own(Some("full")), own(Some("k2")), own(None)];
+        assert_eq!(of("fwd_bf16_d64_full_64x128_k2_packed"), traits);
+        assert!(of("hopper_paged_f16_d64_causal_128x128").contains(&(vec!["hopper"], Some("d64"))));
     }
 }

@@ -1,17 +1,17 @@
-//! The kernels that are broken, and with what each is launched.
+//! The kernels that are broken, and the subjects with which they are launched.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
-use reference::subjects;
+use reference::{is_carried, subjects};
 use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};
 
 /// A kernel to break.
 #[derive(Clone, Copy)]
 pub struct Subject {
-    /// It.
+    /// The kernel.
     pub kernel: Contract,
-    /// That with which it is launched: itself, or one whose slices or splits it merges.
+    /// The subject that launches it: the kernel itself, or a kernel whose splits it combines.
     pub of: &'static dyn reference::Subject,
 }
 
@@ -19,33 +19,38 @@ impl Subject {
     /// Every compiled kernel, family after family.
     pub fn all() -> impl Iterator<Item = Self> {
         let own = subjects().map(|of| Subject { kernel: *of.contract(), of });
-        // Under a causal mask some slices are empty.
+        // Under a causal mask some slices are empty. A build that carries a sample has one of them.
         let splits = |entry: &&AttnInfo| entry.splits && !entry.has_maps() && entry.mask == MaskKind::Causal;
+        let carried_first = |entry: &&AttnInfo| !is_carried(entry.contract.symbol);
         let combines = COMBINES.iter().flat_map(move |combine| {
             let fits = |entry: &&AttnInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
-            let of = entries().filter(splits).find(fits);
+            let of = entries().filter(splits).filter(fits).min_by_key(carried_first);
             of.map(|of| Subject { kernel: combine.contract, of })
         });
-        let decode_combines = DECODE_COMBINES.iter().flat_map(|combine| {
+        let decode_combines = DECODE_COMBINES.iter().flat_map(move |combine| {
             let (dtype, head_dim) = (combine.dtype, combine.head_dim);
             let fits = |e: &&AttnInfo| (e.dtype, e.kv_dtype, e.head_dim) == (dtype, dtype, head_dim);
-            DECODES.iter().find(fits).map(|of| Subject { kernel: combine.contract, of })
+            DECODES
+                .iter()
+                .filter(fits)
+                .min_by_key(carried_first)
+                .map(|of| Subject { kernel: combine.contract, of })
         });
         own.chain(combines).chain(decode_combines)
     }
 
-    /// Whether it merges what another kernel has left.
+    /// Whether it is a combine kernel.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }
 
-    /// The forward entry with which it is launched, if it is one.
+    /// The forward entry that launches it, if one does.
     pub(super) fn forward(&self) -> Option<&'static AttnInfo> {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
-    /// A simulator of the smallest card that holds it; where its blocks do tile after tile, with two
-    /// multiprocessors, so that they do in small problems, too.
+    /// A simulator of the smallest card that holds the kernel. For persistent kernels it has two SMs, so that
+    /// a block takes several tiles even in small problems.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
         let in_rounds = |entry: &AttnInfo| entry.has_maps() && !entry.splits;
         let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);

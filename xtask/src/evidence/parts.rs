@@ -1,4 +1,4 @@
-//! The parts of the evidence: what each kind of file shows, and how it is made.
+//! The parts of the evidence: the content of each kind of file, and the command that makes it.
 
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ use super::show::{
 
 /// One kind of evidence.
 pub struct Part {
-    /// How its files' names begin.
+    /// Prefix of its files' names.
     pub name: &'static str,
     /// Its heading.
     pub title: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// How to make it.
+    /// The command that makes it.
     pub how: &'static str,
     /// Its files' content as HTML.
     pub show: fn(&Value) -> String,
 }
 
-/// Where files go that no part claims.
+/// The part of files that no other part claims.
 pub const OTHER: &str = "other";
 
 /// Every part, in the page's order.
@@ -30,73 +30,76 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "verify",
         title: "Right: every configuration against f64",
-        about: "The headline workload (f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64) and \
-                its smallest reproducer in every configuration of the lineage: no element may be off by \
-                0.002 or more; the predecessor's best kernel was off by 0.34. Then every kernel over its \
-                grid of problems, each within twice the error of a naive 16-bit implementation.",
+        about: "Every configuration of the lineage, on the headline workload (f16, batch 1 and 2, 8 heads, \
+                512 queries and keys, head dim 64) and on the smallest problem on which the predecessor \
+                failed. No element may be off by 0.002 or more; the predecessor's best kernel was off by \
+                0.34. Then every kernel on its grid of problems, within twice the error of a naive 16-bit \
+                implementation.",
         how: "./evidence.sh run verify docs/evidence/<device>",
         show: verify,
     },
     Part {
         name: "lineage",
         title: "Side by side: CUDA cores, tensor cores, FlashAttention-2, cuDNN",
-        about: "The headline workload in every configuration and beside the peers, in one run on the same \
-                tensors: microseconds of a launch, and how many times as fast as FlashAttention-2. \
-                Configurations with a name of the predecessor's are its own.",
+        about: "The headline workload, in every configuration and in the peers, in one run on the same \
+                tensors: microseconds of a launch, and the speed relative to FlashAttention-2. \
+                Configurations with the predecessor's names are its designs.",
         how: "python3 lineage.py docs/evidence/<device>/lineage.json",
         show: lineage,
     },
     Part {
         name: "compare",
         title: "Fast: against the peers",
-        about: "The same tensors, timer and process for all. More TFLOP/s is better.",
+        about: "All libraries run on the same tensors, in one process, with one timer. More TFLOP/s is \
+                better.",
         how: "python3 bench/compare.py --out docs/evidence/<device>/compare.json",
         show: compare,
     },
     Part {
         name: "serving",
         title: "Fast: serving",
-        about: "Decode on dense and paged caches, ragged and packed batches, graphs, append and merge, in \
-                CUDA graphs, with caches cold and hot: the peer's time over ours, each suite by itself.",
+        about: "Decode on dense and paged caches, ragged and varlen batches, graphs, append and merge, in \
+                CUDA graphs, with cold and hot caches: the peer's time divided by FerroFlash's, suite by \
+                suite.",
         how: "python3 serving.py --out docs/evidence/<device>/serving.json",
         show: generic,
     },
     Part {
         name: "candle",
         title: "Fast: in candle, beside candle-flash-attn",
-        about: "candle-flash-attn's own kernels, built by nvcc from its package, these, and candle's plain \
-                path, in turns in one process: call by call, and a Llama end to end. Medians.",
+        about: "candle-flash-attn's own kernels (built by nvcc from its package), FerroFlash's kernels and \
+                candle's plain path, in turns in one process: single calls, and a Llama end to end. Medians.",
         how: "candle's bench: bench all --out docs/evidence/<device>/candle.json",
         show: generic,
     },
     Part {
         name: "generate",
         title: "Fast: text, end to end",
-        about: "candle/examples/generate: prompts in chunks, then steps of decoding on a paged cache, each \
-                ending with its tokens on the CPU; requests that come and go.",
+        about: "candle/examples/generate: prefill in chunks, then decode on a paged cache. Each step ends \
+                with its tokens on the CPU. The last rows show continuous batching.",
         how: "generate bench --json docs/evidence/<device>/generate.json",
         show: generic,
     },
     Part {
         name: "base",
         title: "Fast: against ourselves, before",
-        about: "Two commits of this repository in one process, on the same tensors, in shuffled order: what \
-                the planner takes, and every kernel by itself.",
+        about: "Two commits of this repository in one process, on the same tensors, in shuffled order: the \
+                planner's choices, and every kernel by itself.",
         how: "python3 compare.py --base FOLDER --peers --out docs/evidence/<device>/base.json",
         show: base,
     },
     Part {
         name: "growing",
-        title: "Fast: keys that grow",
-        about: "The same with keys times 4, and times a ramp of 1 to 30: row maxima keep growing, and O is \
-                rescaled more often.",
+        title: "Fast: keys with growing magnitudes",
+        about: "The prefill comparison with keys times 4, and with keys times a ramp of 1 to 30. Row maxima \
+                keep growing, so kernels rescale O more often.",
         how: "python3 bench/compare.py --only prefill --growing --out docs/evidence/<device>/growing.json",
         show: compare,
     },
     Part {
         name: "sustained",
         title: "Fast: half a second back to back",
-        about: "The same at the clocks that the card's power allows for long.",
+        about: "The prefill comparison at the clocks that the card's power limit permits for long runs.",
         how: "python3 bench/compare.py --only prefill --sustained --out \
               docs/evidence/<device>/sustained.json",
         show: compare,
@@ -104,8 +107,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "first-call",
         title: "From the program's start to the first output",
-        about: "The headline shape in milliseconds: the driver's own start, inputs, loading the kernel \
-                (from PTX, which the driver compiles, or from machine code), the launch.",
+        about: "Milliseconds for the headline shape: the driver's start-up, the inputs, the load of the \
+                kernel (PTX, which the driver compiles, or machine code), the launch.",
         how: "CUDA_CACHE_DISABLE=1 ferroflash bench --first-call --json > \
               docs/evidence/<device>/first-call.json",
         show: generic,
@@ -120,8 +123,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "report",
         title: "Other cards: what their owners measured",
-        about: "One command of the program alone, at most ten minutes: driver and clocks, a sample of every \
-                family of kernels against f64, every suite of `bench`; on an L4 the model's prediction \
+        about: "One command of the program, at most ten minutes: driver and clocks, a sample of every kernel \
+                family compared with f64, every suite of `bench`. On an L4, also the model's prediction \
                 beside each measurement.",
         how: "ferroflash report --output docs/evidence/<device>",
         show: report,
@@ -129,80 +132,82 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "sweep",
         title: "Sweep: the fastest kernel for each shape",
-        about: "Every kernel that solves a shape, timed; the leaders in turns. The planner reads the result.",
+        about: "The time of every kernel that solves a shape; the fastest kernels run again in turns. The \
+                planner reads the result.",
         how: "ferroflash sweep --json > docs/evidence/<device>/sweep.json",
         show: sweep,
     },
     Part {
         name: "sanitize",
         title: "Memory, races, barriers",
-        about: "Every access of every kernel checked: bounds, alignment, initialisation, races, barriers; \
-                compute-sanitizer on a GPU, the PTX simulator without one.",
+        about: "A check of every access of every kernel: bounds, alignment, initialisation, races, barriers. \
+                compute-sanitizer checks on a GPU, the PTX simulator on other machines.",
         how: "ferroflash sanitize --json > docs/evidence/<device or simulator>/sanitize.json",
         show: sanitize,
     },
     Part {
         name: "mutation",
         title: "Mutation score: would the checks notice?",
-        about: "One bug at a time planted in the kernels' PTX; the score is how many the simulator or the \
-                results give away.",
+        about: "Each mutant has one planted bug in a kernel's PTX. The score is the share of mutants that \
+                the simulator or the results reveal.",
         how: "the mutation run writes docs/evidence/simulator/mutation.json",
         show: generic,
     },
     Part {
         name: "program",
         title: "Tests and examples on the card",
-        about: "The tests that want a GPU (both drivers, graphs, threads, tensors beyond 4 GiB), and the \
-                programs that show how to embed.",
+        about: "The tests that need a GPU (both drivers, graphs, threads, tensors beyond 4 GiB), and the \
+                programs that show how to embed FerroFlash.",
         how: "./evidence.sh run programs docs/evidence/<device>",
         show: program,
     },
     Part {
         name: "shim",
         title: "The Python front",
-        about: "ferroflash.py on torch's tensors against f64, beside SDPA; streams, graphs, threads, \
-                refusals.",
+        about: "ferroflash.py on torch's tensors, compared with f64, beside SDPA; streams, graphs, threads, \
+                refused requests.",
         how: "python3 shim.py docs/evidence/<device>/shim.json",
         show: shim,
     },
     Part {
         name: "invariance",
         title: "Batch invariance: a sequence's bits do not depend on its batch",
-        about: "One sequence alone and among others that are drawn, in the batch-invariant mode: equal in \
-                every bit.",
+        about: "One sequence by itself and in random batches, in the batch-invariant mode: the results are \
+                equal in every bit.",
         how: "python3 invariance.py docs/evidence/<device>/invariance.json",
         show: generic,
     },
     Part {
         name: "peers",
         title: "FlashAttention's and FlashInfer's own tests",
-        about: "Their test files, unmodified, with us in their modules' places: what passed, what was \
-                skipped and why, what was not drawn because there is no such thing here.",
+        about: "The unmodified test files of both libraries, with FerroFlash in place of their modules: \
+                passed tests, skipped tests with reasons, and tests left out because FerroFlash lacks the \
+                feature.",
         how: "./evidence.sh run peers-flash-attention peers-flashinfer docs/evidence/<device>",
         show: generic,
     },
     Part {
         name: "agree",
         title: "The simulator against the card",
-        about: "The same inputs through both: tensor-core products bit by bit, then every kernel's outputs \
-                within the bounds of its arithmetic.",
+        about: "Equal inputs on the card and in the simulator: tensor-core products bit by bit, then every \
+                kernel's outputs within the bounds of its arithmetic.",
         how: "ferroflash agree --device gpu --json > docs/evidence/<device>/agree.json",
         show: agree,
     },
     Part {
         name: "soak",
         title: "Soak: the same launch thousands of times",
-        about: "Rounds of launches with a wait after each, after every 5, 10, 20, 25 and 50, and only at \
-                the end, from one thread and from several with several streams: equal in every bit, and no \
-                memory growth.",
+        about: "Rounds of launches with a wait after each launch, after every 5, 10, 20, 25 and 50 launches, \
+                and only at the end; from one thread, and from several threads with several streams. Results \
+                are equal in every bit, and memory does not grow.",
         how: "ferroflash soak --json > docs/evidence/<device>/soak.json",
         show: soak,
     },
     Part {
         name: "fuzz",
         title: "Fuzz: random problems",
-        about: "Random shapes, strides, masks and types against the reference; the same requests with one \
-                fault, refused by name.",
+        about: "Random shapes, strides, masks and types compared with the reference. The same requests with \
+                one fault are refused, and the error names the fault.",
         how: "ferroflash fuzz --seconds 300 --json > docs/evidence/<device>/fuzz.json",
         show: fuzz,
     },

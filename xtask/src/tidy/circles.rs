@@ -1,21 +1,18 @@
-//! No two files of a crate need each other: each can be read, and changed, after those that it stands on.
+//! No two files of a crate need each other. A reader can thus read a crate's files in order of dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Crate;
 
-/// Files that may need each other: below these folders each is one unit, cut up to be read.
+/// Folders whose files may need each other: each folder is one unit, in several files for readability.
 const UNITS: [(&str, &str); 3] = [
-    ("device/tile/src", "one unit of trust: who may touch shared memory, and when"),
+    ("device/tile/src", "one unit of trust: it says which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
 
-/// Crates that have circles still, and how many: numbers that only get smaller.
-const TIED: [(&str, usize); 1] = [("kernels-gpu/spec", 2)];
-
-/// The circles among the files of each crate, as lines that name them. `files` are all of the repository's,
-/// each with its text.
+/// One line per dependency circle among the files of a crate; the line names them. `files` are all files of
+/// the repository with their texts.
 pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Crate> = BTreeMap::new();
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".rs")) {
@@ -24,7 +21,6 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     }
     let mut broken = Vec::new();
     for (folder, files) in &crates {
-        let mut found = Vec::new();
         for circle in circles(&files.edges()) {
             let file = |module: &String| match module.as_str() {
                 "crate" => format!("{folder}/src"),
@@ -35,18 +31,14 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
-                found.push(format!("{folder}: these files need each other: {named}"));
+                broken.push(format!("{folder}: these files need each other: {named}"));
             }
-        }
-        let most = TIED.iter().find(|(tied, _)| tied == folder).map_or(0, |(_, most)| *most);
-        if found.len() > most {
-            broken.append(&mut found);
         }
     }
     broken
 }
 
-/// Sets of modules each of which needs all others of its set, by way of whichever.
+/// Sets of modules in which each module needs every other, directly or indirectly.
 fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

@@ -37,7 +37,7 @@ pub struct Point {
     pub step_ms: f64,
 }
 
-/// Requests of different lengths, more of them than seats.
+/// Continuous batching of requests with different lengths. Requests outnumber seats.
 #[derive(Serialize)]
 pub struct Ragged {
     /// Number of requests.
@@ -53,12 +53,12 @@ pub struct Ragged {
 }
 
 impl Point {
-    /// Tokens of prompts a second.
+    /// Prompt tokens per second.
     pub fn prefill_rate(&self) -> f64 {
         (self.context * self.batch) as f64 / self.prefill_ms * 1e3
     }
 
-    /// New tokens a second.
+    /// New tokens per second.
     pub fn rate(&self) -> f64 {
         self.batch as f64 / self.step_ms * 1e3
     }

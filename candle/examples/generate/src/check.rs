@@ -6,11 +6,11 @@ use crate::step::{Asked, Chunk, Step};
 use anyhow::{Result, ensure};
 use candle::Tensor;
 
-/// How a request's tokens compare with the f32 model's.
+/// A request's tokens compared with the f32 model's tokens.
 pub struct Verdict {
     /// Tokens that were compared.
     pub tokens: usize,
-    /// Ties: tokens that are not the f32 model's best ones, within the error of 16 bits.
+    /// Ties: tokens that differ from the f32 model's best token within the error of 16 bits.
     pub ties: usize,
     /// Position of the first tie.
     pub first: Option<usize>,
@@ -19,8 +19,8 @@ pub struct Verdict {
 }
 
 /// Generates from all prompts together. Then compares every token with the f32 model's logits after the same
-/// tokens. A token's logit may be below the best one by twice the error that the plain path makes in 16 bits
-/// at that position.
+/// tokens. A token's logit may be below the best logit by at most twice the plain path's 16-bit error at this
+/// position.
 ///
 /// # Errors
 /// If the device or attention fails.

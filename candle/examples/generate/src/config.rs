@@ -38,10 +38,10 @@ pub struct Config {
     /// End-of-text tokens.
     #[serde(default)]
     pub eos_token_id: Ends,
-    /// Keys that a query sees, including its own; `None` is all.
+    /// Number of visible keys, including the query's own; `None` is all.
     #[serde(default)]
     pub sliding_window: Option<usize>,
-    /// Qwen2's switch of the window.
+    /// Qwen2's switch for the window.
     #[serde(default)]
     pub use_sliding_window: Option<bool>,
 }
@@ -64,7 +64,7 @@ pub struct Scaling {
     /// `llama3`: the old context length.
     #[serde(default)]
     pub original_max_position_embeddings: usize,
-    /// The base; newer files have it here.
+    /// The base of the frequencies. Newer files have it here.
     #[serde(default)]
     pub rope_theta: Option<f32>,
 }
@@ -77,11 +77,11 @@ fn one() -> f32 {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 pub enum Ends {
-    /// Several.
+    /// Several tokens.
     Many(Vec<u32>),
-    /// One.
+    /// One token.
     One(u32),
-    /// None at all.
+    /// No token.
     #[default]
     None,
 }
@@ -96,7 +96,7 @@ impl Config {
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let config: Config = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not of Llama's family", path.display()))?;
+            .with_context(|| format!("{}: this model is not of Llama's family", path.display()))?;
         config.check()?;
         Ok(config)
     }
@@ -105,21 +105,21 @@ impl Config {
         let family = ["llama", "mistral", "qwen2", "qwen3"];
         ensure!(
             family.contains(&self.model_type.as_str()),
-            "model_type is {:?}; there is code for {}",
+            "model_type {:?} is not supported; supported are {}",
             self.model_type,
             family.join(", ")
         );
         let (heads, keys, columns) = (self.num_attention_heads, self.key_heads(), self.head_dim());
-        ensure!(keys > 0 && heads % keys == 0, "{heads} query heads are no multiple of {keys} key heads");
+        ensure!(keys > 0 && heads % keys == 0, "{heads} query heads are not a multiple of {keys} key heads");
         ensure!(columns > 0 && columns % 8 == 0, "a head of {columns} columns: it must be a multiple of 8");
         ensure!(
             self.use_sliding_window != Some(true) || self.sliding_window.is_none(),
-            "windows in some layers only (use_sliding_window): there is no code for them"
+            "windows in some layers only (use_sliding_window) are not supported"
         );
         if let Some(Scaling { rope_type, .. }) = &self.rope_scaling
             && !["default", "linear", "llama3"].contains(&rope_type.as_str())
         {
-            bail!("positions of type {rope_type:?}: there is code for default, linear and llama3");
+            bail!("rope_type {rope_type:?} is not supported; supported are default, linear and llama3");
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Config {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Keys before a query's own that it sees; `None` is all.
+    /// Number of visible keys before a query's position; `None` is all.
     pub fn window(&self) -> Option<usize> {
         let off = self.use_sliding_window == Some(false);
         self.sliding_window

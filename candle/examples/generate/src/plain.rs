@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 
 /// Stores keys and values contiguously, in order of arrival.
 pub struct Plain {
-    /// Keys before a query's own that it sees; `None` is all.
+    /// Number of visible keys before a query's position; `None` is all.
     window: Option<usize>,
     /// Keys and values of layers and sequences, `[key heads, keys, head dim]`.
     kept: HashMap<(usize, usize), [Tensor; 2]>,

@@ -35,7 +35,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The next of these numbers times a power of ten: a fourth of each is round too.
+/// Rounds up to a number whose quarters are round, too.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];

@@ -1,4 +1,4 @@
-//! One step of the model: next tokens of some sequences, chunks of prompts of others.
+//! One step of the model: the next token of some sequences, prompt chunks of other sequences.
 use anyhow::Result;
 use candle::{Device, Tensor};
 
@@ -17,21 +17,21 @@ pub struct Chunk<'a> {
 /// Tokens of a chunk whose logits the caller needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// None: a chunk of a prompt that continues.
+    /// No token: the prompt continues after this chunk.
     None,
-    /// The last one, to sample the next token.
+    /// The last token, to sample the next token.
     Last,
-    /// All, to compare each with the next token.
+    /// All tokens, to compare the logits of each with the next token.
     All,
 }
 
 /// Rows of a step.
 pub enum Rows {
-    /// None of them.
+    /// No row.
     None,
-    /// All of them.
+    /// All rows.
     All,
-    /// These, u32.
+    /// The rows with these indices, u32.
     Some(Tensor),
 }
 
@@ -42,7 +42,7 @@ pub struct Part {
     pub sequence: usize,
     /// Position of its first row.
     pub start: usize,
-    /// Its rows in the step; they follow the rows of the part before.
+    /// Number of its rows. They follow the previous part's rows.
     pub rows: usize,
     /// Rows whose logits the caller needs.
     pub asked: Asked,

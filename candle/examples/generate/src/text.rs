@@ -28,8 +28,8 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Prints the texts of several requests one after the other. It streams the first unfinished one; the others
-/// follow in their order.
+/// Prints the texts of several requests in order. It streams the first unfinished text; the other texts
+/// follow.
 pub struct Printer<'t, W> {
     tokenizer: &'t Tokenizer,
     out: W,
@@ -45,8 +45,8 @@ struct Text {
 }
 
 impl<'t, W: Write> Printer<'t, W> {
-    /// For prompts that are requests 0, 1, .. They are printed too, as some tokenizers write a word
-    /// differently where it comes first.
+    /// Creates a printer for `prompts`, the requests 0, 1, .. The printer also prints the prompts, because
+    /// some tokenizers decode the first word of a text differently.
     pub fn new(tokenizer: &'t Tokenizer, out: W, prompts: &[Vec<u32>]) -> Self {
         let text = |tokens: &Vec<u32>| Text { tokens: tokens.clone(), printed: 0, done: false };
         Printer { tokenizer, out, turn: 0, texts: prompts.iter().map(text).collect() }
@@ -62,7 +62,7 @@ impl<'t, W: Write> Printer<'t, W> {
         text.done = last;
         while let Some(text) = self.texts.get_mut(self.turn) {
             let whole = self.tokenizer.decode(&text.tokens, true).map_err(|e| anyhow!("{e}"))?;
-            // Bytes that are no whole character yet come as this one.
+            // An incomplete character decodes to this replacement character.
             let end = if text.done { whole.len() } else { whole.trim_end_matches('\u{fffd}').len() };
             if let Some(new) = whole.get(text.printed..end) {
                 write!(self.out, "{new}")?;

@@ -17,12 +17,12 @@ const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
 ///
 /// # Errors
-/// One that is there already; what cannot be written.
+/// If the folder already has one of the files, or if a file cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
-    // Links that lead nowhere are there too.
+    // A broken link also counts as an existing file.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
     if let Some(name) = there {
-        bail!("{} has {name} already: name a folder without a checkpoint", folder.display());
+        bail!("{} already has {name}: name a folder without a checkpoint", folder.display());
     }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let config = Config::tiny(head_dim, VOCABULARY);
@@ -65,7 +65,7 @@ pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     weights.write(&folder.join(weights_file))
 }
 
-/// Byte-level BPE without a merge.
+/// Byte-level BPE without merges.
 fn tokenizer() -> serde_json::Value {
     let mut vocabulary: Map<_, _> =
         (0..=255u8).map(|byte| (visible(byte).to_string(), json!(byte))).collect();

@@ -1,4 +1,4 @@
-//! A model's tensors: out of safetensors files, or random ones from a seed.
+//! A model's tensors: from safetensors files, or random from a seed.
 use crate::config::Config;
 use anyhow::{Context, Result, bail, ensure};
 use candle::safetensors::{BufferedSafetensors, Load};
@@ -15,7 +15,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads every `*.safetensors` of a folder, and says how far it is.
+    /// Reads every `*.safetensors` of a folder, and prints progress.
     ///
     /// # Errors
     /// If a file cannot be read, is not safetensors, or does not fit on the device.
@@ -93,7 +93,7 @@ impl Weights {
         Ok(Weights { tensors: self.tensors.iter().map(converted).collect::<Result<_>>()? })
     }
 
-    /// Writes them into one file.
+    /// Writes the tensors into one file.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -101,7 +101,7 @@ impl Weights {
         Ok(candle::safetensors::save(&self.tensors, path)?)
     }
 
-    /// How many numbers there are.
+    /// Number of parameters.
     pub fn parameters(&self) -> usize {
         self.tensors.values().map(Tensor::elem_count).sum()
     }
@@ -109,18 +109,18 @@ impl Weights {
     /// A tensor of this shape.
     ///
     /// # Errors
-    /// Where there is none, or one of another shape.
+    /// If the tensor is missing, or has another shape.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name).with_context(|| format!("the checkpoint has no {name}"))?;
         let found = tensor.dims();
-        ensure!(found == shape, "{name} is {found:?} in the checkpoint, and {shape:?} by config.json");
+        ensure!(found == shape, "{name} is {found:?} in the checkpoint, but config.json requires {shape:?}");
         Ok(tensor.clone())
     }
 
-    /// As above, for a tensor that may be missing.
+    /// A tensor of this shape; `None` if it is missing.
     ///
     /// # Errors
-    /// Where there is one of another shape.
+    /// If the tensor has another shape.
     pub fn maybe(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>> {
         self.tensors.contains_key(name).then(|| self.get(name, shape)).transpose()
     }
@@ -141,7 +141,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        bail!("there is no *.safetensors in {}", folder.display());
+        bail!("{} contains no *.safetensors", folder.display());
     }
     files.sort();
     Ok(files)
@@ -151,12 +151,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed.
+    /// Creates a stream from a seed.
     pub fn new(seed: u64) -> Self {
         Dice(seed)
     }
 
-    /// Any number (SplitMix64).
+    /// A random number (SplitMix64).
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -169,7 +169,7 @@ impl Dice {
         (self.next() % end as u64) as usize
     }
 
-    /// One of a normal distribution (Box and Muller).
+    /// A normally distributed number (Box and Muller).
     pub fn normal(&mut self) -> f32 {
         let mut unit = || (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         let (radius, angle) = ((-2.0 * (1.0 - unit()).ln()).sqrt(), std::f64::consts::TAU * unit());

@@ -3,8 +3,8 @@ use crate::group::{ThreadGroup, sealed};
 use core::marker::PhantomData;
 use cuda_std::{cp_async, mbarrier};
 
-/// How the copies that fill a place are made. A place, its slots and its ring name it as `By`, so that no
-/// place is filled in two ways.
+/// The kind of copies that fill a place. A place, its slots and its ring name the transport in their type
+/// (`By`), so a place cannot be filled in two ways.
 pub trait Transport: sealed::Sealed {
     /// Arrivals that complete a phase of a stage's *full* barrier
     /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
@@ -15,7 +15,7 @@ pub trait Transport: sealed::Sealed {
     const INFO_BYTES: usize = 0;
 }
 
-/// A transport whose copies are made by the threads of a group.
+/// A transport in which the threads of a group copy.
 pub trait GroupTransport: Transport {
     /// The threads that copy.
     type Group: ThreadGroup;
@@ -23,7 +23,7 @@ pub trait GroupTransport: Transport {
     /// Commits the copies that this thread has started, as one group.
     ///
     /// # Safety
-    /// - Called once per filling, by the place that is filled: waits count groups.
+    /// - The place calls this once per filling, because waits count groups.
     unsafe fn commit();
 
     /// Waits until at most the `pending` youngest groups of this thread are in flight.
@@ -57,7 +57,7 @@ impl<W: ThreadGroup> GroupTransport for CpAsync<W> {
 
     #[inline(always)]
     fn wait_all_but(pending: usize) {
-        // A constant after inlining.
+        // `pending` is a constant after inlining.
         match pending {
             0 => cp_async::wait_group::<0>(),
             1 => cp_async::wait_group::<1>(),

@@ -6,25 +6,24 @@ use crate::shared::SharedTile;
 use contract::Element;
 use core::marker::PhantomData;
 
-/// Rows in global memory that are copied tile by tile. Other crates may add sources, with a walk of their
-/// own.
+/// Rows in global memory that a group copies tile by tile. Other crates may add sources and their walks.
 pub trait TileSource<E, const C: usize>: Copy {
     /// A walk of group `W` through the tiles of `R` base-tile rows, from a given tile down to tile 0.
     type Walk<const R: usize, W: ThreadGroup>: TileWalk<E, R, C, W>;
 
-    /// Starts at tile `from`, whose last rows may be missing.
+    /// Starts at tile `from`. The last rows of this tile may be missing.
     fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> Self::Walk<R, W>;
 }
 
 /// A walk through tiles. Each thread knows its own share of the copies.
 ///
 /// # Safety
-/// - `step` calls `copy` with chunks of 16 bytes at multiples of 16, which may be read where they exist.
+/// - `step` calls `copy` with addresses of 16-byte chunks, multiples of 16. A chunk that exists may be read.
 /// - The panel is below [`Walk::PANELS`], the first row is a multiple of [`Walk::GROUP`], and the thread's
 ///   row of that group ([`Walk::place`]) is in the tile.
 pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
     /// Calls `copy(first row of the group in the tile, panel, global address, whether the chunk exists)` for
-    /// each of this thread's chunks of the next tile. Only with `EDGE` may rows be missing.
+    /// each of this thread's chunks of the next tile. Rows may be missing only if `EDGE` is true.
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool));
 }
 
@@ -43,33 +42,33 @@ impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
 /// All threads share the pointer, so that it stays in uniform registers. Each thread adds a constant 32-bit
 /// offset. One pointer per thread costs 16 more instructions per tile (docs/performance-log.md).
 pub struct Walk<E, const R: usize, const C: usize, W> {
-    /// The group of rows that is copied next.
+    /// Address of the next group of rows.
     at: u64,
     /// This thread's byte offset from `at`.
     mine: u32,
     /// This thread's row of the next tile's first group.
     row: u32,
-    /// Knows which of this thread's chunks, one per panel, exist.
+    /// Bounds for this thread's chunks, one per panel.
     source: GlobalRows<E, C>,
     group: PhantomData<W>,
 }
 
 impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W> {
-    /// Chunks of a row that neighbouring threads copy together: one panel's.
+    /// Chunks of a row that neighbouring threads copy together: the chunks of one panel.
     pub const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
     /// Panels per row.
     pub const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
     /// Rows that the group copies at once.
     pub const GROUP: u32 = {
         assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
-        // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
+        // A row has less than 2^27 bytes, so 32 bits count the bytes of 32 rows.
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };
-    /// Such groups of rows per tile. The last one may reach past the tile's end.
+    /// Groups of rows per tile. The last group may reach past the tile's end.
     pub const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
-    /// Starts at tile `from`, whose last rows may be missing.
+    /// Starts at tile `from`. The last rows of this tile may be missing.
     #[inline(always)]
     pub fn down(source: GlobalRows<E, C>, from: u32, group: &W) -> Self {
         let first = from * SharedTile::<E, R, C>::ROWS;
@@ -104,8 +103,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for Walk<E, R, C, W>
 {
-    /// Row groups are taken downwards: upwards, LLVM keeps an offset for each and spills
-    /// (docs/performance-log.md).
+    /// The walk takes row groups in descending order. In ascending order, LLVM keeps one offset per group and
+    /// spills (docs/performance-log.md).
     #[inline(always)]
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
         let rows = SharedTile::<E, R, C>::ROWS;

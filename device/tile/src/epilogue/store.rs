@@ -26,7 +26,7 @@ impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// One tile's place per split group: that of this warp's group.
+    /// The place of this warp's split group, with one tile per split group.
     #[inline(always)]
     pub fn spent<E: Mma, const R: usize, const C: usize, const OF: usize>(
         self,
@@ -39,8 +39,8 @@ impl<P: Place> Scratch<P> {
 }
 
 impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
-    /// Rounds `acc` and stores it to rows `row0..` of `out`, through the warp's own rows of this place, so
-    /// that each lane stores 16 bytes of whole rows.
+    /// Rounds `acc` and stores it to rows `row0..` of `out`. The warp first writes its own rows of this
+    /// place, so that each lane stores 16 contiguous bytes of a row.
     #[inline(always)]
     pub fn store_through<const M: usize>(
         self,
@@ -55,8 +55,8 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         warp.sync();
         acc.each_pair(warp, |row, column, lo, hi| {
             let at = base + SharedTile::<E, R, C>::offset(row, column / 8) + column % 8 * 2;
-            // SAFETY: the warp's own rows of a place that this call owns; the other lanes wait at the
-            // barriers around.
+            // SAFETY: the warp's own rows of a place that this call owns; barriers before and after make the
+            // other lanes wait.
             unsafe { st_shared_b32(at, E::pack(lo, hi)) }
         });
         warp.sync();
@@ -114,7 +114,7 @@ impl GlobalVec {
         }
     }
 
-    /// The same, with predicates instead of branches, so that the warp stays converged.
+    /// As [`GlobalVec::store`], with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         for m in 0..M {
@@ -169,8 +169,8 @@ impl GlobalVec {
         self.load_row(own.row(), missing)
     }
 
-    /// Stores the value of the thread's own row, from the thread that has its first chunk, if the row exists
-    /// and the values are wanted.
+    /// Stores the value of the thread's own row, if the row exists and the values are wanted. Only the thread
+    /// with the row's first chunk stores.
     #[inline(always)]
     pub fn store_own<const C: usize>(&self, own: &OwnChunk<C>, x: f32) {
         if self.base != 0 && own.chunk() == 0 {

@@ -1,4 +1,4 @@
-//! The TMA store buffer: accumulators go to global memory through swizzled shared memory.
+//! The TMA store buffer: warpgroups write accumulators to swizzled shared memory, and TMA stores them.
 use crate::group::Warpgroup;
 use crate::mma::{Acc, Mma};
 use crate::pipeline::{Specialized, StageGuard};
@@ -11,7 +11,7 @@ use cuda_std::ldmatrix::stmatrix_x4;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 
-/// A place for stores of a tile, 64 rows for each of `W` warpgroups.
+/// A place for a tile that TMA stores: 64 rows for each of `W` warpgroups.
 pub struct StoreBuffer<E, const C: usize, const W: usize> {
     base: u32,
     element: PhantomData<E>,
@@ -42,8 +42,8 @@ impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, 
 }
 
 impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
-    /// Stores the warpgroup's rows of a tile whose first row is `at`, as far as they exist. First waits
-    /// until TMA has read the previous tile.
+    /// Waits until TMA has read the previous tile, then stores the warpgroup's rows of the tile whose first
+    /// row is `at`. Does not store rows that do not exist.
     #[inline(always)]
     pub fn store<M: StoreMapKind>(
         &mut self,
@@ -60,7 +60,7 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// Sends the tile through the guarded stage. The stage's tiles are lost.
+    /// Stores the tile through the guarded stage. The stage loses its content.
     #[inline(always)]
     pub fn store_through<M: StoreMapKind>(
         self,
@@ -72,8 +72,8 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         // The addresses are equal for all tiles, but kernels that store this way have no registers to keep
         // them in.
         let lane = opaque(group.warp.lane);
-        // SAFETY: the warpgroup's own tile; its products have settled, as they borrowed what is consumed
-        // here.
+        // SAFETY: the warpgroup's own tile. Its products have settled: they borrowed the guard, which this
+        // call consumes.
         unsafe { store(self.address(group.index), lane, acc, to, at, group) }
         // The guard then releases the stage, which is refilled.
         tma::wait_group_read::<0>();
@@ -83,8 +83,8 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
 /// Stores the warpgroup's rows through `tile`. `lane` is this thread's.
 ///
 /// # Safety
-/// - `tile` is the shared address of the warpgroup's own tile. No copy, and no product of this thread, still
-///   reads it.
+/// - `tile` is the shared address of the warpgroup's own tile. No copy and no product of this thread still
+///   reads the tile.
 #[inline(always)]
 unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     tile: u32,
@@ -101,7 +101,7 @@ unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
         let to = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
         let [a, b] = &acc.0[0][c];
         let words = [E::pack(a[0], a[1]), E::pack(a[2], a[3]), E::pack(b[0], b[1]), E::pack(b[2], b[3])];
-        // SAFETY: the warp's own rows of the tile, which all of the warpgroup are done with; `Warpgroup`
+        // SAFETY: the warp's own rows of the tile, which the whole warpgroup has finished with; `Warpgroup`
         // stands for converged warps.
         unsafe { stmatrix_x4(to, words) }
     }

@@ -1,4 +1,4 @@
-//! Columns to which every warp of a block contributes, exchanged to be merged.
+//! Exchange of columns to which every warp of a block contributes.
 use crate::exchange::Scratch;
 use crate::group::SplitGroup;
 use crate::mma::{ColAcc, ColVec, Stored};
@@ -7,7 +7,7 @@ use crate::{Block, Warp};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32};
 
-/// An accumulator of `R x G` tiles and two values per column, of each of `WARPS` warps, readable for all.
+/// Each warp's accumulator of `R x G` tiles and its two values per column, readable for all `WARPS` warps.
 pub struct ExchangedColumns<const R: usize, const G: usize, const WARPS: usize> {
     base: u32,
 }
@@ -29,15 +29,15 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
         self.base + Self::ACCS_BYTES + (warp * Self::COLUMNS + column) * 8
     }
 
-    /// Calls `f` for each warp with rows `4 * quad..` and the two values of a column. Out-of-range arguments
-    /// give another column or rows.
+    /// Calls `f` for each warp, with rows `4 * quad..` of a column and the column's two values. Out-of-range
+    /// arguments give another column or other rows.
     #[inline(always)]
     pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
-        // Words of other warps; no thread writes any after the barrier.
+        // The words belong to other warps; no thread writes them after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
-            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words
-            // are the place's, and columns and values begin at multiples of 16 and 8 bytes.
+            // SAFETY: every warp has written its columns below the count, and a barrier has passed. The words
+            // lie in the place; columns begin at multiples of 16 bytes, and values at multiples of 8.
             let (x, values) = unsafe {
                 (
                     ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),
@@ -50,9 +50,9 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp, as a split group of its own, writes its columns below `columns` with two values each.
-    /// After a barrier all warps can read them. The accumulator is a product whose A operand was the
-    /// transpose of a tile of `S`.
+    /// Each warp is one split group. It writes its columns below `columns`, with two values per column. After
+    /// a barrier, all warps can read them. The accumulator is a product whose A operand was the transpose of
+    /// a tile of `S`.
     #[inline(always)]
     pub fn exchange_columns<S: Stored, K: Kernel, const R: usize, const G: usize, const WARPS: usize>(
         self,

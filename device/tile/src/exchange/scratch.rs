@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use cuda_std::math::fma;
 use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 
-/// A value made of f32 registers, the same number in every lane.
+/// A value in f32 registers. Every lane has the same number of registers.
 pub trait Registers: Sealed {
     /// Registers per lane.
     const COUNT: usize;
@@ -69,13 +69,13 @@ impl<A: Registers, B: Registers> Registers for (A, B) {
     }
 }
 
-/// Place `P`, no longer in use: the stages of a finished ring, for example.
+/// Place `P`, which is no longer in use, for example the stages of a finished ring.
 pub struct Scratch<P> {
     pub(crate) base: u32,
     was: PhantomData<P>,
 }
 
-/// The values of all split groups but the first, for the warp of the first group that has the same rows.
+/// The values of all split groups except the first. A warp of the first group gets the values for its rows.
 pub struct Exchanged<R, const GROUPS: usize> {
     /// This lane's first word of the first value.
     at: u32,
@@ -97,8 +97,8 @@ impl<P: Place> Scratch<P> {
         Scratch { base, was: PhantomData }
     }
 
-    /// Each warp of every group but the first writes `what` and gets `None`. After a barrier, each warp of
-    /// the first group gets the values of the warps that have the same rows.
+    /// Each warp of every group except the first writes `what` and gets `None`. After a barrier, each warp of
+    /// the first group gets the values that the other groups have for its rows.
     #[inline(always)]
     pub fn exchange<A: Registers, K: Kernel, const R: usize, const M: usize, const GROUPS: usize>(
         self,
@@ -113,14 +113,14 @@ impl<P: Place> Scratch<P> {
                 "the place is too small for the values of the groups"
             )
         }
-        // A register of all lanes is 128 bytes, free of bank conflicts.
+        // One register of all lanes takes 128 bytes and causes no bank conflict.
         let size = (A::COUNT * 128) as u32;
         let first = self.base + rows.index() * (GROUPS as u32 - 1) * size + rows.warp().lane * 4;
         if group.index() > 0 {
             let mut at = first + (group.index() - 1) * size;
             what.each_register(|x| {
-                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other one is
-                // of the same group and has the same rows.
+                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other warp
+                // has the same group and the same rows.
                 unsafe { st_shared_b32(at, x.to_bits()) }
                 at += 128;
             });
@@ -151,8 +151,9 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
         beside
     }
 
-    /// Row `r` of `acc` becomes `acc * mine[r] + theirs * scale[r]`, where `theirs` is the group's
-    /// accumulator. It is never all in registers: at 128 columns there is no room for two accumulators.
+    /// Row `r` of `acc` becomes `acc * mine[r] + other * scale[r]`, where `other` is the group's accumulator.
+    /// The function reads `other` piece by piece, because registers have no room for two accumulators of 128
+    /// columns.
     #[inline(always)]
     pub fn add_scaled(&self, acc: &mut Acc<M, N>, mine: &RowVec<M>, scale: &RowVec<M>) {
         let mut at = self.at;

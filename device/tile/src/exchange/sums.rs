@@ -20,7 +20,7 @@ const QUAD_BYTES: u32 = 512;
 // SAFETY: a place for each warp.
 unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M, N> {
     const BYTES: usize = R / M * 2 * Self::WARP_BYTES as usize;
-    /// Of two partners' places, which alternate.
+    /// The size of two partners' places, which alternate.
     const ALIGN: usize = 2 * QUAD_BYTES as usize;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
@@ -31,14 +31,14 @@ unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M,
 impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
     const WARP_BYTES: u32 = (M * N * 2) as u32 * QUAD_BYTES;
 
-    /// This lane's first four words of the warp's place. The partner's are at the other multiple of
+    /// This lane's first four words of the warp's place. The partner's words are at the other multiple of
     /// [`QUAD_BYTES`].
     #[inline(always)]
     fn of(&self, rows: WarpRows<R, M>, group: SplitGroup<2>) -> u32 {
         self.base + rows.index() * 2 * Self::WARP_BYTES + group.index() * QUAD_BYTES + rows.warp().lane * 16
     }
 
-    /// Calls `f(row tile, column tile, half, offset)` for each four registers of an accumulator.
+    /// Calls `f(row tile, column tile, half, offset)` for every four registers of an accumulator.
     #[inline(always)]
     fn each(mut f: impl FnMut(usize, usize, usize, u32)) {
         for m in 0..M {
@@ -52,9 +52,9 @@ impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
 }
 
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
-    /// [`Pipeline::advance`] twice, with a refill each. Each of the two groups makes its `part` from the
-    /// first stage. With the second stage comes the sum of both parts. The sum has the same bits in both
-    /// groups, because addition of two values is commutative.
+    /// Calls [`Pipeline::advance`] twice, with a refill each. Each of the two groups computes its `part` from
+    /// the first stage, and gets the sum of both parts with the second stage. Both groups get equal bits,
+    /// because addition is commutative.
     #[inline(always)]
     pub fn advance_and_add<const R: usize, const M: usize, const N: usize>(
         &mut self,

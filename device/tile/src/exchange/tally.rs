@@ -25,8 +25,9 @@ impl<'l, const N: usize> Tally<'l, N> {
         Tally { base, lent: PhantomData }
     }
 
-    /// Each warp writes words, `(index, value)`; no two warps may write the same index. After a barrier all
-    /// words are readable, and none can be written again. All lanes of a warp may compute a word together.
+    /// Each warp writes words, given as `(index, value)`. Two warps must not write equal indices. After a
+    /// barrier, all words are readable, and no word can be written again. All lanes of a warp may compute a
+    /// word together.
     #[inline(always)]
     pub fn write<K: Kernel>(
         self,
@@ -51,7 +52,7 @@ impl<'l, const N: usize> Tallied<'l, N> {
     pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
         const { assert!(A + B == N, "the two parts must make up the words") }
         let behind = self.base + A as u32 * 4;
-        // SAFETY: words of what `self` alone stood for, which the first part does not read.
+        // SAFETY: the words belonged to `self` alone, and the first part does not read them.
         (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
     }
 
@@ -68,17 +69,18 @@ impl<'l, const N: usize> Tallied<'l, N> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Announces that this block's writes are done. True in the last of `blocks` blocks that announce it to
-    /// counter `i`: that block sees the writes of all others, and the counter is 0 again. False if the
-    /// counter does not exist.
+    /// Announces to counter `i` that this block's writes are done. Returns true in the last of `blocks`
+    /// blocks: this block sees the writes of all other blocks, and the counter is 0 again. Returns false if
+    /// the counter does not exist.
     #[inline(always)]
     pub fn is_last_of(&mut self, blocks: u32, counters: &Counters, i: u32) -> bool {
         self.sync();
         let mut last = false;
         if self.thread == 0 && i < counters.count {
             let word = counters.base + i as u64 * 4;
-            // SAFETY: a counter that exists, which only this function touches. The barrier before orders the
-            // whole block's writes before the release, that after orders its reads behind the acquire.
+            // SAFETY: a counter that exists, which only this function touches. The barrier before it orders
+            // the whole block's writes before the release. The barrier after it orders the block's reads
+            // behind the acquire.
             let before = unsafe { atom_inc(word as *mut u32, blocks - 1, Order::AcqRel, Scope::Device) };
             last = before == blocks - 1;
         }

@@ -1,17 +1,17 @@
-//! Rows dealt out to threads, eight columns each.
+//! Rows distributed over threads, eight columns per thread.
 use crate::Block;
 use crate::global::{LoadEight, StoreEight};
 use contract::{Kernel, RowParts, RowValues, Tensor};
 use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32};
 
-/// Eight columns of one row. No two threads of a launch have the same.
+/// Eight columns of one row. Two threads of a launch never have the same part.
 pub struct OwnPart {
     row: u32,
     part: u32,
 }
 
 impl OwnPart {
-    /// This thread's part, or `None` if it has none.
+    /// This thread's part; `None` if the thread has no part.
     #[inline(always)]
     pub fn new<K: Kernel>(dealt: &RowParts, block: &Block<K>) -> Option<Self> {
         let (within, part) = dealt.parts.div_rem(block.thread);
@@ -31,8 +31,8 @@ impl OwnPart {
         self.part
     }
 
-    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result. The result
-    /// may therefore overwrite its own input, even within a row.
+    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result. `store` may
+    /// therefore overwrite the input of `make`, even within a row.
     #[inline(always)]
     pub fn in_place<K: Kernel, R>(
         dealt: &RowParts,
@@ -62,7 +62,7 @@ impl OwnPart {
     /// The part of the row `[batch, row, head]` of 16-bit elements, as raw bits; zeros if it does not exist.
     #[inline(always)]
     pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
-        // SAFETY: it exists, and the base and all strides are multiples of 16, as `Tensor` promises.
+        // SAFETY: the part exists, and the base and all strides are multiples of 16, as `Tensor` promises.
         self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
     }
 
@@ -83,11 +83,11 @@ impl OwnPart {
         }
     }
 
-    /// Stores one value of the row, from one thread, if the values are wanted.
+    /// Stores a value of the row, if the values are wanted. One thread per row stores.
     #[inline(always)]
     pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
         if self.part == 0 && values.base != 0 {
-            // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as
+            // SAFETY: each row of each head has a value, and base and strides are multiples of 4, as
             // `RowValues` promises.
             unsafe { st_global_b32(value_at(values, of), x.to_bits()) }
         }
@@ -106,7 +106,7 @@ fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
 /// The value of the row `[batch, row, head]`.
 #[inline(always)]
 pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
-    // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as `RowValues`
+    // SAFETY: each row of each head has a value, and base and strides are multiples of 4, as `RowValues`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(value_at(values, of)) })
 }

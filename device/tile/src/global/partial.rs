@@ -27,8 +27,8 @@ fn rows(partials: &Partials, slice: u32, head: u32) -> u32 {
     if slice < partials.slices.get() && head < partials.heads { partials.rows } else { 0 }
 }
 
-/// Eight columns of one row of `C` base tiles, among all rows of all heads. No two threads of a launch have
-/// the same.
+/// Eight columns of one row of `C` base tiles, among all rows of all heads. Two threads of a launch never
+/// have the same chunk.
 pub struct OwnChunk<const C: usize> {
     head: u32,
     row: u32,
@@ -47,7 +47,7 @@ impl<const C: usize> OwnChunk<C> {
         OwnChunk { head, row, chunk: thread % Self::ACROSS }
     }
 
-    /// The head, counted over all batches. It is past the last one where there are more threads than chunks.
+    /// The head, counted over all batches. For threads without a chunk, it is past the last head.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
@@ -81,7 +81,7 @@ impl<const C: usize> PartialRows<C> {
         acc.each_pair(warp, |row, column, lo, hi| self.store_pair(row0 + row, column, [lo, hi]));
     }
 
-    /// The same, with predicates instead of branches, so that the warp stays converged.
+    /// As [`PartialRows::store`], with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| {
@@ -133,18 +133,18 @@ impl<const C: usize> PartialRows<C> {
     }
 }
 
-/// One row of a head, of `C` base tiles, with its value, in neighbouring slices. The slices of a row follow
-/// each other in memory (`[head][row][slice]`), so that one address leads to all of them.
+/// One row of a head, with its value, in consecutive slices. The row has `C` base tiles. The slices of a row
+/// are adjacent in memory (`[head][row][slice]`), so one address leads to all of them.
 #[derive(Clone, Copy)]
 pub struct RowSlices<const C: usize> {
-    /// Where the first slice's row begins, and where its value is.
+    /// Addresses of the first slice's row and of its value.
     row: u64,
     value: u64,
     count: u32,
 }
 
 impl<const C: usize> RowSlices<C> {
-    /// Row `row` of head `head` in `count` slices from slice `first` on, as far as they exist.
+    /// Row `row` of head `head` in slices `first..first + count`. Slices that do not exist are left out.
     #[inline(always)]
     pub fn new(partials: &Partials, first: u32, count: u32, head: u32, row: u32) -> Self {
         let (rows, slices) = (partials.rows, partials.slices.get());
@@ -158,7 +158,7 @@ impl<const C: usize> RowSlices<C> {
         }
     }
 
-    /// Whether there is no slice.
+    /// Whether the row has no slice.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.count == 0

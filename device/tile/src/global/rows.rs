@@ -4,14 +4,14 @@ use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
 use cuda_std::memory::ld_global_nc_b32;
 
-/// One head of a tensor: rows of up to `C` base tiles of `E`. Base and stride are multiples of 16 bytes,
-/// which the host has checked.
+/// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
+/// multiples of 16 bytes.
 #[derive(Clone, Copy)]
 pub struct GlobalRows<E, const C: usize> {
     pub(crate) base: u64,
     pub(crate) row_bytes: u32,
     pub(crate) rows: u32,
-    /// 16-byte chunks per row that exist. The others read as zero and are not written.
+    /// 16-byte chunks per row that exist. Other chunks read as zero and are not written.
     pub(crate) chunks: u32,
     element: PhantomData<E>,
 }
@@ -32,14 +32,13 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// The same rows, which the caller knows to have the columns of `other`: one bound in a register instead
-    /// of two.
+    /// These rows with the column bound of `other`, which must be equal. Two tensors then share one register.
     #[inline(always)]
     pub fn as_wide_as(self, other: &Self) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
-    /// Rows `first..first + rows`, which must exist. No later check repeats this one.
+    /// Rows `first..first + rows`, which must exist: later accesses check only against `rows`.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
@@ -60,8 +59,8 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
         let within = (chunk * layout::CHUNK + word * 4) as u64;
         let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
-        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises;
-        // what kernels read through it they do not write.
+        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises.
+        // Kernels do not write what they read through it.
         unsafe { ld_global_nc_b32(at) }
     }
 }
@@ -91,7 +90,7 @@ impl GlobalVec {
     }
 }
 
-/// Integers in device memory, which no thread writes while the kernel runs.
+/// Integers in device memory. No thread writes them while the kernel runs.
 #[derive(Clone, Copy)]
 pub struct GlobalInts<'p>(&'p Integers);
 
@@ -102,7 +101,7 @@ impl<'p> GlobalInts<'p> {
         GlobalInts(integers)
     }
 
-    /// Whether there is none.
+    /// Whether the number of integers is 0.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0.count == 0
@@ -114,8 +113,8 @@ impl<'p> GlobalInts<'p> {
         if i >= self.0.count {
             return 0;
         }
-        // SAFETY: it exists, and the base is a multiple of 4, as `Integers` promises; kernels that read them
-        // do not write them.
+        // SAFETY: the integer exists, and the base is a multiple of 4, as `Integers` promises; kernels that
+        // read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
     }
 }

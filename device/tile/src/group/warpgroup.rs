@@ -2,10 +2,11 @@
 use crate::Warp;
 use cuda_std::barrier;
 
-/// A whole, converged warpgroup: one of `W` that compute. It is not `Copy`: a product takes it by `&mut`.
+/// A whole, converged warpgroup, one of `W` consumer warpgroups. It is not `Copy`: a product takes it by
+/// `&mut`.
 pub struct Warpgroup<const W: usize> {
     pub(crate) index: u32,
-    /// Index counted over the warps that compute.
+    /// This thread's warp. Its index counts consumer warps only.
     pub(crate) warp: Warp,
     pub(crate) ping_pong: PingPong<W>,
 }
@@ -44,8 +45,8 @@ impl<const W: usize> Warpgroup<W> {
     }
 }
 
-/// Ping-pong: warpgroups issue products in turn, so that the other work of one runs beside the
-/// products of the others.
+/// Ping-pong: warpgroups issue products in turn, so that the arithmetic of one warpgroup runs beside the
+/// products of the other warpgroups.
 pub(crate) struct PingPong<const W: usize> {
     mine: u32,
     next: u32,
@@ -54,7 +55,7 @@ pub(crate) struct PingPong<const W: usize> {
 impl<const W: usize> PingPong<W> {
     /// Barrier 0 is the block's.
     const FIRST: u32 = 1;
-    /// The warpgroup that waits and the one that arrives.
+    /// The threads of the waiting and of the arriving warpgroup.
     const THREADS: u32 = 256;
 
     #[inline(always)]

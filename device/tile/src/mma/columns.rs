@@ -1,9 +1,9 @@
-//! Products with few columns: rows of a shared tile fill the 16 rows of an instruction, the other operand
+//! Products with few columns: rows of a shared tile fill the 16 rows of an `mma`, and the other operand fills
 //! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
 //! [`Acc`](crate::mma::Acc).
 //!
-//! `R` counts base tiles of rows, `G` groups of 8 columns. A lane holds columns `lane % 4 * 2` and the next
-//! one of each group.
+//! `R` counts base tiles of rows, `G` groups of 8 columns. Of each group, a lane holds column `lane % 4 * 2`
+//! and the next one.
 use crate::Warp;
 use crate::mma::{OperandB, PartB, Stored, TensorCore};
 use crate::shared::SharedTile;
@@ -88,7 +88,7 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
 
 /// Rows of 32-bit words in global memory that become columns of a B operand.
 pub trait WordRows {
-    /// A function that loads word `from + i` of row `row`; 0 where the word does not exist.
+    /// A function that loads word `from + i` of row `row`; 0 if the word does not exist.
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
 }
 
@@ -96,8 +96,8 @@ pub trait WordRows {
 pub trait LoadAs<A: TensorCore>: TensorCore {
     /// Whether products need a factor other than 1.
     const SCALED: bool;
-    /// Converts a column, of which the lane holds two words per k-step. Returns the operand and the factor
-    /// for products with it. Four lanes share a column.
+    /// Converts a column. Four lanes share a column, and each holds two words of it per k-step. Returns the
+    /// operand and the factor for products with it.
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32);
 }
 
@@ -109,15 +109,15 @@ impl<E: TensorCore> LoadAs<E> for E {
     }
 }
 
-/// As f16, scaled by a power of two to the row's largest element. bf16's bits survive, except in elements
-/// below 2^-28 of the largest.
+/// Converts bf16 to f16, scaled by a power of two to the row's largest element. The conversion is exact,
+/// except for elements below 2^-28 of the largest.
 impl LoadAs<F16> for Bf16 {
     const SCALED: bool = true;
     #[inline(always)]
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
         let pairs = words.map(|step| step.map(unpack_bf16));
         let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
-        // The exponent of the largest becomes 14, f16's last but one.
+        // The largest element gets the exponent 14, the second largest of f16.
         let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
         let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
         (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)
@@ -160,8 +160,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
 }
 
 impl<const G: usize> ColAcc<1, G> {
-    /// `a b`, with the 16 rows of `a` in shared memory. Two chains of products, so that no product waits for
-    /// the one before.
+    /// `a b`, with the 16 rows of `a` in shared memory. Products alternate between two accumulators, so that
+    /// no product waits for the previous one.
     #[inline(always)]
     pub fn product<S: Stored, const K: usize>(
         a: &SharedTile<S, 1, K>,

@@ -7,7 +7,7 @@ use contract::{Bf16, Element, F16};
 use cuda_std::{math, mma};
 
 /// An element type whose tiles a warp multiplies: [`F16`] and [`Bf16`] on tensor cores, [`contract::Scalar`]
-/// of them on CUDA cores. All accumulate in f32, in the same fragments.
+/// of either on CUDA cores. All types accumulate in f32 and use the same fragments.
 pub trait Mma: Element + Sealed {
     /// Two f32, rounded to nearest even, with `lo` in the low half.
     fn pack(lo: f32, hi: f32) -> u32;

@@ -25,20 +25,20 @@ pub struct AFrag<E, const M: usize, const K: usize> {
     element: PhantomData<E>,
 }
 
-/// A operand in a shared tile of `R x K` base tiles, which it borrows: the `M` row tiles of a warp. The
-/// first `HELD` k-steps stay in registers, the others are read again at each use.
+/// A operand of a warp: `M` row tiles of a shared tile of `R x K` base tiles. It borrows the tile. The first
+/// `HELD` k-steps stay in registers; each use reads the other k-steps again.
 #[derive(Clone, Copy)]
 pub struct Resident<'t, E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
     rest: Reader<E, R, K>,
-    /// Shared address of its first row.
+    /// Shared address of the warp's first row.
     pub(crate) first_row: u32,
     tile: PhantomData<&'t SharedTile<E, R, K>>,
 }
 
-/// Step `at` of a product with `of` steps. Other work is dealt out over the steps and fills the issue slots
-/// between tensor-core instructions: ptxas schedules freely within a basic block, but starts from the order
-/// of the source.
+/// Step `at` of a product with `of` steps. A product distributes other work over its steps, which fills the
+/// issue slots between tensor-core instructions. ptxas schedules freely within a basic block, but starts from
+/// the source's order.
 #[derive(Clone, Copy)]
 pub struct Part {
     pub(crate) at: usize,
@@ -108,13 +108,13 @@ impl<const M: usize> RowBounds<M> {
         }))
     }
 
-    /// The least of the lane's rows in the first row tile.
+    /// The smallest column among the lane's rows in the first row tile.
     #[inline(always)]
     pub fn first(&self) -> i32 {
         self.0[0][0].min(self.0[0][1])
     }
 
-    /// The greatest of the lane's rows in the last row tile.
+    /// The largest column among the lane's rows in the last row tile.
     #[inline(always)]
     pub fn last(&self) -> i32 {
         self.0[M - 1][0].max(self.0[M - 1][1])
@@ -143,7 +143,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         acc
     }
 
-    /// Replaces each value by `f` of it.
+    /// Replaces each value `x` by `f(x)`.
     #[inline(always)]
     pub fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.each(|_, _, _, _, x| *x = f(*x));
@@ -192,8 +192,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Replaces each value by `f(value, distance)`, with the distance in columns from the element to its
-    /// row's column in `from`: negative where the element is behind that column.
+    /// Replaces each value by `f(value, distance)`. The distance, in columns, leads from the element to its
+    /// row's column in `from`. It is negative if the element is behind this column.
     #[inline(always)]
     pub fn map_distances(&mut self, from: &RowBounds<M>, f: impl Fn(f32, f32) -> f32) {
         let from = from.0.map(|rows| rows.map(|column| column as f32));
@@ -222,9 +222,9 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         }
     }
 
-    /// `f(self)`, packed as the A operand of the next product, and the sums of its rows over this lane's
-    /// columns before rounding. The arguments of `f` are the value and `[row tile, index of the lane's row
-    /// in it]`.
+    /// Returns two results: `f(self)`, packed as the A operand of the next product, and the row sums over
+    /// this lane's columns before rounding. The arguments of `f` are the value and `[row tile, index of the
+    /// lane's row in it]`.
     ///
     /// `ORDERED` keeps each addition beside its values. Otherwise LLVM sinks all additions below the last
     /// value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
@@ -234,7 +234,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         f: impl Fn(f32, [usize; 2]) -> f32,
     ) -> (AFrag<E, M, N>, RowVec<M>) {
         let mut to = AFrag::zero();
-        // Two chains of additions a row.
+        // Two chains of additions per row.
         let mut sums = [[[0.0; 2]; 2]; M];
         for i in 0..N * 4 * M {
             let (n, h, m, r) = (i / (4 * M), i / (2 * M) % 2, i / 2 % M, i % 2);
@@ -260,8 +260,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         }
     }
 
-    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, whatever it
-    /// contained.
+    /// Multiplies row `r` by `v[r]`. If `v[r]` is negative, the row becomes 0 instead, even if it contained
+    /// NaN.
     #[inline(always)]
     pub fn scale_or_clear_rows(&mut self, v: &RowVec<M>) {
         self.each(|m, _, _, i, x| {

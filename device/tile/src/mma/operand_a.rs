@@ -1,5 +1,5 @@
-//! A operands straight from global memory: the first k-steps in registers, the others, where registers are
-//! scarce, in shared memory of each lane's own.
+//! A operands loaded from global memory. The first k-steps stay in registers. If registers are scarce, each
+//! lane keeps the other k-steps in its own words of shared memory.
 use crate::Block;
 use crate::global::GlobalRows;
 use crate::group::{SplitGroup, WarpRows};
@@ -20,12 +20,12 @@ pub struct PlaceA<E, const R: usize, const M: usize, const K: usize, const HELD:
 /// A operand of one warp: `[k-step][row tile]`.
 pub struct OperandA<E, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
-    /// This lane's first word of the others.
+    /// This lane's first word of the k-steps in shared memory.
     at: u32,
     element: PhantomData<E>,
 }
 
-// SAFETY: 16 bytes of each lane for each base tile of each warp that is not held.
+// SAFETY: 16 bytes per lane, for each base tile of each warp that registers do not hold.
 unsafe impl<E, const R: usize, const M: usize, const K: usize, const HELD: usize> Place
     for PlaceA<E, R, M, K, HELD>
 {

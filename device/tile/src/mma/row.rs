@@ -63,7 +63,7 @@ impl<const M: usize> Index<[usize; 2]> for RowVec<M> {
     }
 }
 
-/// Sums of the rows of A operands. On tensor cores they are a product with ones.
+/// Sums of the rows of A operands. On tensor cores, a product with ones computes them.
 #[derive(Clone, Copy)]
 pub struct RowSum<const M: usize>(pub(crate) [[f32; 4]; M]);
 

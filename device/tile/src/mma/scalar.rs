@@ -1,4 +1,4 @@
-//! Products on CUDA cores, in the fragments of tensor cores: a baseline that shows what tensor cores gain.
+//! Products on CUDA cores, with the fragments of tensor cores: a baseline for the gain of tensor cores.
 use crate::group::sealed::Sealed;
 use crate::mma::{AFrag, Acc, Mma, Part, Resident};
 use crate::shared::SharedTile;
@@ -61,7 +61,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         E::pack(lo, hi)
     }
 
-    /// Each lane multiplies the rows of `a` and of `b` whose products its accumulators are.
+    /// Each lane multiplies the rows of `a` and of `b` that its accumulators need.
     #[inline(always)]
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
         acc: &mut Acc<M, N>,

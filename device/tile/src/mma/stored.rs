@@ -1,4 +1,4 @@
-//! Tiles of an element type as A operands, as they are or transposed.
+//! Tiles of an element type as A operands, direct or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
 use crate::shared::SharedTile;
@@ -11,13 +11,14 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored number divided by the value of its operand: 1, unless bits are only shifted.
+    /// The value of a stored element divided by the value of its operand. It is 1 unless the conversion only
+    /// shifts bits.
     const FACTOR: f32;
     /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
     /// the tile, rather than columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// For word `i` of k-step `k`: which word (two elements of `As`) of a row of the B operand's transpose
-    /// lane 0 of four has, and the distance in words to the next lane's.
+    /// The words that four lanes hold as word `i` of k-step `k`: lane 0's word, and the distance from lane to
+    /// lane. Words (two elements of `As`) are counted in a row of the B operand's transpose.
     fn right_word(k: usize, i: usize) -> [u32; 2];
     /// Calls `f(k-step, A operand)` for the tile's 16 rows from row `first` on, a multiple of 16.
     fn rows<const N: usize, const K: usize>(
@@ -75,16 +76,16 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` makes of a word the operands of its bytes 0, 1 and of 2, 3;
-/// `halves` of bytes 0, 2 and of 1, 3.
+/// Eight-bit elements, multiplied as f16. `pairs` converts a word to the operands of bytes 0, 1 and of bytes
+/// 2, 3. `halves` converts it to the operands of bytes 0, 2 and of bytes 1, 3.
 macro_rules! eight_bits {
     ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
         impl Stored for $e {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives a lane four neighbouring columns: two are columns `2t` of a k-step, two
-            // `2t + 8`.
+            // `ldmatrix` gives lane `t` of four adjacent columns. They serve as columns `2t`, `2t + 1`,
+            // `2t + 8` and `2t + 9` of a k-step.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]
@@ -104,8 +105,8 @@ macro_rules! eight_bits {
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
                 }
             }
-            // Transposed in units of two columns: a word is two rows of columns `2i` and `2i + 1`. Sorted by
-            // column, it is two rows of the operand.
+            // `ldmatrix` transposes units of two columns, so a word holds columns `2i` and `2i + 1` of two
+            // rows. `halves` sorts the word by column, which gives two rows of the operand.
             #[inline(always)]
             fn columns<const N: usize, const R: usize>(
                 tile: &SharedTile<Self, N, R>,
@@ -127,8 +128,8 @@ macro_rules! eight_bits {
 eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
 
-/// Bytes 0, 2 and bytes 1, 3 as f16, each 2^-8 of its number: sign, exponent and mantissa of an e4m3 lie in
-/// an f16 as they are, but for the bias of the exponent, subnormal numbers too. NaN becomes 480 * 2^-8.
+/// Bytes 0, 2 and bytes 1, 3 as f16, each scaled by 2^-8. The bits of an e4m3 are shifted into an f16
+/// unchanged, so only the exponent's bias differs, also for subnormal numbers. NaN becomes 480 * 2^-8.
 #[inline(always)]
 fn shift_odd_even(x: u32) -> [u32; 2] {
     let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
@@ -140,7 +141,7 @@ fn shift_odd_even(x: u32) -> [u32; 2] {
 mod tests {
     use super::shift_odd_even;
 
-    /// The number that the bits of an f16 are.
+    /// The value of the f16 with these bits.
     fn f16(bits: u32) -> f64 {
         let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         let magnitude = match exponent {

@@ -130,8 +130,8 @@ pub(crate) fn ab<E: TensorCore, const M: usize, const N: usize, const K: usize>(
     }
 }
 
-/// One k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products, so that with 32 rows per warp
-/// shared memory is not the limit.
+/// One k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products. With 32 rows per warp, shared memory
+/// is therefore not the limit.
 #[inline(always)]
 fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     acc: &mut Acc<M, N>,
@@ -149,7 +149,7 @@ fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     }
 }
 
-/// Row sums as a product with ones: no lane adds or shuffles.
+/// Row sums as a product with ones, without additions or shuffles.
 #[inline(always)]
 pub(crate) fn add_rows<E: TensorCore>(sum: &mut [f32; 4], a: [u32; 4], _warp: Warp) {
     // SAFETY: `Warp` stands for 32 converged lanes.

@@ -1,17 +1,17 @@
 //! The mbarrier pipeline: producers fill stages, consumers read them.
 //!
-//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed: the copies
-//! themselves arrive, so that the producer goes on to the next stage at once. A phase of *empty* completes
-//! when every consumer thread has released the stage. [`StageGuard`](crate::pipeline::StageGuard)'s file has
-//! the same for TMA and warpgroups.
+//! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed. The copies
+//! themselves arrive, so the producer continues with the next stage at once. A phase of *empty* completes
+//! when every consumer thread has released the stage. The pipeline for TMA and warpgroups is in the file of
+//! [`StageGuard`](crate::pipeline::StageGuard).
 //!
-//! Both sides take the stages in one order and track rounds through the ring by parity. Round `r` is phase
-//! `r` of both barriers: *full* when the stage is filled, *empty* when it is released. The producer waits
-//! for the release in the round before; in round 0 it waits for the phase before phase 0, which counts as
-//! complete.
+//! Producer and consumers take the stages in the same order and track rounds through the ring by parity.
+//! Round `r` is phase `r` of both mbarriers: *full* when the stage is filled, *empty* when it is released. In
+//! round `r`, the producer waits for the release in round `r - 1`. In round 0, it waits for the phase before
+//! phase 0, which counts as complete.
 //!
-//! Each side gets its stages in a closure. Whatever must follow a stage, or the last stage, follows the
-//! closure and cannot be forgotten.
+//! Producer and consumers get their stages in a closure. The pipeline does everything that must follow a
+//! stage after the closure, so a kernel cannot forget it.
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::group::{ThreadGroup, WarpRows};
 use crate::pipeline::InFlight;
@@ -62,8 +62,7 @@ impl<K: Kernel> Consumers<K> {
                 "the consumers' warps must share the rows"
             )
         }
-        // SAFETY: the number of consumer warps is that of the warps that share the rows; they are numbered
-        // from 0.
+        // SAFETY: the consumer warps are exactly the warps that share the rows, and their numbers start at 0.
         unsafe { WarpRows::new(self.warp, self.warp.index) }
     }
 }
@@ -75,11 +74,11 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Waits until the phase of this parity is complete. All lanes have seen it then, and the warp is
-    /// converged.
+    /// Waits until the phase of this parity is complete. All lanes have then seen the completion, and the
+    /// warp is converged.
     #[inline(always)]
     fn wait(self, parity: u32, warp: Warp) {
-        // SAFETY: `specialize` has initialised it, and a barrier of the block came after.
+        // SAFETY: `specialize` has initialised the mbarrier, and a barrier of the block followed.
         while warp.any(!unsafe { mbarrier::test_wait_parity(self.address, parity) }) {}
     }
 }
@@ -137,8 +136,8 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPi
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> MbarrierPipeline<T, S, By> {
-    /// Lands `first`, whose copies all warps have started. Then the last warp `produce`s stages and the
-    /// others `consume` them.
+    /// Waits for the copies of `first`, which all warps have started. Then the last warp `produce`s stages,
+    /// and the other warps `consume` them.
     ///
     /// The producer stays until its last copies have landed, because PTX does not define the copies of a
     /// thread that has exited. The block is consumed: no barrier of the whole block may follow.
@@ -153,10 +152,11 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> Mbarrier
         let mut state = PipelineState::<T, S>::first(self.base);
         for _ in 0..S {
             let (full, empty) = (state.full(), state.empty());
-            // Nothing in the branch can fail: with assertions, too, all lanes come to the barrier together.
+            // Nothing in the branch can fail, so all lanes come to the barrier together, even with
+            // assertions.
             if block.member() == 0 {
-                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and the barrier in
-                // `land` follows.
+                // SAFETY: the bytes behind the stages, which belonged to `self`; one thread writes them, and
+                // the barrier in `land` follows.
                 unsafe {
                     mbarrier::init(full.address, By::ARRIVALS);
                     mbarrier::init(empty.address, Consumers::<K>::THREADS);
@@ -192,7 +192,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
         self.state.empty().wait(self.state.parity ^ 1, self.warp);
         // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released it.
         copy(&unsafe { T::slot(self.state.address()) });
-        // SAFETY: the phase has not ended: this is its filling.
+        // SAFETY: the phase has not ended: it ends when this filling has landed.
         unsafe { By::arrive(self.state.full().address) }
         self.state.advance();
     }
@@ -203,10 +203,10 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn consume(&mut self, read: impl FnOnce(&T)) {
         self.state.full().wait(self.state.parity, self.warp);
-        // SAFETY: the producer's copies have landed, which every lane has seen; it refills the stage only
-        // after all have arrived at *empty*, and the view ends with the call.
+        // SAFETY: the producer's copies have landed, which every lane has seen. The producer refills the
+        // stage only after all lanes have arrived at *empty*, and the view ends with the call.
         read(&unsafe { T::at(self.state.address()) });
-        // SAFETY: every consumer thread arrives once a phase, which cannot have ended without it.
+        // SAFETY: every consumer thread arrives once per phase, which cannot have ended without it.
         unsafe { mbarrier::arrive(self.state.empty().address) }
         self.state.advance();
     }

@@ -3,18 +3,15 @@
 //! | state | access | left by |
 //! |---|---|---|
 //! | [`Unfilled`], [`Ring`] | none | `fill`, `prologue` |
-//! | a slot | every thread of the group writes its share | the end of the closure, which commits one group
-//! of copies |
-//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the group of copies, then a
-//! barrier |
-//! | [`Ready`], the result of `land` | every thread of the group reads | dropping it, before the next
-//! `advance` |
+//! | a slot | each thread of the group writes its share | the end of the closure, which commits the copies |
+//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the copies, then a barrier |
+//! | [`Ready`], the result of `land` | the group's threads read | a drop, before the next `advance` |
 //!
-//! One barrier per stage serves two purposes: it shows each thread the copies of the others, and it proves
-//! that every thread has left the previous stage. So `advance` returns the stage to read and refills the
-//! stage just left. Every `advance` commits a group of copies, an empty one if there is nothing left to
-//! copy, so that the number of groups in flight is constant. Groups of other pipelines in between only make
-//! a wait longer.
+//! One barrier per stage serves two purposes: it makes each thread's copies visible to the other threads, and
+//! it proves that every thread has left the previous stage. Therefore `advance` returns the next stage and
+//! refills the previous one. Every `advance` commits a group of copies, so the number of groups in flight is
+//! constant. The group is empty if no copies remain. Groups of other pipelines in between only make a wait
+//! longer.
 use crate::Block;
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::exchange::Scratch;
@@ -54,7 +51,7 @@ pub struct Unfilled<T, By> {
 }
 
 /// A place whose copies are in flight.
-#[must_use = "what was copied can only be used once it has landed"]
+#[must_use = "the copies can be used only after they have landed"]
 pub struct InFlight<T, By> {
     base: u32,
     what: PhantomData<(T, By)>,
@@ -66,8 +63,9 @@ pub struct Ring<T, const S: usize, By> {
     what: PhantomData<(T, By)>,
 }
 
-/// A place whose copies are in flight, and a ring's first stages, started after it.
-#[must_use = "what was copied can only be used once it has landed"]
+/// A place whose copies are in flight, and the first stages of a ring. Their copies were started after the
+/// place's.
+#[must_use = "the copies can be used only after they have landed"]
 pub struct Prologue<U, T, const S: usize, By> {
     lead: InFlight<U, By>,
     kept: Pipeline<T, S, By>,
@@ -76,9 +74,9 @@ pub struct Prologue<U, T, const S: usize, By> {
 /// `S` stages in use: `S - 1` are in flight or being read, one is vacant.
 pub struct Pipeline<T, const S: usize, By> {
     base: u32,
-    /// The stage that is read next.
+    /// The next stage to read.
     read: u32,
-    /// The stage that was read last, or none: vacant after the next barrier.
+    /// The stage that was read last, if any. It is vacant after the next barrier.
     left: u32,
     what: PhantomData<(T, By)>,
 }
@@ -142,8 +140,8 @@ impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
     fn land_before(self, younger: usize, group: &mut By::Group) -> T {
         By::wait_all_but(younger);
         group.sync_group();
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; `self` is
-        // consumed.
+        // SAFETY: this thread's copies have landed, and the barrier makes the other threads' copies visible.
+        // `self` is consumed.
         unsafe { T::at(self.base) }
     }
 }
@@ -172,7 +170,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
 }
 
 impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prologue<U, T, S, By> {
-    /// Waits for the place that was started first. The stages stay in flight.
+    /// Waits for the place. The stages stay in flight.
     #[inline(always)]
     pub fn land(self, group: &mut By::Group) -> (U, Pipeline<T, S, By>) {
         (self.lead.land_before(S - 1, group), self.kept)
@@ -180,9 +178,9 @@ impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prolo
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
-    /// Waits for the oldest stage and for a barrier. Returns that stage, and lets `refill` start copies to
-    /// the stage that all threads have just left. With a single stage, `refill` comes first and is waited
-    /// for.
+    /// Waits for the oldest stage and for a barrier. Lets `refill` start copies to the stage that all threads
+    /// have just left, and returns the oldest stage. With a single stage, `refill` runs first, and the call
+    /// waits for its copies.
     #[inline(always)]
     pub fn advance(
         &mut self,
@@ -205,13 +203,13 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
                 _ if read == self.base + (S as u32 - 1) * T::BYTES as u32 => self.base,
                 _ => read + T::BYTES as u32,
             };
-            // SAFETY: the stage before `read` was handed out by the last `advance` (or never); `Ready`
-            // borrowed this pipeline, so no view of it is left, and the barrier proves that no other
-            // thread has one.
+            // SAFETY: the last `advance`, if any, returned the stage before `read`. `Ready` borrowed this
+            // pipeline, so this thread has no view of that stage. The barrier proves that no other thread
+            // has one.
             unsafe { fill::<T, By>(vacant, |slot| refill(slot, group)) }
         }
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; the stage
-        // is refilled only by the next `advance`, which the borrow in `Ready` puts off.
+        // SAFETY: this thread's copies have landed, and the barrier makes the other threads' copies visible.
+        // Only the next `advance` refills the stage, and it cannot run while `Ready` borrows the pipeline.
         unsafe { Ready::at(read) }
     }
 }
@@ -222,7 +220,7 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
     pub fn reclaim(self, block: &mut Block<K>) -> Scratch<Ring<T, S, CpAsync<Block<K>>>> {
         CpAsync::<Block<K>>::wait_all();
         block.sync();
-        // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, and no view is left.
+        // SAFETY: `self` owned the ring's place and is consumed. No copy is in flight, and no view is left.
         unsafe { Scratch::new(self.base) }
     }
 }

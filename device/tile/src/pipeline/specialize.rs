@@ -1,4 +1,4 @@
-//! Warp specialization on Hopper: one warpgroup produces, the others compute.
+//! Warp specialization on Hopper: one producer warpgroup, two or three consumer warpgroups.
 use crate::group::{PingPong, Warpgroup};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,9 +6,10 @@ use contract::Kernel;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
 use cuda_std::{mbarrier, tma};
 
-/// A place with a producer side and a consumer side, which [`Block::specialize`] hands to different warps.
+/// A place with a producer side and a consumer side. [`Block::specialize`] gives the two sides to different
+/// warps.
 pub trait Specialized: Place {
-    /// The number of producer threads, each in a warp of its own.
+    /// The number of producer threads. Each is in another warp.
     const PRODUCERS: u32;
     /// The producer side, for a producer thread.
     type Producer;
@@ -22,13 +23,13 @@ pub trait Specialized: Place {
     /// The producer side of one warp.
     ///
     /// # Safety
-    /// - One thread of each of [`Self::PRODUCERS`] warps, or of more, has it, and no other thread. The warps
-    ///   are numbered from 0.
+    /// - One thread of each of at least [`Self::PRODUCERS`] warps has the producer side, and no other thread
+    ///   has it. The warps are numbered from 0.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
     /// The consumer side of a warp.
     ///
     /// # Safety
-    /// - All consumer warps given to `init` have it, and no other warp.
+    /// - All consumer warps given to `init` have the consumer side, and no other warp has it.
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
 }
 
@@ -56,19 +57,19 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     }
 }
 
-/// Registers per thread of the producer warpgroup, beside `W` warpgroups that compute.
+/// Registers per thread of the producer warpgroup, beside `W` consumer warpgroups.
 struct Copying<const W: usize>;
-/// Registers per thread of `W` warpgroups that compute.
+/// Registers per thread of `W` consumer warpgroups.
 struct Computing<const W: usize>;
 
-/// Registers per thread of the producer warpgroup and of the others.
+/// Registers per thread of the producer warpgroup and of the consumer warpgroups.
 const fn registers(w: usize) -> [u32; 2] {
     let [copying, computing] = match w {
         2 => [24, 240],
         3 => [32, 160],
         _ => panic!("two or three warpgroups compute"),
     };
-    // What a thread starts with: its share of 65,536, in steps of 8.
+    // A thread starts with its share of 65,536 registers, rounded down to a multiple of 8.
     let start = 512 / (w as u32 + 1) / 8 * 8;
     assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
     [copying, computing]
@@ -81,12 +82,12 @@ impl<const W: usize> Registers for Computing<W> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Divides the block into a producer warpgroup and `W` warpgroups that run `compute`. The producer
-    /// warpgroup runs `copy` in one thread, or in one thread of each of [`Specialized::PRODUCERS`] warps,
-    /// and gives registers to the others.
+    /// Divides the block into a producer warpgroup and `W` consumer warpgroups. Consumers run `compute`. One
+    /// thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs `copy`. The producer
+    /// warpgroup gives registers to the consumers.
     ///
-    /// The block is consumed. Warpgroups that compute stay until their stores are written. Producers need
-    /// not stay, since the consumers wait for every load; a producer thread may even exit within `copy`
+    /// The block is consumed. Consumer warpgroups stay until their stores are written. Producers need not
+    /// stay, because the consumers wait for every load. A producer thread may even exit within `copy`
     /// ([`Producer::load`](crate::pipeline::Producer::load)).
     #[inline(always)]
     pub fn specialize<P: Specialized, const W: usize>(
@@ -98,11 +99,11 @@ impl<K: Kernel> Block<K> {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
             let [copying, computing] = registers(W);
-            assert!(copying < computing, "the one gives back what the others take");
+            assert!(copying < computing, "producers give back what consumers take");
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;
-        // The same in all lanes, as the assembler must know to keep branches on it uniform.
+        // The number is equal in all lanes. The assembler must know this to keep branches on it uniform.
         let number = block.warp().uniform(block.thread / 32);
         if block.thread == 0 {
             // SAFETY: one thread, and the barrier follows.
@@ -112,14 +113,14 @@ impl<K: Kernel> Block<K> {
         block.sync();
         let warp = Warp { index: number, lane: block.thread % 32 };
         if number / 4 == 0 {
-            // SAFETY: the whole warpgroup takes this branch; it starts with more.
+            // SAFETY: the whole warpgroup takes this branch; it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<W>>() };
-            // One thread is known by a constant.
+            // If only one thread produces, its warp and lane are constants.
             if P::PRODUCERS > 1 && warp.lane == 0 {
-                // SAFETY: one thread of each of four warps.
+                // SAFETY: one thread of each of four warps calls this.
                 copy(unsafe { shared.producer(warp) });
             } else if P::PRODUCERS == 1 && block.thread == 0 {
-                // SAFETY: one thread.
+                // SAFETY: one thread calls this.
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
@@ -128,7 +129,7 @@ impl<K: Kernel> Block<K> {
             unsafe { setmaxnreg_inc::<Computing<W>>() };
             let warp = Warp { index: number - 4, ..warp };
             let index = number / 4 - 1;
-            // SAFETY: the other `4 * W` warps.
+            // SAFETY: these are the other `4 * W` warps.
             compute(Warpgroup { index, warp, ping_pong: PingPong::new(index) }, unsafe {
                 shared.consumer(warp)
             });

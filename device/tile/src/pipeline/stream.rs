@@ -1,13 +1,11 @@
-//! Rings of one warp each: the warp refills a stage as soon as it has read it, so that all stages are in
-//! flight while it waits.
+//! Rings of single warps. A warp refills a stage as soon as it has read the stage, so all stages are in
+//! flight while the warp waits.
 //!
-//! [`Pipeline`](crate::pipeline::Pipeline) refills the stage before the one that it returns, with one
-//! barrier per stage, because a barrier costs the whole block. A warp's barrier costs next to nothing: here
-//! the stage that was just read is refilled at once. Both uses of a stage are closures, so that no view
-//! outlives its turn.
+//! A block barrier is expensive, so [`Pipeline`](crate::pipeline::Pipeline) has one per stage and refills the
+//! previous stage behind it. A warp barrier costs almost nothing, so a stream refills a stage directly after
+//! its use. Closures read and refill a stage, so no view outlives its turn.
 //!
-//! A [`Stream`] carries the place of all rings along with its own ring: [`Stream::reclaim`] returns the
-//! place that the stream itself reads.
+//! A [`Stream`] knows the place of all warps' rings, which [`Stream::reclaim`] returns.
 use crate::copy::{CpAsync, GroupTransport};
 use crate::exchange::Scratch;
 use crate::pipeline::Ring;
@@ -18,7 +16,7 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
 
-/// A ring of `S` stages for each of `WARPS` warps. Only that warp fills, awaits and reads it.
+/// A ring of `S` stages for each of `WARPS` warps. Only its warp fills, awaits and reads a ring.
 pub struct PerWarp<T, const S: usize, const WARPS: usize> {
     base: u32,
     what: PhantomData<T>,
@@ -36,20 +34,20 @@ unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWa
 
 /// This warp's ring of a [`PerWarp`], with `S` empty stages.
 pub struct OwnRing<T, const S: usize, const WARPS: usize> {
-    /// Where the rings of all warps begin.
+    /// Address of the first warp's ring.
     all: u32,
-    /// Where this warp's ring begins.
+    /// Address of this warp's ring.
     base: u32,
     what: PhantomData<T>,
 }
 
-/// The ring in use: all stages are in flight but the one that is being read.
+/// The ring in use: every stage is in flight, except the stage that the warp reads.
 pub struct Stream<T, const S: usize, const WARPS: usize> {
-    /// Where the rings of all warps begin.
+    /// Address of the first warp's ring.
     all: u32,
-    /// Where this warp's ring begins.
+    /// Address of this warp's ring.
     base: u32,
-    /// The stage that is read next.
+    /// The next stage to read.
     next: u32,
     what: PhantomData<T>,
 }
@@ -68,7 +66,7 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
     /// Starts all stages, one group of copies each.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
-        // Not unrolled: unrolled, its code would take longer to fetch than to run.
+        // This loop is not unrolled: the unrolled code would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
             // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
@@ -80,8 +78,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
-    /// Waits for the oldest stage and lets the warp `read` it. When all lanes have, `refill` starts copies
-    /// to it. Every turn commits a group of copies, an empty one if there is nothing left to copy.
+    /// Waits for the oldest stage and lets the warp `read` it. After all lanes have read it, `refill` starts
+    /// copies to it. Every turn commits a group of copies. The group is empty if no copies remain.
     #[inline(always)]
     pub fn turn(
         &mut self,
@@ -99,8 +97,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
         };
         CpAsync::<Warp>::wait_all_but(S - 1);
         warp.sync();
-        // SAFETY: this lane's copies have landed, and the barrier shows it those of the others; the view ends
-        // with the call.
+        // SAFETY: this lane's copies have landed, and the barrier shows it the other lanes' copies; the view
+        // ends with the call.
         read(&unsafe { T::at(at) }, warp);
         warp.sync();
         // SAFETY: every lane has read the stage, and no view is left.
@@ -113,8 +111,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
     pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();
         block.sync();
-        // SAFETY: the place of all rings; each warp has consumed its own, which it had from here alone. No
-        // copy is under way, and no view is left.
+        // SAFETY: the place of all rings. Each warp has consumed its ring, which only this place hands out.
+        // No copy is under way, and no view is left.
         unsafe { Scratch::new(self.all) }
     }
 }

@@ -4,8 +4,8 @@ use crate::{Warp, layout};
 use contract::Element;
 use core::marker::PhantomData;
 
-/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register for each pattern of the
-/// swizzle, the rest is an immediate.
+/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register per pattern of the swizzle,
+/// plus immediates.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<E, const R: usize, const C: usize> {
     patterns: [u32; 4],
@@ -23,8 +23,8 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         let [row, chunk] = order(lane);
         let first = SharedTile::<E, R, C>::offset(row, chunk);
         let swizzled = first % Self::ROW_BYTES;
-        // Column tile `i` of a panel flips bits of the chunk number above the lowest; rows of a base tile
-        // all start whole panel rows.
+        // Column tile `i` of a panel flips bits of the chunk number above the lowest bit. A base tile begins
+        // at the start of a panel row, so its row adds a multiple of `ROW_BYTES`.
         let patterns =
             [0, 1, 2, 3].map(|i| base.wrapping_add(first - swizzled + (swizzled ^ (i % Self::ACROSS * 32))));
         Reader { patterns, element: PhantomData }
@@ -36,9 +36,8 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         Self::new(base, lane, layout::rows_first)
     }
 
-    /// For A operands, and B operands read with `.trans`. The two orders differ by one number a lane,
-    /// whatever the pattern: that number goes into the base, and no second set of four registers is
-    /// needed.
+    /// For A operands, and for B operands read with `.trans`. The two orders differ by one number per lane,
+    /// equal for all patterns. The base contains this number, so the four registers serve both orders.
     #[inline(always)]
     fn columns_first(base: u32, lane: u32) -> Self {
         let at = |[row, chunk]: [u32; 2]| SharedTile::<E, R, C>::offset(row, chunk);

@@ -1,4 +1,4 @@
-//! Tiles in shared memory. Shared addresses are computed here, in `reader.rs`, and in `epilogue` alone.
+//! Tiles in shared memory. Only this file, `reader.rs` and `epilogue` compute shared addresses.
 use crate::copy::{CpAsync, TileWalk, Walk};
 use crate::group::{SplitGroup, ThreadGroup};
 use crate::layout;
@@ -33,20 +33,20 @@ pub unsafe trait SharedLayout: Sized {
     unsafe fn slot<By>(base: u32) -> Self::Slot<By>;
 }
 
-/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). Only a place whose copies have landed
-/// becomes one.
+/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). A place becomes a `SharedTile` only
+/// after its copies have landed.
 pub struct SharedTile<E, const R: usize, const C: usize> {
     pub(crate) base: u32,
     element: PhantomData<E>,
 }
 
-/// The same tile while copies of transport `By` write it.
+/// A shared tile while copies of transport `By` write it.
 pub struct TileSlot<E, const R: usize, const C: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
 }
 
-// SAFETY: what both address lies in the tile.
+// SAFETY: `Self` and `Slot` address only bytes of the tile.
 unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
     const BYTES: usize = R * C * 256 * E::BYTES;
     const ALIGN: usize = layout::PANEL_ALIGN;
@@ -90,7 +90,7 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
         unsafe { Ready::at(self.base) }
     }
 
-    /// The split group's share of the columns, as a tile of whole panels, which follow each other in memory.
+    /// The split group's share of the columns, as a tile of whole panels.
     #[inline(always)]
     pub fn columns<const P: usize, const OF: usize>(
         &self,
@@ -115,7 +115,7 @@ pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     element: PhantomData<E>,
 }
 
-/// The same tiles while copies of transport `By` write them.
+/// Split tiles while copies of transport `By` write them.
 pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
@@ -154,7 +154,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
 /// use tile::shared::SharedTile;
 ///
 /// tile::shared_layout! {
-///     /// Two tiles that travel as one stage.
+/// /// Two tiles that form one stage.
 ///     Stage / StageSlot<E, R, C> { a: SharedTile<E, R, C>, b: SharedTile<E, R, C> }
 /// }
 /// ```
@@ -180,7 +180,7 @@ macro_rules! shared_layout {
                 $(
                     let part = <$t as $crate::shared::SharedLayout>::BYTES;
                     let align = <$t as $crate::shared::SharedLayout>::ALIGN;
-                    assert!(bytes % align == 0, "a part begins where it may not");
+                    assert!(bytes % align == 0, "a part is misaligned");
                     bytes += part;
                 )*
                 bytes
@@ -225,8 +225,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         self.copy::<true>(walk, group)
     }
 
-    /// Starts the copies of the walk's next tile, all of whose rows exist. Of a walk, only the first tile
-    /// may lack rows.
+    /// Starts the copies of the walk's next tile. All of its rows exist: only the first tile of a walk may
+    /// lack rows.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<false>(walk, group)
@@ -235,17 +235,17 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
     #[inline(always)]
     fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         walk.step::<EDGE>(group, |first, panel, from, present| {
-            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises;
-            // the thread has a row in each of its groups.
+            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises.
+            // The thread has a row in each of the tile's groups.
             unsafe { self.copy_chunk(group, first, panel, from, present) }
         });
     }
 
     /// Starts this thread's copy of one chunk of panel `panel`, in the group of rows that starts with row
-    /// `first` of the tile. Where not `present`, the chunk becomes zero.
+    /// `first` of the tile. If `present` is false, the chunk becomes zero.
     ///
     /// # Safety
-    /// - Where `present`, 16 bytes may be read at `from`, a multiple of 16.
+    /// - If `present` is true, 16 bytes may be read at `from`, a multiple of 16.
     /// - `panel` is below [`Walk::PANELS`], `first` is a multiple of [`Walk::GROUP`], and the thread's row
     ///   of the group is in the tile.
     #[inline(always)]
@@ -270,7 +270,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: ThreadGr
         self.each(|slot| slot.copy_edge(walk, group))
     }
 
-    /// Starts the copies of the walk's next `COUNT` tiles, all of whose rows exist.
+    /// Starts the copies of the walk's next `COUNT` tiles. All of their rows exist.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.each(|slot| slot.copy_whole(walk, group))

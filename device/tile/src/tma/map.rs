@@ -5,7 +5,7 @@ use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
-/// A kind of tensor map: how TMA is told where a row is. Other crates may add kinds.
+/// A kind of tensor map. It defines the coordinates of a row. Other crates may add kinds.
 ///
 /// # Safety
 /// - The calls of `load` by all producers for which `has_some` is true copy each byte of the tile exactly
@@ -22,7 +22,7 @@ pub unsafe trait MapKind: Copy + 'static {
     fn down(at: Self::At, rows: u32) -> Self::At;
     /// The number of threads that share the boxes of a tile.
     const PRODUCERS: u32 = 1;
-    /// Whether producer `producer` has boxes of a tile of `rows` rows. Producer 0 always has.
+    /// Whether producer `producer` has boxes of a tile of `rows` rows. Producer 0 always has boxes.
     #[inline(always)]
     fn has_some(_: &Self::At, _rows: u32, producer: u32) -> bool {
         producer < Self::PRODUCERS
@@ -30,7 +30,7 @@ pub unsafe trait MapKind: Copy + 'static {
     /// Starts the producer's share of the copies of a tile to shared memory.
     ///
     /// # Safety
-    /// - As [`tma::load_4d`], with a map of this kind whose boxes make up the tile.
+    /// - The preconditions of [`tma::load_4d`], with a map of this kind. The map's boxes make up the tile.
     unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, producer: u32);
 }
 
@@ -100,7 +100,7 @@ unsafe impl MapKind for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-// SAFETY: one box, from where it begins.
+// SAFETY: `store_if` reads one box, which begins at `from`.
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
@@ -115,13 +115,13 @@ pub struct RaggedRow {
     /// [`RaggedMap::END`] is one past the sequence's last row.
     row: u32,
     head: u32,
-    /// Rows of all sequences up to this sequence's end.
+    /// The tensor's row at which this sequence ends.
     end: u32,
 }
 
 impl RaggedRow {
-    /// Row `row` of the sequence that has rows `first..first + rows` of the tensor, all of which must exist.
-    /// `row` may be one past the sequence's last.
+    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
+    /// `row` may be one past the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
@@ -148,7 +148,7 @@ unsafe impl MapKind for RaggedMap {
         })
     }
 }
-// SAFETY: one box, from where it begins.
+// SAFETY: `store_if` reads one box, which begins at `from`.
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {
@@ -159,7 +159,7 @@ unsafe impl StoreMapKind for RaggedMap {
 
 /// A tensor for TMA, copied in boxes of `R` base tiles of rows and one panel's columns. A row has `C` base
 /// tiles of columns; columns that do not exist load as zero and are not stored. The kind of map `M` defines
-/// coordinates.
+/// the coordinates.
 pub struct TmaTensor<E, const R: usize, const C: usize, M = TensorMap> {
     map: u64,
     element: PhantomData<(E, M)>,
@@ -185,7 +185,7 @@ impl<K: Kernel> Block<K> {
         &self,
         map: impl FnOnce(&K::Params) -> &M::Data,
     ) -> TmaTensor<E, R, C, M> {
-        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
+        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map must be aligned to 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
         // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; no thread writes
         // it.

@@ -26,20 +26,21 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
         8 => Swizzle::Bytes128,
         _ => Swizzle::Bytes64,
     };
-    /// What a byte distance adds to a descriptor.
+    /// A byte distance in descriptor units.
     pub(crate) const fn bytes(bytes: u32) -> u64 {
         (bytes / 16) as u64
     }
 
-    /// The distance from a tile's descriptor to that of k-step `k`, where k runs along columns: 32 bytes
-    /// within a panel's rows.
+    /// The distance from a tile's descriptor to the descriptor of k-step `k`, if k runs along columns: 32
+    /// bytes within a panel's rows.
     #[inline(always)]
     pub(crate) const fn along_rows(k: usize) -> u64 {
         let steps = Self::PANEL_COLUMNS / 16;
         Self::bytes(k as u32 / steps * Self::PANEL_BYTES + k as u32 % steps * 16 * E::BYTES as u32)
     }
 
-    /// The same where k runs along rows: 16 rows in every panel.
+    /// The distance from a tile's descriptor to the descriptor of k-step `k`, if k runs along rows: 16 rows
+    /// in every panel.
     #[inline(always)]
     pub(crate) const fn along_columns(k: usize) -> u64 {
         Self::bytes(k as u32 * 16 * layout::row_bytes(Self::ROW_CHUNKS))

@@ -8,7 +8,8 @@ use core::marker::PhantomData;
 
 /// TMA copies, box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
-/// The same, with [`TileInfo`] beside each stage: the producer writes it, every consumer reads it.
+/// TMA copies as in [`Tma`], with [`TileInfo`] beside each stage. The producer writes the tile info, and
+/// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 
 /// Broadcast tile info: eight words about a stage, from its producer to its consumers.
@@ -26,7 +27,7 @@ macro_rules! engines {
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const INFO_BYTES: usize = $note;
-            /// Another pipeline may follow.
+            /// Another pipeline may follow, which must be aligned.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
         impl<M: MapKind> TmaTransport for $by<M> {

@@ -1,4 +1,4 @@
-//! Holding a report against an older one.
+//! Compares a report with an older report.
 use super::job::Row;
 use super::statistics::slowdown;
 use crate::error::Error;
@@ -12,10 +12,10 @@ pub(super) struct Before {
     rows: Vec<Row>,
 }
 
-/// How a report compares with an older one.
+/// The comparison of a report with an older one.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
-    /// Rows that both have.
+    /// Rows in both reports.
     pub compared: usize,
     /// Rows that are slower by more than the noise.
     pub regressions: Vec<Regression>,
@@ -28,9 +28,9 @@ pub(super) struct Regression {
     timing: String,
     before_us: f64,
     now_us: f64,
-    /// Relative.
+    /// The slowdown, relative to the older time.
     slower: f64,
-    /// The difference that noise explains.
+    /// The largest slowdown that noise explains.
     noise: f64,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Before, Error> {
 pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comparison, Error> {
     if before.device != device {
         let what = format!("the older report is of a {}, this is a {device}", before.device);
-        return Err(Error::Invalid(format!("{what}: only reports of one kind of device compare")));
+        return Err(Error::Invalid(format!("{what}: both reports must be of the same kind of device")));
     }
     let key = |row: &Row| (row.suite.clone(), row.shape.clone(), row.timing.clone());
     let pairs: Vec<_> = now

@@ -1,4 +1,4 @@
-//! The page of a report: plain HTML in one file, which needs no network.
+//! The page of a report: one HTML file that needs no network.
 use super::Report;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The complete page.
 pub(super) fn html(report: &Report) -> String {
     let mut body = String::new();
     let title = format!("FerroFlash {} on {}", report.version, report.device);
@@ -35,7 +35,7 @@ pub(super) fn html(report: &Report) -> String {
         measured(bench, report, &mut body);
     }
     if let Some(plot) = &report.plot {
-        // The file's own prolog has no place within a page.
+        // Drops the XML prolog, which must not occur inside a page.
         let _ = write!(body, "<figure>{}</figure>", plot.find("<svg").map_or("", |at| &plot[at..]));
     }
     if !report.missing.is_empty() {
@@ -73,7 +73,7 @@ fn first_call(call: &Value, body: &mut String) {
     let steps = [
         ("the driver's start-up", "driver_ms"),
         ("memory and inputs", "inputs_ms"),
-        ("the kernel, from what the program carries", "load_ms"),
+        ("loading the embedded kernel", "load_ms"),
         ("launch, and the output back", "launch_ms"),
         ("in all", "total_ms"),
     ];
@@ -130,8 +130,8 @@ fn measured(bench: &Value, report: &Report, body: &mut String) {
     let _ = write!(
         body,
         "<h2>Fast: every suite</h2><p>Microseconds of a launch on the device: median and 90th percentile. \
-         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each. A launch costs the \
-         host {} us (p90 {}).</p>",
+         Hot: many launches in one CUDA graph. Cold: the L2 cache is flushed before each launch. A launch \
+         costs the host {} us (p90 {}).</p>",
         number(&overhead["p50"], 2),
         number(&overhead["p90"], 2)
     );
@@ -193,7 +193,7 @@ fn number(value: &Value, digits: usize) -> String {
     value.as_f64().map_or_else(String::new, |x| format!("{x:.digits$}"))
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,11 +1,11 @@
-//! The user's own PTX, with its launches in text.
+//! The user's PTX, with its launches as text.
 use super::{Console, Error, Finding, Options, REFUSED, Row};
 use ptx_sim::script::{Script, ScriptError};
 use ptx_sim::{Gpu, Module, Profile};
 use std::fs;
 use std::path::Path;
 
-/// Runs every launch of the file `launch` on the kernels of the file `ptx`; returns the device in words.
+/// Runs every launch of the file `launch` on the kernels of the file `ptx`. Returns the device's name.
 pub(super) fn check(
     ptx: &Path,
     launch: &Path,
@@ -34,7 +34,7 @@ pub(super) fn check(
         match ran {
             Ok(runs) if runs.is_empty() => {
                 return Err(Error::Invalid(format!(
-                    "{} launches nothing: a line `run ENTRY grid X block X args ..` is needed",
+                    "{} launches nothing: add a line `run ENTRY grid X block X args ..`",
                     launch.display()
                 )));
             }
@@ -46,8 +46,7 @@ pub(super) fn check(
                     let place = format!("{}, {how}", run.entry);
                     for kinds in run.missing() {
                         let names = kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" or ");
-                        let message =
-                            format!("{}: nothing of the kind {names} was reported", launch.display());
+                        let message = format!("{}: no report of the kind {names}", launch.display());
                         row.add(Finding::new("missing-report", &place, message));
                     }
                     run.unexpected().for_each(|report| row.add(Finding::of(report.clone(), &place)));

@@ -1,11 +1,11 @@
-//! How the driver's functions are written here, and those of devices and contexts.
+//! The macro that defines driver functions, and the functions of devices and contexts.
 use crate::state::{
     CAPTURING, Code, DEVICES, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, Kind, Object, Refusal, call,
     contexts, primary, refuse,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-/// Where a function writes a result.
+/// A pointer to which a function writes a result.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -14,24 +14,24 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return refuse(INVALID_VALUE, "nowhere to write to");
         }
-        // SAFETY: not null; whoever calls the driver promises that it may be written.
+        // SAFETY: not null; the caller of the driver promises that it may be written.
         unsafe { self.0.write(value) };
         Ok(())
     }
 }
 
-/// A string of the caller's.
+/// The caller's string.
 #[repr(transparent)]
 pub struct Text(*const c_char);
 
 impl Text {
     pub fn get(&self) -> String {
-        // SAFETY: whoever calls the driver promises that it ends with NUL.
+        // SAFETY: the caller of the driver promises that it ends with NUL.
         unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned()
     }
 }
 
-/// Defines driver functions: each writes its name down, and fails by returning a [`Refusal`].
+/// Defines driver functions. Each records its call, and fails by returning a [`Refusal`].
 macro_rules! driver_functions {
     ($($name:ident |$state:ident $(, $arg:ident: $type:ty)*| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -52,7 +52,7 @@ fn device(device: c_int) -> Result<c_int, Refusal> {
     }
 }
 
-/// What both devices are: an H100's limits, 64 GiB.
+/// The attributes of both devices: an H100's limits, 64 GiB of memory.
 fn attribute(attribute: c_int) -> c_int {
     match attribute {
         16 => 132,
@@ -61,7 +61,7 @@ fn attribute(attribute: c_int) -> c_int {
         81 => 233_472,
         82 => 65_536,
         97 => 232_448,
-        // Memory pools.
+        // Memory pools are supported.
         115 => 1,
         _ => 0,
     }
@@ -124,7 +124,7 @@ driver_functions! {
     };
 }
 
-/// Names and words are of the same form for every code, so that tests can tell them from the real ones.
+/// Names and texts of all codes have one form, so tests can distinguish them from the real driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorName(_code: Code, name: Out<*const c_char>) -> Code {
     call("cuGetErrorName", |_| name.set(c"FAKE".as_ptr()))
@@ -142,7 +142,7 @@ pub extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, of: c_int) -
         if length < text.len() as c_int {
             return refuse(INVALID_VALUE, format!("{length} bytes are too few for a name"));
         }
-        // SAFETY: the caller of the driver has room for `length` bytes, and these are no more.
+        // SAFETY: the caller of the driver has room for `length` bytes, and `text` has no more.
         unsafe { name.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
         Ok(())
     })

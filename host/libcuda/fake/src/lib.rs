@@ -1,9 +1,9 @@
-//! A CUDA driver library for tests: two devices, nothing runs.
+//! A CUDA driver library for tests. It has two devices and executes no kernel.
 //!
-//! A test puts it in the place of `libcuda.so.1`, and any crate that opens or links to a driver works with
-//! it. It keeps every object with the context that it belongs to, and objects where a program uses what is
-//! gone, or does something in another context: a *fault*, whatever the real driver would have done. Tests
-//! ask for what was called, what was objected to, and what is left, by the functions of [`mod@report`].
+//! A test loads it in place of `libcuda.so.1`. Every crate that opens a driver or links to one works with it.
+//! The library records the context of every object. It reports a *fault* if a program uses a destroyed
+//! object, or an object of another context, even if the real driver would accept it. The functions of
+//! [`mod@report`] return the calls, the faults and the objects that were not destroyed.
 
 mod api;
 mod memory;

@@ -1,12 +1,12 @@
-//! Device memory: the host's own, so that copies can be compared.
+//! Device memory, simulated by host memory, so that tests can compare copies.
 use crate::api::{Out, driver_functions};
 use crate::state::{INVALID_VALUE, Kind, OUT_OF_MEMORY, Refusal, State, refuse};
 
-/// Most bytes of an allocation.
+/// Maximum bytes of an allocation.
 const LARGEST: usize = 1 << 30;
 
 impl State {
-    /// Memory of the current context.
+    /// Allocates memory of the current context.
     fn allocate(&mut self, bytes: usize) -> Result<u64, Refusal> {
         if bytes == 0 {
             return refuse(INVALID_VALUE, "0 bytes");
@@ -26,7 +26,8 @@ impl State {
         Ok(())
     }
 
-    /// Where `bytes` at `address` begin, which lie in one allocation of the current context.
+    /// The host's pointer to `bytes` bytes at `address`. They must lie in one allocation of the current
+    /// context.
     fn bytes(&mut self, address: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let address = address as usize;
         let below = self.objects.range(..=address).next_back().map_or(0, |(start, _)| *start);
@@ -44,21 +45,21 @@ impl State {
 
     fn set(&mut self, address: u64, byte: u8, bytes: usize) -> Result<(), Refusal> {
         let to = self.bytes(address, bytes)?;
-        // SAFETY: as many bytes of one allocation.
+        // SAFETY: `to` has `bytes` bytes of one allocation.
         unsafe { to.write_bytes(byte, bytes) };
         Ok(())
     }
 
     fn write(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), Refusal> {
         let to = self.bytes(to, bytes)?;
-        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the source.
+        // SAFETY: `to` has `bytes` bytes of one allocation; the caller of the driver promises the source.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
 
     fn read(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Refusal> {
         let from = self.bytes(from, bytes)?;
-        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the target.
+        // SAFETY: `from` has `bytes` bytes of one allocation; the caller of the driver promises the target.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }

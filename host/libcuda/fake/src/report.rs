@@ -1,4 +1,4 @@
-//! What tests ask, in lines of text. Strings are never freed: tests are short.
+//! Reports for tests, as lines of text. Strings are never freed, because tests are short.
 use crate::api::Text;
 use crate::state::{DEVICES, Kind, with};
 use std::ffi::{CString, c_char};
@@ -7,19 +7,19 @@ fn text(lines: Vec<String>) -> *const c_char {
     CString::new(lines.join("\n")).unwrap_or_default().into_raw()
 }
 
-/// The functions that were called since the last time.
+/// The functions called since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_calls() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.calls)))
 }
 
-/// What was objected to since the last time.
+/// The faults since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_faults() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.faults)))
 }
 
-/// Objects that nobody has destroyed, and contexts that somebody holds.
+/// Objects that were not destroyed, and primary contexts that are still retained.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_left() -> *const c_char {
     let left = with(|state| {
@@ -38,7 +38,7 @@ pub extern "C" fn fake_cuda_fail(function: Text) {
     with(|state| state.failing.insert(function.get()));
 }
 
-/// Makes this a driver of another version: 11040 is 11.4.
+/// Sets the driver's version: 11040 is 11.4.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_version(version: i32) {
     with(|state| state.version = version);

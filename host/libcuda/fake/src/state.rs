@@ -1,4 +1,4 @@
-//! What the driver knows: devices, contexts, objects, what was called, and what was wrong.
+//! The driver's state: devices, contexts, objects, calls and faults.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// A `CUresult`.
 pub type Code = u32;
 
-/// Devices of this machine.
+/// Number of devices.
 pub const DEVICES: i32 = 2;
 
-/// Why a call fails.
+/// The reason why a call fails.
 pub struct Refusal {
     pub code: Code,
     pub words: String,
@@ -37,24 +37,24 @@ pub const NOT_FOUND: Code = 500;
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
 pub const CAPTURING: Code = 900;
 
-/// What a handle stands for.
+/// The kind of object behind a handle.
 #[derive(Debug, PartialEq)]
 pub enum Kind {
-    /// With its image.
+    /// A module, with its image.
     Module(Vec<u8>),
-    /// Of a module.
+    /// A function of a module.
     Function {
         module: usize,
         name: String,
     },
-    /// With whether it captures.
+    /// A stream, and whether it captures.
     Stream {
         capturing: bool,
     },
     Event,
     Graph,
     Exec,
-    /// With its bytes.
+    /// Device memory, with its content.
     Memory(Vec<u128>, usize),
 }
 
@@ -72,23 +72,23 @@ impl Kind {
     }
 }
 
-/// An object and the context that it was made in.
+/// An object, and the context in which it was made.
 pub struct Object {
     pub kind: Kind,
     pub context: usize,
 }
 
-/// All of the driver but the threads' contexts.
+/// The driver's state, except the contexts of each thread.
 pub struct State {
-    /// As `cuDriverGetVersion` says it: 13000 is 13.0.
+    /// The version that `cuDriverGetVersion` returns: 13000 is 13.0.
     pub version: i32,
-    /// By handle.
+    /// Objects by handle.
     pub objects: BTreeMap<usize, Object>,
-    /// How often each primary context is retained.
+    /// Retain count of each primary context.
     pub retained: [u32; DEVICES as usize],
     pub calls: Vec<String>,
     pub faults: Vec<String>,
-    /// Functions whose next call fails.
+    /// Functions whose next call must fail.
     pub failing: BTreeSet<String>,
     handles: usize,
 }
@@ -104,16 +104,16 @@ impl Default for State {
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The thread's contexts, the current one last.
+    /// The thread's stack of contexts; the current one is last.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
-/// With the state, which no call leaves half changed.
+/// Calls `body` with the state.
 pub fn with<T>(body: impl FnOnce(&mut State) -> T) -> T {
     body(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// With the thread's stack of contexts.
+/// Calls `body` with the thread's stack of contexts.
 pub fn contexts<T>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
     CONTEXTS.with_borrow_mut(body)
 }
@@ -123,7 +123,7 @@ pub fn primary(device: i32) -> usize {
     0xc00 + device as usize
 }
 
-/// The body of a driver's function: writes down that it was called, and what was wrong with it.
+/// Runs the body of a driver function. Records the call, and its fault if it fails.
 pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) -> Code {
     with(|state| {
         state.calls.push(name.into());
@@ -141,7 +141,7 @@ pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) ->
 }
 
 impl State {
-    /// The thread's context, which must be one that somebody holds.
+    /// The thread's current context. It must be retained.
     pub fn current(&self) -> Result<usize, Refusal> {
         let Some(context) = contexts(|all| all.last().copied()) else {
             return refuse(INVALID_CONTEXT, "no context is current");
@@ -152,7 +152,7 @@ impl State {
         refuse(INVALID_CONTEXT, format!("nobody holds the current context {context:#x}"))
     }
 
-    /// A new object of the current context.
+    /// Makes an object of the current context.
     pub fn make(&mut self, kind: Kind) -> Result<usize, Refusal> {
         let context = self.current()?;
         self.handles += 1;
@@ -161,7 +161,7 @@ impl State {
         Ok(handle)
     }
 
-    /// An object that is of this kind.
+    /// The object with this handle, which must have this kind.
     pub fn object(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         match self.objects.get_mut(&handle) {
             Some(object) if object.kind.name() == name => Ok(object),
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// The same, where the current context must be its own.
+    /// The object with this handle, which must have this kind and belong to the current context.
     pub fn own(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         let current = self.current()?;
         let object = self.object(handle, name)?;
@@ -180,7 +180,7 @@ impl State {
         Ok(object)
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     pub fn destroy(&mut self, handle: usize, name: &str) -> Result<(), Refusal> {
         self.object(handle, name)?;
         self.objects.remove(&handle);

@@ -4,8 +4,7 @@ use crate::state::{CAPTURING, INVALID_HANDLE, Kind, Refusal, State, refuse};
 use std::ffi::{c_int, c_uint};
 
 impl State {
-    /// Whether a stream captures: it is the caller's, or one of the default streams (0, 1, 2), which never
-    /// do.
+    /// Whether a stream captures. The default streams (0, 1, 2) never capture.
     fn capturing(&mut self, stream: usize) -> Result<bool, Refusal> {
         if stream <= 2 {
             return self.current().map(|_| false);
@@ -13,7 +12,7 @@ impl State {
         Ok(self.object(stream, "stream")?.kind == Kind::Stream { capturing: true })
     }
 
-    /// Refuses what waits for a stream that captures.
+    /// Refuses a wait for a stream that captures.
     fn waits(&mut self, stream: usize) -> Result<(), Refusal> {
         if self.capturing(stream)? { refuse(CAPTURING, "the stream captures") } else { Ok(()) }
     }

@@ -2,57 +2,57 @@
 use ferroflash::DType;
 use ferroflash::spec::AppendInfo;
 
-/// How a cache lies in memory.
+/// Memory layout of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lies {
     /// Pages `[page][heads][head_dim]`.
     Nhd,
     /// Pages `[heads][page][head_dim]`.
     Hnd,
-    /// Keys and values in one buffer, heads before the rows of a page or behind.
+    /// Keys and values in one buffer.
     Interleaved {
-        /// Before.
+        /// Whether a page is `[heads][page][head_dim]` instead of `[page][heads][head_dim]`.
         hnd: bool,
     },
 }
 use Lies::{Hnd, Interleaved, Nhd};
 
-/// Where scales come from.
+/// The source of the scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scales {
-    /// There are none.
+    /// No scales.
     One,
-    /// Those of keys and of values.
+    /// One scale for all keys, one for all values.
     Values(f32, f32),
-    /// One a head, in device memory.
+    /// One scale per head, in device memory.
     Heads,
 }
 
-/// New tokens for a cache, and the seed of their numbers and places.
+/// An append problem. The seed draws the elements and the slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AppendCase {
     /// Element types of tokens and cache.
     pub dtypes: [DType; 2],
-    /// How the cache lies in memory.
+    /// Memory layout of the cache.
     pub lies: Lies,
     /// Heads of a token.
     pub heads: usize,
     /// Columns of a head.
     pub head_dim: usize,
-    /// Pages and their size.
+    /// Number of pages and keys per page.
     pub pages: [usize; 2],
-    /// Tokens, and rows behind the last.
+    /// Number of tokens, and of rows after the last token.
     pub tokens: [usize; 2],
     /// Whether slots are i64.
     pub wide: bool,
-    /// Where scales come from.
+    /// The source of the scales.
     pub scales: Scales,
-    /// Seed of numbers and slots.
+    /// Seed of the elements and slots.
     pub seed: u64,
 }
 
 impl std::fmt::Display for AppendCase {
-    /// `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One, seed 3`.
+    /// Example: `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One, seed 3`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let AppendCase { heads, head_dim, lies, scales, seed, .. } = self;
         let ([from, to], [pages, page]) = (self.dtypes.map(DType::name), self.pages);
@@ -78,7 +78,7 @@ const PLAIN: AppendCase = AppendCase {
     scales: Scales::One,
     seed: 1,
 };
-/// Every layout, both kinds of slots, pages of one row and of many, one part of a row and many.
+/// Every layout, i32 and i64 slots, pages of one row and of many rows, rows of one chunk and of many chunks.
 const COPIES: &[AppendCase] = &[
     PLAIN,
     AppendCase { lies: Hnd, wide: false, ..PLAIN },
@@ -88,7 +88,7 @@ const COPIES: &[AppendCase] = &[
     AppendCase { heads: 5, head_dim: 512, pages: [2, 8], tokens: [9, 1], wide: false, ..PLAIN },
     AppendCase { lies: Hnd, head_dim: 40, heads: 3, ..PLAIN },
 ];
-/// The same with scales of each kind, and ones that leave nothing but zeros or the largest number.
+/// Scales of each kind, and scales that round every element to 0 or to the largest number.
 const ROUNDED: &[AppendCase] = &[
     AppendCase { scales: Scales::Values(0.75, 3.0), ..PLAIN },
     AppendCase { lies: Hnd, scales: Scales::Heads, wide: false, heads: 3, head_dim: 48, ..PLAIN },
@@ -98,8 +98,8 @@ const ROUNDED: &[AppendCase] = &[
     AppendCase { tokens: [100, 0], pages: [8, 16], ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: every layout, kind of slot and scale, slots that are none, tokens that
-/// have no slot.
+/// Problems that hit a kernel's edges: every layout, every kind of slot and scale, invalid slots, tokens
+/// without a slot.
 pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
     let (cases, types) = match kernel.rounds {
         None => (COPIES, vec![[DType::F16; 2], [DType::Bf16; 2]]),

@@ -4,24 +4,24 @@ use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written};
+use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
-/// What stands in a cache before: what no slot names must stay so.
+/// Every byte of a cache before the append. Rows that no slot names must keep it.
 const OLD: u8 = 0xa5;
 
 /// A case in host memory.
 #[derive(Clone, Debug)]
 pub struct AppendMemory {
     case: AppendCase,
-    /// Rows of keys and of values.
+    /// Elements of the new keys and of the new values.
     rows: [Vec<u16>; 2],
-    /// Places of all tokens in each of two launches.
+    /// Slots of all tokens in each of two launches.
     slots: [Vec<i64>; 2],
 }
 
 impl AppendMemory {
-    /// Numbers of all sizes, some beyond e4m3's, and some that are none; slots in any order.
+    /// Elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -29,8 +29,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make. Every token has a place, if the
-    /// cache has as many.
+    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate. Every
+    /// token has a slot if the cache has enough slots.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -46,7 +46,7 @@ impl AppendMemory {
         pages * page * heads * head_dim
     }
 
-    /// Keys and values of a cache whose buffers lie at these addresses.
+    /// Views of the cache's keys and values, whose buffers start at the addresses `at`.
     fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
@@ -57,7 +57,7 @@ impl AppendMemory {
         }
     }
 
-    /// What numbers of keys (0) or values (1) of a head are divided by.
+    /// The scale that divides a head's keys (`which` = 0) or values (1).
     fn scale(&self, which: usize, head: usize) -> f32 {
         match self.case.scales {
             Scales::One => 1.0,
@@ -73,12 +73,12 @@ impl AppendMemory {
         }
     }
 
-    /// The caches behind a launch.
+    /// The expected bytes of the caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // The first key's place is 0.
+            // `view.address` is 0 for the first key.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
@@ -89,7 +89,7 @@ impl AppendMemory {
     }
 }
 
-/// Places of all tokens: distinct ones, in any order, and what is none between them.
+/// Slots of all tokens: distinct, in random order, with invalid slots between them.
 fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     let all = (case.pages[0] * case.pages[1]) as i64;
     let mut free: Vec<i64> = (0..all).collect();
@@ -138,7 +138,7 @@ impl Work for AppendMemory {
         }
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
         let AppendCase { dtypes: [dtype, _], heads, head_dim, tokens: [tokens, padding], wide, .. } =
             self.case;
         let shape = [1, tokens + padding, heads, head_dim];
@@ -172,7 +172,7 @@ impl Work for AppendMemory {
             let differing = pairs.map(|(got, want)| got.iter().zip(want).filter(|(a, b)| a != b).count());
             match differing.sum::<usize>() {
                 0 => Judgement::default(),
-                count => Judgement::failed(format_args!("{count} bytes are not what the definition says")),
+                count => Judgement::failed(format_args!("{count} bytes differ from the reference")),
             }
         }))
     }

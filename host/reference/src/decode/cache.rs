@@ -1,4 +1,4 @@
-//! Where keys and values lie in a cache.
+//! Places of keys and values in a cache.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
@@ -6,23 +6,23 @@ use ferroflash::DType;
 use ferroflash::request::{KvPages, TensorView};
 use std::borrow::Cow;
 
-/// Keys and values of a sequence as numbers of the queries' type, `[key][head][column]`.
+/// Keys and values of a sequence in the queries' type, `[key][head][column]`.
 pub(super) type Rows = [Vec<u16>; 2];
 
-/// Which pages are whose.
+/// The block table.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Pages of all sequences: `columns` numbers each; those that no sequence has are garbage.
+    /// Page indices, `columns` per sequence. Columns behind a sequence's last page hold garbage.
     pub numbers: Vec<u32>,
-    /// Most pages of a sequence.
+    /// Pages of the longest sequence.
     pub columns: usize,
-    /// How many pages there are.
+    /// Number of pages.
     pub count: usize,
 }
 
 impl Table {
-    /// Shuffled pages, and so many that are nobody's; a sequence that `shares` has its first page from the
-    /// one before.
+    /// Shuffles the pages, among them pages that belong to no sequence. A sequence that `shares` takes its
+    /// first page from the previous sequence.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,
@@ -51,7 +51,7 @@ impl Table {
 }
 
 impl DecodeMemory {
-    /// Keys and values of all sequences in their pages; what nobody has is poisoned.
+    /// Keys and values of all sequences in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), [buffers, tensors]) = (case.paging(), case.buffers());
@@ -68,7 +68,7 @@ impl DecodeMemory {
         pool
     }
 
-    /// What stands in `pool` of sequence `b`.
+    /// The rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();
@@ -81,8 +81,8 @@ impl DecodeMemory {
         })
     }
 
-    /// The first byte of a row of sequence `b`, rows counted as `[key][head]`, in the buffer of `view`, whose
-    /// address is 0.
+    /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
+    /// counted as `[key][head]`.
     fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
@@ -92,7 +92,7 @@ impl DecodeMemory {
         view.address as usize + elements * self.case.cache.bytes()
     }
 
-    /// Keys and values, whose buffers lie at these addresses.
+    /// Views of keys and values whose buffers start at the addresses `at`.
     pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();

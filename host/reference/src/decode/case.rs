@@ -1,4 +1,4 @@
-//! Problems on a cache, as data.
+//! Decode problems on a cache, as data.
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
 use crate::told::Told;
@@ -6,28 +6,28 @@ use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Splits};
 
-/// Rows of Q and O behind those of packed sequences.
+/// Rows of Q and O behind the last sequence of a varlen batch.
 const NOBODYS: usize = 3;
 
-/// How keys and values lie in memory.
+/// Memory layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// `[batch][max_k][heads][head_dim]`.
     Dense,
     /// `[batch][heads][max_k][head_dim]`.
     DenseHnd,
-    /// As [`Pages::Dense`], sequences in another order than their pages.
+    /// As [`Pages::Dense`], with one page index per sequence (`cache_batch_idx`).
     Rows,
-    /// Pages `[page][heads][head_dim]` of so many keys.
+    /// Pages `[page][heads][head_dim]` with this number of keys.
     Nhd(usize),
-    /// Pages `[heads][page][head_dim]` of so many keys.
+    /// Pages `[heads][page][head_dim]` with this number of keys.
     Hnd(usize),
-    /// Pages of both, `[2][page][heads][head_dim]`.
+    /// Pages that hold keys and values, `[2][page][heads][head_dim]`.
     Interleaved(usize),
 }
 
 impl Pages {
-    /// Whether a sequence has one page, as long as the longest.
+    /// Whether each sequence has one page, as long as the longest sequence.
     pub(super) fn are_whole(self) -> bool {
         matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
     }
@@ -38,49 +38,49 @@ impl Pages {
 pub struct DecodeCase {
     /// Element type of queries and output.
     pub dtype: DType,
-    /// Element type of the cache. Numbers of e4m3 keys stand for twice, those of values for half of what they
-    /// are.
+    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values.
     pub cache: DType,
-    /// Keys of each sequence that the cache really has; behind them it holds no numbers.
+    /// Keys of each sequence that the cache holds. The rows behind them are NaN.
     pub filled: Vec<usize>,
     /// Seed of each sequence's queries, keys and values.
     pub seeds: Vec<u64>,
-    /// Most keys of a sequence.
+    /// Upper bound of a sequence's keys.
     pub max_k: usize,
-    /// Queries of a sequence.
+    /// Queries per sequence.
     pub queries: usize,
-    /// Queries of each sequence instead, one sequence behind the other.
+    /// Queries of each sequence of a varlen batch; `None` if all sequences have `queries`.
     pub packed: Option<Vec<usize>>,
-    /// Query and key heads.
+    /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Columns of values, where these are the first of keys: a latent cache.
+    /// Columns of values in a latent cache, the first of the keys'; `None` in other KV caches.
     pub latent: Option<usize>,
-    /// How keys and values lie in memory.
+    /// Memory layout of keys and values.
     pub pages: Pages,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// Factor of the scores; none for the default, which a latent cache lacks.
+    /// Factor of the scores; `None` for the default, which a latent cache lacks.
     pub scale: Option<f32>,
-    /// Bound of the scores.
+    /// Softcap of the scores.
     pub softcap: Option<f32>,
-    /// Whether there are ALiBi slopes.
+    /// Whether the problem has ALiBi slopes.
     pub alibi: bool,
-    /// Whether there are logits that belong to no key.
+    /// Whether the problem has attention sinks.
     pub sinks: bool,
-    /// In how many parts sequences are cut.
+    /// Number of splits per sequence.
     pub splits: Splits,
-    /// Whether the last part of a sequence merges, rather than a second kernel.
+    /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
+    /// combines them.
     pub counters: bool,
-    /// Seed of the pages' order, and of the logits.
+    /// Seed of the page order and of the sinks.
     pub seed: u64,
-    /// What the device is told of the sequences, launch by launch of one plan: first [`Told::Filled`].
+    /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
 }
 
 impl DecodeCase {
-    /// f16, one query of 4 heads on 2, head dim 64, dense, every key seen, counters.
+    /// f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask, counters.
     pub fn new(filled: impl Into<Vec<usize>>) -> Self {
         let filled = filled.into();
         DecodeCase {
@@ -107,13 +107,13 @@ impl DecodeCase {
         }
     }
 
-    /// The same with packed sequences of so many queries.
+    /// Makes the queries a varlen batch: `queries` has the number of each sequence.
     #[must_use]
     pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
         DecodeCase { packed: Some(queries.into()), ..self }
     }
 
-    /// The same with other inputs.
+    /// Changes the seed of all inputs.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seeds.iter_mut().for_each(|own| *own = own.wrapping_add(seed).wrapping_sub(1));
@@ -125,7 +125,7 @@ impl DecodeCase {
         self.packed.as_ref().map_or(self.queries, |queries| queries[b])
     }
 
-    /// First row of Q of each sequence, and how many rows sequences have: the numbers of `cu_seqlens_q`.
+    /// The entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of rows.
     pub(super) fn starts(&self) -> Vec<usize> {
         let ends = (0..self.filled.len()).scan(0, |end, b| {
             *end += self.queries_of(b);
@@ -134,12 +134,12 @@ impl DecodeCase {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// Rows of Q: of packed sequences some are nobody's.
+    /// Rows of Q. In a varlen batch, some rows belong to no sequence.
     pub(super) fn q_rows(&self) -> usize {
         self.starts()[self.filled.len()] + if self.packed.is_some() { NOBODYS } else { 0 }
     }
 
-    /// The problem of sequence `b` on so many keys.
+    /// The problem of sequence `b` on `keys` keys.
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
         let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
@@ -152,7 +152,7 @@ impl DecodeCase {
         self.latent.unwrap_or(self.head_dim)
     }
 
-    /// Buffers of keys and values, and how many of both each has.
+    /// Number of buffers of keys and values, and number of tensors per buffer.
     pub(super) fn buffers(&self) -> [usize; 2] {
         match (self.latent, self.pages) {
             (Some(_), _) => [1, 1],
@@ -161,8 +161,8 @@ impl DecodeCase {
         }
     }
 
-    /// `x` rounded to what the cache holds, as a number of the queries' type: exact, where scales are powers
-    /// of two.
+    /// `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact, because
+    /// scales are powers of two.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
@@ -170,7 +170,7 @@ impl DecodeCase {
         }
     }
 
-    /// The bytes of such a number in the cache.
+    /// The bytes of such a value in the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let bytes = bits.to_ne_bytes();
         let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
@@ -178,7 +178,7 @@ impl DecodeCase {
         bytes.into_iter().take(count)
     }
 
-    /// The number of the queries' type that such bytes are.
+    /// The value of such bytes, in the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
@@ -186,12 +186,12 @@ impl DecodeCase {
         }
     }
 
-    /// Elements of a row of all key heads.
+    /// Elements of one key over all key heads.
     pub(super) fn row(&self) -> usize {
         self.heads[1] * self.head_dim
     }
 
-    /// Keys of a page, and how many pages sequence `b` has.
+    /// Keys per page, and a function that returns the number of pages of a sequence.
     pub(super) fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
         let page = match self.pages {
             Pages::Dense | Pages::DenseHnd | Pages::Rows => self.max_k,
@@ -203,7 +203,8 @@ impl DecodeCase {
 }
 
 impl std::fmt::Display for DecodeCase {
-    /// `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64, ..`.
+    /// Example: `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64,
+    /// ..`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;

@@ -1,12 +1,12 @@
-//! The problems that each entry on caches must solve.
+//! Problems that every entry for KV caches must solve.
 use super::{DecodeCase, Pages};
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
-/// Problems that hit an entry's edges: no key, ragged tails, one long sequence, every layout, every way of
-/// cutting and merging, missing rows and columns, queries and windows.
+/// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
+/// kind of split and combine, missing rows and columns, several queries, windows.
 pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: &[usize]| DecodeCase {
         dtype: entry.dtype,
@@ -26,11 +26,11 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim that is no entry's; rows that are missing.
+    // One long sequence over all SMs; several queries; a head dim between those of entries; missing rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
-    // More rows than a block takes: blocks of rows.
+    // More rows than one block takes: several blocks of rows.
     cases.push(DecodeCase {
         queries: (rows + 1).min(21),
         heads: [6, 2],
@@ -43,7 +43,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         heads: [6, 2],
         ..plain(&[130, 77])
     });
-    // Other lengths by the same plan, and ones that make no sense.
+    // Other lengths with the same plan, some of them invalid.
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
     cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
@@ -61,8 +61,9 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     cases
 }
 
-/// Those of a paged entry: sequences that decode beside whole prompts and chunks of them, ones without
-/// queries or keys, and fewer keys than queries. Pages of any size, or such as a copy engine takes.
+/// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
+/// prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages of any
+/// size, a Hopper entry pages that TMA accepts.
 pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
@@ -92,7 +93,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             told,
             ..case(&[n + 1, 7], [2, 2]).packed([2, 7])
         },
-        // As many queries for each sequence, no table.
+        // Equal numbers of queries per sequence, and no block table.
         DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
     let cases = cases.into_iter().zip(masks);
@@ -102,30 +103,30 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, first and second ones of their blocks, with all of the diagonal in one stage, or in two.
+    // Whole tiles, both the first and the second of their block. The diagonal lies in one stage or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // Persistent blocks: on a card with few multiprocessors each has tile after tile, so that it stores a
-    // tile from the buffer of the tile before, and loads Q where the tile before had its own.
+    // Persistent blocks. On a card with few SMs, each block takes several tiles. It stores a tile from the
+    // buffer of the tile before, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
     cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect()
 }
 
-/// Starts of a paged entry's sequences that make no sense.
+/// A batch for a paged entry with invalid `cu_seqlens_q`.
 pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
 }
 
-/// So many sequences of up to `most` keys, some of them without any.
+/// Lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
 fn ragged(count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|b| if b % 11 == 5 { 0 } else { (b * 2_654_435_761) % most + b % 2 }).collect()
 }
 
-/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages, other lengths and ones that
-/// make no sense under one plan, and a sequence that all of the card shares with a few short ones.
+/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
+/// other and with invalid lengths; one long sequence that the whole GPU shares with a few short sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
@@ -145,7 +146,8 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     vec![batch, one, chunks]
 }
 
-/// The same of a paged entry: 64 sequences, some of which decode, while others are whole prompts or chunks.
+/// Larger problems of a paged entry, for a GPU: 64 sequences, which decode or are whole prompts or chunks of
+/// prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {

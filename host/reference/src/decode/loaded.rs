@@ -1,12 +1,12 @@
-//! Cases on a cache on a device, and what comes back.
+//! Decode cases in device memory, and the outcome of a launch.
 use super::{DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
 use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, OnDevice, POISON, Plans, Room, Rows, Work, Written,
-    guarded, guards, inside,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, OnDevice, POISON, Plans, Rows, Work,
+    Written, guarded, guards, inside,
 };
 use ferroflash::driver::Harness;
 use ferroflash::request::{
@@ -14,14 +14,14 @@ use ferroflash::request::{
 };
 use ferroflash::{Attention, DType, Error, Plan};
 
-/// Places of the integers among inputs, and of the first of the cache.
+/// Indices of the integer arrays among the inputs, and of the cache's first buffer.
 const TABLE: usize = 3;
 const LENGTHS: usize = 4;
 const STARTS: usize = 5;
 const SLOPES: usize = 6;
 const POOL: usize = 7;
 
-/// What came back from a launch.
+/// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeOutcome {
     o: Vec<u16>,
@@ -30,18 +30,18 @@ pub struct DecodeOutcome {
     counters: Vec<u32>,
     /// First row of each sequence.
     starts: Vec<usize>,
-    /// Elements that are nobody's and were written.
+    /// Elements that belong to no sequence but were written.
     strays: usize,
 }
 
-/// Numbers of bytes.
+/// Converts bytes to numbers.
 macro_rules! numbers {
     ($type:ty, $bytes:expr) => {
         $bytes.as_chunks().0.iter().map(|b| <$type>::from_ne_bytes(*b)).collect::<Vec<_>>()
     };
 }
 
-/// The bytes of numbers.
+/// Converts numbers to bytes.
 macro_rules! bytes {
     ($numbers:expr) => {
         $numbers.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
@@ -49,7 +49,7 @@ macro_rules! bytes {
 }
 
 impl DecodeOutcome {
-    /// What a launch of `memory` has left.
+    /// Splits the outputs of a launch of `memory`.
     fn new(memory: &DecodeMemory, written: &Written) -> Self {
         let case = &memory.case;
         let [o, lse] = [0, 1].map(|i| inside(&written.outputs[i]));
@@ -82,29 +82,29 @@ impl DecodeOutcome {
         part(&self.lses, &self.starts, b)
     }
 
-    /// Counters, which should be 0 again.
+    /// Counters after the launch; all must be 0.
     pub fn counters(&self) -> &[u32] {
         &self.counters
     }
 
-    /// Both of sequence `b`, bit by bit.
+    /// The bits of O and LSE of sequence `b`.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
 
-    /// Elements that are nobody's and were written.
+    /// Elements that belong to no sequence but were written.
     pub fn strays(&self) -> usize {
         self.strays
     }
 
-    /// What is wrong with counters, in words.
+    /// Describes counters that are not 0.
     pub(super) fn counters_left(&self) -> Vec<String> {
         let left = self.counters.iter().any(|count| *count != 0);
         left.then(|| format!("counters are left at {:?}", self.counters)).into_iter().collect()
     }
 }
 
-/// What of all rows is sequence `b`'s.
+/// The rows of sequence `b` among `all` rows.
 fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
     &all[starts[b] * each..starts[b + 1] * each]
@@ -136,13 +136,13 @@ impl Work for DecodeMemory {
         self.case.counters
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], room: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let batch = case.filled.len();
         let [keys, values] = self.views(&inputs[POOL..]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
-            // Those of keys are in device memory, one a head, the values' is a number.
+            // The keys' scales are in device memory, one per head. The values' scale is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }
@@ -161,13 +161,14 @@ impl Work for DecodeMemory {
         let (q, o) = (tensor(inputs[0], case.head_dim), tensor(outputs[0] + GUARD as u64, case.columns()));
         let mut decode =
             AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
-        if room.wants_lse {
+        if options.wants_lse {
             let rows = [batches, case.heads[0], queries];
             let elements = rows.iter().product::<usize>() as u64;
             decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
         }
         decode.scores.scale = case.scale;
-        (decode.scores.softcap, decode.config, decode.scratch) = (case.softcap, room.config, room.scratch);
+        (decode.scores.softcap, decode.config, decode.scratch) =
+            (case.softcap, options.config, options.scratch);
         decode.queries = case.packed.as_ref().map_or(Queries::Batched, |queries| {
             let most = queries.iter().max().copied().unwrap_or(1).max(1);
             Queries::Varlen(VarlenQueries::new(batch, Index::new(inputs[STARTS], batch as u64 + 1), most))
@@ -220,10 +221,10 @@ pub struct LoadedDecode<'a, D: Harness> {
 }
 
 impl<'a, D: Harness> LoadedDecode<'a, D> {
-    /// Copies the inputs to the device. `config` names the entry to run, or leaves it to the planner.
+    /// Copies the inputs to the device. `config` names the entry to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
@@ -232,18 +233,18 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
         Ok(LoadedDecode { device: OnDevice::new(attention, memory, config)?, memory })
     }
 
-    /// Tells the device of other sequences than the case's, in the same rows.
+    /// Replaces the case's `cu_seqlens_q` in device memory. The tensors stay.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
 
-    /// Launches a plan, one of its own where there is none yet, on sequences of these lengths.
+    /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of these lengths.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));

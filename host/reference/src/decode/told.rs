@@ -1,10 +1,10 @@
-//! What the device is told of a case's sequences when a launch runs.
+//! The lengths in device memory during a launch of a decode case.
 use super::DecodeCase;
 use crate::inputs::Random;
 use crate::told::Told;
 
 impl DecodeCase {
-    /// Keys of each sequence, as the device is told.
+    /// Keys of each sequence, as device memory holds them.
     pub(super) fn lengths(&self, told: Told) -> Vec<i32> {
         let filled = self.filled.iter().map(|keys| *keys as i32);
         let most = self.max_k as i32;
@@ -29,7 +29,7 @@ impl DecodeCase {
         }
     }
 
-    /// Where each sequence begins, as the device is told.
+    /// `cu_seqlens_q`, as device memory holds it.
     pub(super) fn told_starts(&self, told: Told) -> Vec<i32> {
         let starts = self.starts().into_iter().map(|start| start as i32);
         let Told::Lost(seed) = told else { return starts.collect() };

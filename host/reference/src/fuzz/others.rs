@@ -1,4 +1,4 @@
-//! Random problems of the other families.
+//! Random problems of the families other than `forward`.
 use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
 use crate::append::{AppendCase, AppendMemory, Lies, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
@@ -15,10 +15,10 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
 use ferroflash::{Attention, DType, Error};
 
-/// What draws a family's problems, and how it displays one.
+/// Draws a problem of a family; returns the problem and its description.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
-/// Families beside the one of [`super::Fuzz`], by name.
+/// The families beside the one of [`super::Fuzz`], by name.
 pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
@@ -29,19 +29,19 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     latent::draw,
 ];
 
-/// A random valid problem of some family, which the planner solves: several launches of one plan, with other
-/// integers on the device each time, some of which make no sense.
+/// A random valid problem of a family in [`FAMILIES`]. It consists of several launches of one plan. Each
+/// launch finds other integers in device memory, and some of these integers are invalid.
 pub struct Other {
-    /// What it was made from.
+    /// The seed that drew the problem.
     pub seed: u64,
-    /// Which of [`FAMILIES`].
+    /// The problem's family, one of [`FAMILIES`].
     pub family: &'static str,
     work: Box<dyn Work + Send>,
     text: String,
 }
 
 impl Other {
-    /// The random problem of `seed`.
+    /// Draws the problem of `seed`.
     pub fn new(seed: u64, limits: Limits) -> Self {
         let random = &mut Random::new(seed);
         let family = below(random, FAMILIES.len());
@@ -49,18 +49,19 @@ impl Other {
         Other { seed, family: FAMILIES[family], work, text }
     }
 
-    /// The kernel that the planner takes.
+    /// The kernel that the planner selects.
     ///
     /// # Errors
-    /// Those of planning, and the driver's: for a valid problem each is a failure, too.
+    /// The errors of planning and of the driver. Each of them is a failure, because the problem is valid.
     pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
 
-    /// Runs it, and returns what is wrong with the results.
+    /// Runs all launches and judges their results.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting: for a valid problem each is a failure, too.
+    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
+    /// valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
@@ -84,7 +85,7 @@ pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
-/// Multiples of 8, small ones as often as large ones.
+/// A random multiple of 8; small and large ones are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
     8 * (1 + below(random, most))
@@ -99,7 +100,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
     }
 }
 
-/// Short and long ones, some 0.
+/// Random lengths: short ones, long ones, and some of 0.
 pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
@@ -109,12 +110,13 @@ pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usi
     (0..count).map(|_| length(random)).collect()
 }
 
-/// Most queries of a sequence on these keys, of so many elements each.
+/// The largest number of queries per sequence that `limits` permit on these keys.
 pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
-/// The launches of one plan; what overlaps is a race to a simulator.
+/// The integers of one plan's launches. Overlapping sequences occur only if `limits` permit them, because the
+/// simulator reports them as races.
 pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {
@@ -143,9 +145,12 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         cu_seqlens_k: starts(&keys, spare),
         seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
     };
-    // At least a row of each, and some that are nobody's.
+    // At least one row per sequence, and some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
-    let rows = rows.map(|rows| rows + 1 + below(random, 9));
+    let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
+    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`: row `b` would have
+    // to be sequence `b`'s.
+    rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
         one.mask(mask(random, limits)).alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
@@ -167,7 +172,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
-    // Eight rows fit every decode kernel.
+    // Every decode kernel accepts eight rows.
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);

@@ -2,10 +2,10 @@
 use ferroflash::DType;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
 
-/// Factors that are no finite number.
+/// Factors that are not finite.
 pub(super) const NOT_FINITE: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
-/// The other type of 16 bits.
+/// The other 16-bit type.
 pub(super) fn other(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::Bf16 } else { DType::F16 }
 }

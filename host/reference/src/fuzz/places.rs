@@ -1,4 +1,4 @@
-//! Where the tensors of a random problem lie.
+//! Memory layouts of random problems.
 use super::{below, one_in};
 use crate::alibi::Slopes;
 use crate::arithmetic::encode;
@@ -7,8 +7,8 @@ use crate::memory::{Memory, Place};
 use crate::told::Told;
 use ferroflash::plan::Problem;
 
-/// Tensors in random places: any order of batch, rows and heads, gaps between them, keys and values in one
-/// buffer or in two, inputs repeated by a stride of 0.
+/// Lays out the tensors randomly: any order of batch, rows and heads; gaps between them; keys and values in
+/// one or two buffers; inputs that a stride of 0 repeats.
 pub(super) fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
     let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
     let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);

@@ -3,40 +3,42 @@ use ferroflash::DType;
 use ferroflash::request::LseUnit;
 use ferroflash::spec::MergeInfo;
 
-/// How states lie in memory.
+/// Memory layout of partial states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Each by itself: O `[batch, seqlen, heads, head_dim]`, log-sum-exps `[batch, heads, seqlen]`.
+    /// Each state in its own tensors: O `[batch, seqlen, heads, head_dim]`, LSE `[batch, heads, seqlen]`.
     Apart,
-    /// Side by side in a row, as FlashInfer has them: `[rows, states, heads, head_dim]` and `[rows, states,
-    /// heads]`.
+    /// States side by side in a row, as in FlashInfer: O `[rows, states, heads, head_dim]`, LSE `[rows,
+    /// states, heads]`.
     SideBySide,
 }
 use Lie::{Apart, SideBySide};
 
-/// States to merge, and the seed of their numbers.
+/// A merge problem. The seed draws the states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeCase {
-    /// Of the states, and of the result.
+    /// Element types of the states' O and of the result's O.
     pub dtypes: [DType; 2],
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// How many.
+    /// Number of states.
     pub states: usize,
-    /// How they lie in memory.
+    /// Memory layout of the states.
     pub lie: Lie,
-    /// Logarithms of the states, and of the result.
+    /// Base of the states' LSE and of the result's LSE.
     pub units: [LseUnit; 2],
-    /// Whether there are logits that belong to no key.
+    /// Whether the problem has attention sinks.
     pub sinks: bool,
-    /// Which state's place is the result's; of another type only its log-sum-exps'.
+    /// The state that the result overwrites. If the element types differ, the result overwrites only that
+    /// state's LSE.
     pub place_of: Option<usize>,
-    /// Seed of the numbers.
+    /// Seed of the states.
     pub seed: u64,
 }
 
 impl std::fmt::Display for MergeCase {
-    /// `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0, seed 1`.
+    /// Example: `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0,
+    /// seed 1`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MergeCase { states, shape, lie, units, seed, .. } = self;
         let [from, to] = self.dtypes.map(DType::name);
@@ -61,7 +63,7 @@ const PLAIN: MergeCase = MergeCase {
 const TWO: LseUnit = LseUnit::Two;
 const WIDE: MergeCase = MergeCase { shape: [1, 7, 3, 512], ..PLAIN };
 
-/// For any types.
+/// Cases for any element types.
 #[rustfmt::skip]
 const ANY: &[MergeCase] = &[
     PLAIN,
@@ -73,7 +75,7 @@ const ANY: &[MergeCase] = &[
     MergeCase { shape: [1, 1, 1, 8], ..PLAIN },
     MergeCase { shape: [1, 9, 2, 128], ..PLAIN },
 ];
-/// Where the result takes the place of a state.
+/// Cases whose result overwrites a state.
 #[rustfmt::skip]
 const IN_PLACE: &[MergeCase] = &[
     MergeCase { place_of: Some(0), shape: [1, 40, 5, 24], ..PLAIN },
@@ -83,8 +85,8 @@ const IN_PLACE: &[MergeCase] = &[
     MergeCase { states: 5, lie: SideBySide, shape: [1, 30, 2, 40], place_of: Some(3), ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: rows that no state or only some have seen, every layout, logarithm and
-/// number of states, sinks, results in a state's place.
+/// Problems that hit a kernel's edges: rows without a key in some or all states; every layout, LSE base and
+/// number of states; sinks; results that overwrite a state.
 pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
     let dtypes = [kernel.states, kernel.output];
     let cases = ANY.iter().chain(IN_PLACE).zip(seed..);

@@ -6,24 +6,24 @@ use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, Room, Rows, Work, Written, guarded, guards,
+    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written, guarded, guards,
 };
 use ferroflash::DType;
 use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};
 
-/// Bytes of states that belong to nobody.
+/// Value of the bytes between states.
 const GAP: u8 = 0xa5;
 
-/// A row of a state: O, and its natural log-sum-exp.
+/// A row of a state: O and natural LSE.
 type Row = (Vec<f64>, f64);
 
 /// A case in host memory.
 #[derive(Clone, Debug)]
 pub struct MergeMemory {
     case: MergeCase,
-    /// A logit for each head.
+    /// Attention sinks, one per head.
     sinks: Vec<f32>,
-    /// All O and all log-sum-exps, state by state or side by side.
+    /// O and LSE of all states.
     filling: Filling,
 }
 
@@ -31,8 +31,8 @@ pub struct MergeMemory {
 type Strides = [[i64; 4]; 2];
 
 impl MergeMemory {
-    /// Standard normal O; a tenth of a state's rows has seen no key, each in its way, and every 13th row of
-    /// none of the states.
+    /// Standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a row.
+    /// Every 13th row has seen no key in any state.
     pub fn new(case: &MergeCase) -> Self {
         let mut random = Random::new(case.seed);
         let states: Vec<_> = (0..case.states).map(|_| state(case, &mut random)).collect();
@@ -41,7 +41,7 @@ impl MergeMemory {
         memory
     }
 
-    /// Numbers of a long period, for what is to be measured: fast to make.
+    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
     pub fn to_measure(case: &MergeCase) -> Self {
         Self::with_sinks(case, &mut Random::new(case.seed))
     }
@@ -71,7 +71,7 @@ impl MergeMemory {
         bytes
     }
 
-    /// The states, each row by row, head by head.
+    /// The states: for each, its rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
         let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
         let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
@@ -96,20 +96,20 @@ impl MergeMemory {
         [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
     }
 
-    /// Where a state begins among all O and among all log-sum-exps.
+    /// Element where a state begins in the O buffer and in the LSE buffer.
     fn first(&self, state: usize) -> [usize; 2] {
         let [batch, rows, heads, head_dim] = self.case.shape;
         let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };
         [values * head_dim, values]
     }
 
-    /// Which state's place O takes, and which one's the log-sum-exps.
+    /// The states that the result's O and LSE overwrite.
     fn place_of(&self) -> [Option<usize>; 2] {
         let [states, output] = self.case.dtypes;
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// O and log-sum-exp of the result: strides, and where they begin in the outputs, in elements.
+    /// The result's O and LSE: strides, and first elements in the outputs.
     fn result(&self) -> (Strides, [usize; 2]) {
         let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
         let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
@@ -122,11 +122,11 @@ impl MergeMemory {
         ([o, lse], [o_first, lse_first])
     }
 
-    /// How a launch's result compares.
+    /// Compares a launch's result with the reference.
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        // Half of an ulp of the result, and a few of f32.
+        // Half an ulp of the result's type, and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
         let factor = factor(case.units[1]);
         let columns: Vec<usize> = places(o_strides, case.shape).collect();
@@ -146,7 +146,7 @@ impl MergeMemory {
         all.and(self.outside(written))
     }
 
-    /// What was written outside of the result.
+    /// Judges writes outside of the result.
     fn outside(&self, written: &Written) -> Judgement {
         let ([o_strides, lse_strides], firsts) = self.result();
         let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];
@@ -170,13 +170,13 @@ impl MergeMemory {
     }
 }
 
-/// Elements of all O and of all log-sum-exps.
+/// Number of elements of all O, and of all log-sum-exps.
 fn elements(case: &MergeCase) -> [usize; 2] {
     let values = case.states * rows_of(case.shape).iter().product::<usize>();
     [values * case.shape[3], values]
 }
 
-/// A log-sum-exp in this unit over a natural one.
+/// The factor from a natural LSE to an LSE in `unit`.
 fn factor(unit: LseUnit) -> f64 {
     if unit == LseUnit::Two { std::f64::consts::LOG2_E } else { 1.0 }
 }
@@ -194,7 +194,7 @@ fn compared(got: f64, want: f64, tolerance: f64, place: std::fmt::Arguments<'_>)
     Judgement { max_error: error, worst_ratio, failures }
 }
 
-/// Puts a number to an element's place.
+/// Writes a number to an element.
 fn put(bytes: &mut [u8], dtype: DType, place: usize, x: f64) {
     match dtype {
         DType::F32 => bytes[place * 4..][..4].copy_from_slice(&(x as f32).to_ne_bytes()),
@@ -202,7 +202,7 @@ fn put(bytes: &mut [u8], dtype: DType, place: usize, x: f64) {
     }
 }
 
-/// The number in an element's place.
+/// Reads an element.
 fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
     match bytes[place * dtype.bytes()..][..dtype.bytes()] {
         [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
@@ -211,7 +211,7 @@ fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
     }
 }
 
-/// Elements from the first, index by index.
+/// Offsets of all elements from the first, in index order.
 fn places(strides: [i64; 4], shape: [usize; 4]) -> impl Iterator<Item = usize> {
     (0..shape.iter().product()).map(move |index: usize| {
         let (mut left, mut at) = (index, 0);
@@ -262,7 +262,7 @@ impl Work for MergeMemory {
         [0, 1].map(of).into()
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: Room<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let [batch, rows, heads, _] = case.shape;
         let elements = elements(case);

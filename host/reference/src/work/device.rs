@@ -1,5 +1,5 @@
-//! A problem on a device: the one path of tests and program to every driver.
-use super::{Asked, Buffer, Input, Plans, Ready, Room, Work, Written};
+//! A problem on a device. Tests and program reach every driver through this file.
+use super::{Asked, Buffer, Input, LaunchOptions, Plans, Ready, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::ScratchBytes;
@@ -8,7 +8,7 @@ use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// An address far from all buffers.
+/// The distance between addresses far from all buffers.
 const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
@@ -18,11 +18,11 @@ pub struct OnDevice<'a, D: Harness> {
     config: Option<&'a str>,
     wants_lse: bool,
     inputs: Vec<D::Buffer>,
-    /// Outputs as they are before each launch.
+    /// Content of the outputs before each launch.
     before: Vec<Buffer>,
     workspace: Option<(D::Buffer, u64)>,
     counters: Option<(D::Buffer, u64)>,
-    /// That of the first launch, which later ones are bound to.
+    /// The plan of the first launch; later launches bind to it.
     plan: Cell<Option<Plans>>,
     stream: D::Stream,
 }
@@ -31,11 +31,11 @@ pub struct OnDevice<'a, D: Harness> {
 pub struct Outputs<D: Harness>(Vec<(D::Buffer, usize)>);
 
 impl<'a, D: Harness> OnDevice<'a, D> {
-    /// Copies the inputs to the device, and allocates as much workspace and counters as help. `config` names
-    /// the kernel to run, or leaves it to the planner.
+    /// Copies the inputs to the device, and allocates the workspace and counters that the kernel can use.
+    /// `config` names the kernel to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         work: &'a dyn Work,
@@ -65,26 +65,26 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(device)
     }
 
-    /// The same for launches that are to write no log-sum-exp.
+    /// Launches will not write LSE.
     pub(crate) fn without_lse(self) -> Self {
         OnDevice { wants_lse: false, ..self }
     }
 
-    /// The same for another kernel.
+    /// Changes the kernel.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub(crate) fn configure(&mut self, config: Option<&'a str>) -> Result<(), Error> {
         (self.config, self.workspace, self.counters) = (config, None, None);
         self.make_room()
     }
 
-    /// Allocates what `config` works best with. What a workspace holds is never read before it is written, so
-    /// it stays uninitialised.
+    /// Allocates the scratch memory with which `config` is fastest. The workspace stays uninitialised,
+    /// because kernels write it before they read it.
     fn make_room(&mut self) -> Result<(), Error> {
         self.plan.set(None);
         let driver = self.attention.driver();
-        // Outputs are made later, and what is invalid is reported at the launch.
+        // The outputs are allocated later. The launch reports what is invalid.
         let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
@@ -99,7 +99,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(())
     }
 
-    /// Addresses that no buffer has, one for each output.
+    /// Unused addresses, one per output.
     fn free(&self) -> Vec<u64> {
         (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
     }
@@ -107,12 +107,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// The kernel that launches will run.
     ///
     /// # Errors
-    /// Those of planning.
+    /// The errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
         Ok(self.asked(&self.free(), self.scratch()).plan(self.attention)?.contract())
     }
 
-    /// What has been allocated beside the tensors.
+    /// The allocated scratch memory.
     fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
         let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
@@ -126,34 +126,34 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     fn asked(&self, outputs: &[u64], scratch: Scratch) -> Asked<'a> {
         let driver = self.attention.driver();
-        let room = Room { wants_lse: self.wants_lse, config: self.config, scratch };
+        let options = LaunchOptions { wants_lse: self.wants_lse, config: self.config, scratch };
         let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
-        self.work.request(&inputs, outputs, room)
+        self.work.request(&inputs, outputs, options)
     }
 
-    /// Changes what stands in inputs, by their places.
+    /// Overwrites inputs, given as `(index, content)`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn change(&mut self, inputs: &[(usize, Vec<u8>)]) -> Result<(), Error> {
         let driver = self.attention.driver();
         inputs.iter().try_for_each(|(at, bytes)| driver.upload(&mut self.inputs[*at], bytes))
     }
 
-    /// The plan of the launches; none before the first.
+    /// The plan of the launches; `None` before the first launch.
     pub fn plan(&self) -> Option<Plans> {
         self.plan.get()
     }
 
-    /// Launches by this plan from now on, or by one of its own.
+    /// Uses `plan` for later launches; with `None`, the next launch makes a new plan.
     pub(crate) fn use_plan(&self, plan: Option<Plans>) {
         self.plan.set(plan);
     }
 
-    /// Outputs as they are before a launch.
+    /// Allocates outputs with their content before a launch.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn outputs(&self) -> Result<Outputs<D>, Error> {
         let driver = self.attention.driver();
         let outputs = self.before.iter().map(|(name, bytes)| {
@@ -164,7 +164,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(Outputs(outputs.collect::<Result<_, Error>>()?))
     }
 
-    /// The request, and the plan that it is launched by.
+    /// The request and its plan.
     fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
@@ -177,10 +177,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok((asked, plan))
     }
 
-    /// Made ready for launches that are measured: all into the same outputs, with kernels that are loaded.
+    /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
     ///
     /// # Errors
-    /// Those of planning and loading.
+    /// The errors of planning and loading.
     pub fn ready(self) -> Result<Ready<'a, D>, Error> {
         let outputs = self.outputs()?;
         let (asked, plan) = self.planned(&outputs)?;
@@ -196,26 +196,26 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// Those of planning and launching.
+    /// The errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
+        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
+        // only after a wait. Only this launch has these outputs, and nothing writes the inputs.
         unsafe { asked.launch(self.attention, &plan, &self.stream) }
     }
 
     /// Waits for all launches.
     ///
     /// # Errors
-    /// The driver's, and those of the launches.
+    /// The driver's errors, and the errors of the launches.
     pub fn wait(&self) -> Result<(), Error> {
         self.attention.driver().synchronize(&self.stream)
     }
 
-    /// What a launch has left that was waited for.
+    /// Copies the outputs of a finished launch to the host.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn written(&self, outputs: &Outputs<D>) -> Result<Written, Error> {
         let read = |buffer: &D::Buffer, bytes: usize| {
             let mut all = vec![0; bytes];
@@ -235,10 +235,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         })
     }
 
-    /// Launches once and brings the outputs back.
+    /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Written, Error> {
         let outputs = self.outputs()?;
         self.launch(&outputs)?;
@@ -246,10 +246,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         self.written(&outputs)
     }
 
-    /// Runs every round of the work, in turn, by one plan.
+    /// Runs every round of the work in order, with one plan.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
         let rounds = self.work.rounds().into_iter().map(|inputs| {
             self.change(&inputs)?;
@@ -258,10 +258,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         rounds.collect()
     }
 
-    /// The same by one launch that is captured as a graph and enqueued for each round.
+    /// Runs every round of the work by replaying one launch, captured as a graph.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting.
+    /// The errors of planning, launching and waiting.
     pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
         let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
         let (asked, plan) = self.planned(&outputs)?;
@@ -269,7 +269,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (attention, stream) = (self.attention, driver.stream()?);
         let (rounds, before) = (self.work.rounds(), self.work.outputs());
         let mut written = vec![];
-        // SAFETY: as in `launch`, for each round: it is waited for before the next changes anything.
+        // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
         let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
@@ -282,12 +282,11 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             }
             Ok(())
         };
-        // SAFETY: `launch`'s; the stream is the driver's, and each round is waited for.
+        // SAFETY: as for `launch`. The stream is the driver's, and this function waits for each round.
         unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
-    /// The same as [`OnDevice::run`], with what it took to load the kernel, and what the launch took on the
-    /// device.
+    /// [`OnDevice::run`], with two durations: loading the kernel on the host, and the launch on the device.
     pub(crate) fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
@@ -299,23 +298,22 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok((self.written(&outputs)?, [load, kernel]))
     }
 
-    /// Device time of so many launches, one after the other, into the same outputs. The kernel is loaded
-    /// before.
+    /// Device time of `launches` consecutive launches. They share their outputs. The kernel is loaded first.
     pub(crate) fn time(&self, outputs: &Outputs<D>, launches: usize) -> Result<Duration, Error> {
         let (asked, plan) = self.planned(outputs)?;
         plan.load(self.attention)?;
         self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: as in `launch`; the launches are in the order of one stream.
+            // SAFETY: as in `launch`; one stream orders the launches.
             (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
         })
     }
 
-    /// Launches `launches` times in turn on each of `streams`, each into outputs of its own, and returns how
-    /// many outcomes differ from `expected` in any bit. Waits for all streams after every `every`
-    /// launches, and after the last; compares only then.
+    /// Launches `launches` times, on the streams in turn. Each launch has its own outputs. Waits for all
+    /// streams after every `every` launches and after the last one. Returns the number of launches whose
+    /// outputs differ from `expected` in any bit.
     ///
     /// # Errors
-    /// Those of planning, launching and waiting, and out of memory.
+    /// The errors of planning, launching and waiting, and out of memory.
     pub fn soak(streams: &[Self], expected: &Written, launches: usize, every: usize) -> Result<usize, Error> {
         let turns = || streams.iter().cycle().take(launches);
         let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;

@@ -1,17 +1,17 @@
-//! Launches of a problem without anything beside them: what is measured.
+//! Launches of a problem, without any other work: measurements time these.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::{Attention, Error};
 
-/// A problem whose launches are planned and loaded, and write the same outputs. A launch does what
-/// [`Attention::launch`] does, and nothing else.
+/// A planned problem with loaded kernels. All launches write the same outputs. A launch calls
+/// [`Attention::launch`] and nothing else.
 pub struct Ready<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     pub(super) asked: Asked<'a>,
     pub(super) plan: Plans,
-    /// What `asked` points to.
+    /// Owns the memory that `asked` points to.
     pub(super) device: OnDevice<'a, D>,
     pub(super) _outputs: Outputs<D>,
 }
@@ -20,11 +20,11 @@ impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// Those of launching.
+    /// The errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; nobody else writes the inputs or touches the outputs, and launches are in the
-        // order of one stream.
+        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
+        // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
+        // launches.
         unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
     }
 
@@ -33,12 +33,12 @@ impl<D: Harness> Ready<'_, D> {
         self.device.stream()
     }
 
-    /// What launches them.
+    /// The [`Attention`] that launches.
     pub fn attention(&self) -> &Attention<D> {
         self.attention
     }
 
-    /// The kernel that launches run; the first where there are two.
+    /// The kernel; with a combine kernel, the first of the two.
     pub fn kernel(&self) -> &'static Contract {
         self.plan.contract()
     }
@@ -46,7 +46,7 @@ impl<D: Harness> Ready<'_, D> {
 
 impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
-        // What fails here has failed before, too.
+        // An error here has been reported before.
         let _ = self.device.wait();
     }
 }

@@ -106,3 +106,13 @@ pub struct DecodeParams {
     /// Attention sinks: one unscaled logit per query head; base 0 without sinks.
     pub sinks: Lse,
 }
+contract::no_padding! {
+    DecodeOrder {
+        lengths, starts, max_keys, splits, chunk, kv_heads, row_blocks, rows, share, threshold,
+        blocks, spread
+    }
+    DecodeParams {
+        order, cache, q, group, window, scale_log2, softcap, scales, partials, counters, o, lse,
+        sinks
+    }
+}

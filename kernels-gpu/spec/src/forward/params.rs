@@ -44,6 +44,10 @@ pub struct FwdParams {
     /// mask. `base` is 0 without slopes; only [`crate::Local`] kernels read it.
     pub alibi: PerHead,
 }
+contract::no_padding! {
+    Window { shift, left, right }
+    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order, alibi }
+}
 
 impl FwdParams {
     /// Query heads per batch.

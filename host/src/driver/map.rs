@@ -2,20 +2,20 @@
 use crate::{DType, Error};
 use spec::RaggedMap;
 
-/// A tensor in device memory and the box that one TMA instruction copies:
+/// A tensor in device memory and the box that one TMA instruction copies.
 /// [`Driver::tensor_map`](crate::Driver::tensor_map) encodes both as a tensor map. TMA reads elements of a
 /// box outside the tensor as 0 and does not write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Boxes {
+pub struct MapDescription {
     /// Device address of the first element. A multiple of 16.
     pub address: u64,
-    /// Bytes from one row, head and batch to the next: multiples of 16 below 2^40, none 0.
+    /// Strides of row, head and batch in bytes: multiples of 16, above 0 and below 2^40.
     pub strides: [u64; 3],
     /// Columns, rows, heads and batches of the tensor.
     pub extents: [u32; 4],
     /// Columns and rows of a box, which has one head and one batch. A row of a box has 64 or 128 bytes.
     /// Shared memory holds the box with the 64-byte or the 128-byte swizzle.
-    pub of: [u32; 2],
+    pub box_shape: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
     /// Where the tensor ends.
@@ -36,7 +36,7 @@ pub enum MapKind {
     Paged,
 }
 
-/// The driver's form of [`Boxes`]: dimensions, innermost first; the first `rank` of them count.
+/// The driver's form of [`MapDescription`]: dimensions, innermost first; the first `rank` of them count.
 pub(super) struct Encoding {
     pub rank: usize,
     pub dims: [u64; 5],
@@ -45,56 +45,56 @@ pub(super) struct Encoding {
     pub box_dims: [u32; 5],
 }
 
-impl Boxes {
+impl MapDescription {
     /// Bytes between rows below which a [`RaggedMap`] says where they end.
     pub(crate) const APART: u64 = 1 << 34;
 
     /// Bytes of a box's row.
     pub const fn row_bytes(&self) -> u32 {
-        self.of[0] * self.dtype.bytes() as u32
+        self.box_shape[0] * self.dtype.bytes() as u32
     }
 
     /// Most rows of a box.
     const MOST_ROWS: u32 = 256;
 
-    /// Checks that the tensor map of these boxes can be encoded.
+    /// Checks that the tensor map can be encoded.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field that is not as its documentation asks; [`Error::Unsupported`] an
     /// element type that no kernel copies by tensor maps.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
-        let Boxes { address, strides, extents, of: [columns, rows], dtype, kind } = *self;
+        let MapDescription { address, strides, extents, box_shape: [columns, rows], dtype, kind } = *self;
         if !matches!(dtype, DType::F16 | DType::Bf16) {
             let feature = format_args!("a tensor map of {}", dtype.name());
             return Err(Error::unsupported(feature, "kernels copy f16 and bf16 by tensor maps; convert it"));
         }
         if !address.is_multiple_of(16) {
-            return invalid("boxes.address", format!("{address:#x}"), "it must be a multiple of 16");
+            return invalid("tensor_map.address", format!("{address:#x}"), "it must be a multiple of 16");
         }
         if strides.iter().any(|stride| *stride == 0 || *stride >= 1 << 40 || !stride.is_multiple_of(16)) {
             let expected = "each must be a multiple of 16 bytes, above 0 and below 2^40";
-            return invalid("boxes.strides", format!("{strides:?}"), expected);
+            return invalid("tensor_map.strides", format!("{strides:?}"), expected);
         }
         if extents.contains(&0) {
-            return invalid("boxes.extents", format!("{extents:?}"), "each must be 1 or more");
+            return invalid("tensor_map.extents", format!("{extents:?}"), "each must be 1 or more");
         }
         let row_bytes = u64::from(columns) * dtype.bytes() as u64;
         if ![64, 128].contains(&row_bytes) || rows == 0 || rows > Self::MOST_ROWS {
             let expected = "columns must take 64 or 128 bytes, rows must be 1 to 256";
-            return invalid("boxes.of", format!("{:?}", self.of), expected);
+            return invalid("tensor_map.box_shape", format!("{:?}", self.box_shape), expected);
         }
         let is_ragged = || strides[0] < Self::APART && extents[1] <= RaggedMap::END && extents[3] == 1;
         match kind {
             MapKind::Ragged if !is_ragged() => {
                 let expected = "a ragged map must have one batch of at most 2^30 rows, less than 2^34 bytes \
                                 apart";
-                invalid("boxes.kind", format!("{self:?}"), expected)
+                invalid("tensor_map.kind", format!("{self:?}"), expected)
             }
             MapKind::Paged if !self.is_of_rows() => {
                 let expected = "the pages of a paged map must be a whole number of rows apart, with at most \
                                 2^30 rows in all, less than 2^34 bytes apart";
-                invalid("boxes.kind", format!("{self:?}"), expected)
+                invalid("tensor_map.kind", format!("{self:?}"), expected)
             }
             _ => Ok(()),
         }
@@ -123,12 +123,12 @@ impl Boxes {
     /// As the driver and the simulator take them, checked.
     ///
     /// # Errors
-    /// The errors of [`Boxes::check`].
+    /// The errors of [`MapDescription::check`].
     pub(super) fn encoding(&self) -> Result<Encoding, Error> {
         self.check()?;
         let ([columns, rows, heads, batches], [row, head, batch]) =
             (self.extents.map(u64::from), self.strides);
-        let box_dims = [self.of[0], self.of[1], 1, 1, 1];
+        let box_dims = [self.box_shape[0], self.box_shape[1], 1, 1, 1];
         let ragged = |rows| {
             let end = u64::from(RaggedMap::END);
             (5, [columns, end, heads, rows + 1, end + 1], [row, head, row, RaggedMap::back(row)])
@@ -150,15 +150,15 @@ mod tests {
     #[test]
     fn a_ragged_tensor_ends_with_its_sequence() {
         for row_bytes in [128, 4096, 1 << 26] {
-            let boxes = Boxes {
+            let map = MapDescription {
                 address: 1 << 40,
                 strides: [row_bytes, 256, 1 << 20],
                 extents: [64, 1000, 2, 1],
-                of: [64, 64],
+                box_shape: [64, 64],
                 dtype: DType::F16,
                 kind: MapKind::Ragged,
             };
-            let Encoding { dims, strides, .. } = boxes.encoding().expect("valid");
+            let Encoding { dims, strides, .. } = map.encoding().expect("valid");
             assert!(strides.iter().all(|stride| *stride < 1 << 40 && stride.is_multiple_of(16)));
             for (first, rows) in [(0, 1000), (0, 0), (1000, 0), (7, 1), (999, 1), (100, 300)] {
                 for i in 0..rows + 300 {
@@ -177,20 +177,20 @@ mod tests {
     /// Row `i` of a page lies where it does, and exists exactly if the sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
-        let boxes = |row, head, batch| Boxes {
+        let map = |row, head, batch| MapDescription {
             address: 1 << 40,
             strides: [row, head, batch],
             extents: [64, 16, 2, 5],
-            of: [64, 16],
+            box_shape: [64, 16],
             dtype: DType::F16,
             kind: MapKind::Paged,
         };
         for (row, head, batch) in [(256, 256 * 16, 256 * 32), (512, 256, 512 * 16), (1 << 20, 256, 1 << 30)] {
-            let boxes = boxes(row, head, batch);
-            assert!(boxes.is_of_rows());
-            let Encoding { rank, dims, strides, box_dims } = boxes.encoding().expect("valid");
+            let map = map(row, head, batch);
+            assert!(map.is_of_rows());
+            let Encoding { rank, dims, strides, box_dims } = map.encoding().expect("valid");
             assert_eq!((rank, box_dims), (5, [64, 16, 1, 1, 1]));
-            let (end, pitch) = (u64::from(RaggedMap::END), u64::from(boxes.pitch()));
+            let (end, pitch) = (u64::from(RaggedMap::END), u64::from(map.pitch()));
             for (own, i) in (0..=16).flat_map(|own| (0..16).map(move |i| (own, i))) {
                 let at = [end - own + i, 1, 4 * pitch + own, end];
                 let parts = at.iter().zip(strides).map(|(at, stride)| at.wrapping_mul(stride));
@@ -199,43 +199,52 @@ mod tests {
                 assert_eq!(exists, i < own, "row {i} of {own}");
             }
         }
-        let odd = Boxes { strides: [512, 256, 512 * 16 + 256], ..boxes(512, 256, 512 * 16) };
+        let odd = MapDescription { strides: [512, 256, 512 * 16 + 256], ..map(512, 256, 512 * 16) };
         assert!(!odd.is_of_rows(), "pages are not whole rows apart");
     }
-    /// Boxes are public data: an invalid one is refused, and the error names its field.
+    /// Descriptions are public data: an invalid one is refused, and the error names its field.
     #[test]
     fn what_is_no_map_is_refused() {
-        let valid = Boxes {
+        let valid = MapDescription {
             address: 1 << 40,
             strides: [256, 128, 1 << 20],
             extents: [64, 1000, 2, 3],
-            of: [64, 64],
+            box_shape: [64, 64],
             dtype: DType::Bf16,
             kind: MapKind::Whole,
         };
         assert!(valid.encoding().is_ok());
         let far = [1 << 34, 16, 1 << 35];
         let cases = [
-            ("boxes.address", Boxes { address: 8, ..valid }),
-            ("boxes.strides", Boxes { strides: [0; 3], ..valid }),
-            ("boxes.strides", Boxes { strides: [256, 128, 1 << 40], ..valid }),
-            ("boxes.strides", Boxes { strides: [u64::MAX; 3], ..valid }),
-            ("boxes.strides", Boxes { strides: [256, 8, 256], ..valid }),
-            ("boxes.extents", Boxes { extents: [0; 4], kind: MapKind::Paged, ..valid }),
-            ("boxes.extents", Boxes { extents: [64, 1000, 2, 0], ..valid }),
-            ("boxes.of", Boxes { of: [u32::MAX; 2], ..valid }),
-            ("boxes.of", Boxes { of: [64, 0], ..valid }),
-            ("boxes.of", Boxes { of: [48, 64], ..valid }),
-            ("tensor map of e4m3", Boxes { dtype: DType::E4m3, ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Ragged, ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Ragged, strides: far, extents: [64, 2, 1, 1], ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Ragged, extents: [64, u32::MAX, 1, 1], ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Paged, strides: far, ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Paged, extents: [u32::MAX; 4], ..valid }),
-            ("boxes.kind", Boxes { kind: MapKind::Paged, strides: [256, 128, (1 << 20) + 16], ..valid }),
+            ("tensor_map.address", MapDescription { address: 8, ..valid }),
+            ("tensor_map.strides", MapDescription { strides: [0; 3], ..valid }),
+            ("tensor_map.strides", MapDescription { strides: [256, 128, 1 << 40], ..valid }),
+            ("tensor_map.strides", MapDescription { strides: [u64::MAX; 3], ..valid }),
+            ("tensor_map.strides", MapDescription { strides: [256, 8, 256], ..valid }),
+            ("tensor_map.extents", MapDescription { extents: [0; 4], kind: MapKind::Paged, ..valid }),
+            ("tensor_map.extents", MapDescription { extents: [64, 1000, 2, 0], ..valid }),
+            ("tensor_map.box_shape", MapDescription { box_shape: [u32::MAX; 2], ..valid }),
+            ("tensor_map.box_shape", MapDescription { box_shape: [64, 0], ..valid }),
+            ("tensor_map.box_shape", MapDescription { box_shape: [48, 64], ..valid }),
+            ("tensor map of e4m3", MapDescription { dtype: DType::E4m3, ..valid }),
+            ("tensor_map.kind", MapDescription { kind: MapKind::Ragged, ..valid }),
+            (
+                "tensor_map.kind",
+                MapDescription { kind: MapKind::Ragged, strides: far, extents: [64, 2, 1, 1], ..valid },
+            ),
+            (
+                "tensor_map.kind",
+                MapDescription { kind: MapKind::Ragged, extents: [64, u32::MAX, 1, 1], ..valid },
+            ),
+            ("tensor_map.kind", MapDescription { kind: MapKind::Paged, strides: far, ..valid }),
+            ("tensor_map.kind", MapDescription { kind: MapKind::Paged, extents: [u32::MAX; 4], ..valid }),
+            (
+                "tensor_map.kind",
+                MapDescription { kind: MapKind::Paged, strides: [256, 128, (1 << 20) + 16], ..valid },
+            ),
         ];
-        for (field, boxes) in cases {
-            let error = boxes.encoding().err().unwrap_or_else(|| panic!("{boxes:?} is encoded"));
+        for (field, map) in cases {
+            let error = map.encoding().err().unwrap_or_else(|| panic!("{map:?} is encoded"));
             assert!(error.to_string().contains(field), "{field}: {error}");
         }
     }

@@ -1,0 +1,62 @@
+//! What becomes of scores beside a mask: kinds as values.
+use crate::DType;
+use core::fmt;
+
+/// What a kernel does to scores, as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScoreKinds {
+    /// An attention sink per query head: [`Sink`].
+    pub sink: bool,
+    /// An additive bias, and its dtype: [`Bias`].
+    pub bias: Option<DType>,
+    /// Scores that a user of this crate defines. No line of the table has them.
+    pub own: bool,
+}
+
+impl ScoreKinds {
+    /// Scores stay scaled products.
+    pub const NONE: Self = ScoreKinds { sink: false, bias: None, own: false };
+    /// A sink.
+    pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
+    /// What a user defines.
+    pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
+
+    /// A bias of this dtype.
+    pub const fn bias(dtype: DType) -> Self {
+        ScoreKinds { bias: Some(dtype), ..Self::NONE }
+    }
+
+    /// Both. Two biases count as a user's own scores.
+    pub const fn and(self, other: Self) -> Self {
+        let bias = match (self.bias, other.bias) {
+            (None, bias) | (bias, None) => bias,
+            (Some(_), Some(_)) => None,
+        };
+        let two = self.bias.is_some() && other.bias.is_some();
+        ScoreKinds { sink: self.sink || other.sink, bias, own: self.own || other.own || two }
+    }
+
+    /// The name in symbols of kernels whose Q has dtype `dtype`: `_sink`, `_bias` (of that dtype),
+    /// `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    pub fn name(self, dtype: DType) -> impl fmt::Display {
+        ScoreName(self, dtype)
+    }
+}
+
+/// [`ScoreKinds::name`].
+struct ScoreName(ScoreKinds, DType);
+
+impl fmt::Display for ScoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScoreName(kinds, dtype) = *self;
+        if kinds.sink {
+            f.write_str("_sink")?;
+        }
+        match kinds.bias {
+            Some(bias) if bias == dtype => f.write_str("_bias")?,
+            Some(bias) => write!(f, "_bias_{}", bias.name())?,
+            None => {}
+        }
+        if kinds.own { f.write_str("_own") } else { Ok(()) }
+    }
+}
