@@ -41,8 +41,8 @@ fn maxima_of_one_warp_reach_all() {
     }
 }
 
-/// Launches that every clamp is for: few sequences and many, lengths that are off by one or none at all, pages
-/// that nobody has.
+/// Launches that every clamp is for: few sequences and many, lengths that are off by one or no lengths at
+/// all, page indices without a page.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 160;
     let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };

@@ -123,8 +123,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512: DecodeCombine<E, 32>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Mla`], in the planner's order: K has 576 columns, V its first 512. 16 rows: everywhere;
-    /// where shared memory allows. 32 rows: likewise. 64 rows, with Q in shared memory: where that allows.
+    /// Every compiled [`Mla`]: K has 576 columns, V its first 512. 16 rows: everywhere; where shared memory
+    /// allows four stages. 32 rows: likewise. 64 rows, with Q in shared memory: where that allows.
     MLAS: AttnInfo, mla [F16 Bf16]
     d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
     d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;

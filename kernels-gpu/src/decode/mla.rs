@@ -1,8 +1,8 @@
 //! One item of a latent cache (MLA, DeepSeek-V2): values are the first columns of the keys, copied once for
 //! both.
 //!
-//! The block's warps share a stage of keys. For S^T = K Q^T, each takes 16 of its keys and some of the queries.
-//! They exchange P. For O^T = V^T P^T, each takes a share of V's columns, of all keys.
+//! The block's warps share a stage of keys. For S^T = K Q^T, each warp takes 16 of its keys and some of the
+//! queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, of all keys.
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, seen_by};
 use super::softmax::Softmax;
