@@ -7,7 +7,7 @@ pub use spec::{
 };
 
 use crate::Error;
-use spec::{DECODES, HOPPERS_PAGED, PAGED};
+use spec::{HOPPERS_PAGED, PAGED};
 
 /// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, and Hopper's kernels.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
@@ -17,11 +17,6 @@ pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
 /// Every kernel for prefill on a KV cache.
 pub(crate) fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED)
-}
-
-/// The decode kernel with this name.
-pub(crate) fn decode(symbol: &str) -> Option<&'static AttnInfo> {
-    DECODES.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
 /// The entry with this symbol.

@@ -20,7 +20,11 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 /// kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
+    let paged = |name: &str| match p.variant {
+        Some(variant) => variant::by_name(variant, p, name).ok(),
+        None => kernels::paged().find(|entry| entry.contract.symbol == name),
+    };
+    let named = config.and_then(paged);
     if named.is_none() && decode::takes(p) {
         return decode::choose(p, on, config);
     }
