@@ -1,8 +1,7 @@
 //! ALiBi slopes: which kernels are chosen for them, what these are told, and what is refused.
-mod parts;
 
+use crate::parts::forward_params;
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::forward_params;
 
 /// Buffers lie this far apart.
 const FAR: u64 = 1 << 40;

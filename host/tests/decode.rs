@@ -1,10 +1,8 @@
 //! Decode requests: what the planner makes of bounds, as a table, and every one that must be refused.
-mod on_cache;
-mod parts;
 
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::cache;
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 
 /// Llama 3's 8 billion: 32 query heads on 8.
 const LLAMA: Shape = Shape {

@@ -1,15 +1,12 @@
 //! What drawn requests of every kind launch on every card, byte for byte: kernels, grids, parameters, tensor
 //! maps and scratch memory are those of `launches.txt`.
 //!
-//! Where a change is meant, `cargo test -p ferroflash --test launches -- --ignored print` prints each launch
+//! Where a change is meant, `cargo test -p ferroflash --test planning -- --ignored print` prints each launch
 //! of both versions, and `bless` writes the file.
-mod drawn;
-mod fake;
-mod fake_ptx;
 
-use drawn::{KINDS, Random, Request};
-use fake::{FakeDriver, Launch};
-use fake_ptx::with_ptx;
+use crate::drawn::{Draw, KINDS, Outcome, Random, Request};
+use crate::fake::{FakeDriver, Launch};
+use crate::fake_ptx::with_ptx;
 use ferroflash::*;
 use std::fmt::Write as _;
 
@@ -40,7 +37,7 @@ fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Lin
             let _ = write!(whole, "{kind}: {error}");
         }
         Ok(outcome) => {
-            let drawn::Outcome { symbol, grid, reason, workspace, counters, launches } = outcome;
+            let Outcome { symbol, grid, reason, workspace, counters, launches } = outcome;
             let planned = format!("{symbol} {grid:?} workspace {workspace} counters {counters}");
             short += &planned;
             let _ = write!(whole, "{planned} ({reason})");
@@ -67,7 +64,7 @@ fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     with_ptx();
     Capabilities::PROFILES.iter().flat_map(|(card, _)| {
         let attention = Attention::new(FakeDriver::new(card));
-        let group = |(place, (kind, draw)): (usize, &(&str, drawn::Draw))| {
+        let group = |(place, (kind, draw)): (usize, &(&str, Draw))| {
             let lines = (0..COUNT).map(|seed| {
                 let random = &mut Random::new(seed * 16 + place as u64);
                 line(&attention, &format!("{kind} on {card}, {seed}"), &draw(random))
@@ -103,7 +100,7 @@ fn launches_are_what_they_were() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored print` shows each launch"]
+#[ignore = "`cargo xtask test -- -p ferroflash --test planning -- --ignored print` shows each launch"]
 fn print() {
     for (_, lines) in all() {
         lines.iter().for_each(|line| println!("{}", line.whole));
@@ -111,7 +108,7 @@ fn print() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored bless` writes the golden file"]
+#[ignore = "`cargo xtask test -- -p ferroflash --test planning -- --ignored bless` writes the golden file"]
 fn bless() {
     std::fs::write(FILE, golden()).expect("written");
 }

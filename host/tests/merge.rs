@@ -1,9 +1,7 @@
 //! Merges: which kernel, what it is told, and what is refused.
-mod fake;
-mod fake_ptx;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
 use ferroflash::spec::MergeParams;
 use ferroflash::{request::*, *};
 

@@ -1,8 +1,7 @@
 //! Varlen sequences: what the planner chooses, how many blocks it launches, and what is refused.
-mod parts;
 
+use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::{forward_params, k, keys, queries, v};
 
 /// Buffers lie this far apart.
 const FAR: u64 = 1 << 44;

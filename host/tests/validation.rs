@@ -1,9 +1,8 @@
 //! Every request that must be refused, with the words that it is refused with; and that nothing else makes
 //! planning fail or panic.
-mod parts;
 
+use crate::parts::{forward_params, k, v};
 use ferroflash::{plan::*, request::*, *};
-use parts::{forward_params, k, v};
 
 /// Buffers lie this far apart: nothing overlaps by accident.
 const FAR: u64 = 1 << 40;

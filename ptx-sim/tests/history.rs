@@ -1,9 +1,7 @@
 //! An access that others have come after still counts: for those whom nothing orders behind it, and for those
 //! who may meet the later ones but not it.
 
-mod common;
-
-use common::launch;
+use crate::common::launch;
 use ptx_sim::{Kind, Options};
 
 /// What every schedule must report of `body`, where only the first thread of each warp passes `%p1`.

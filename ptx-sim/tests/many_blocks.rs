@@ -1,8 +1,6 @@
 //! Many blocks that synchronise: what a launch costs grows with its blocks, not with their square.
 
-mod common;
-
-use common::{SHARED, module};
+use crate::common::{SHARED, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
 use std::time::Instant;
 

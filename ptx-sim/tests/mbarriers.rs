@@ -1,8 +1,6 @@
 //! mbarriers: what they order, how they are misused, and that no step of a handover by them is superfluous.
 
-mod common;
-
-use common::{COPY, caught, caught_as, launch};
+use crate::common::{COPY, caught, caught_as, launch};
 use ptx_sim::{
     Completion, Gpu, Kind, Module, Options, Profile,
     mutate::{Mutant, Operator, mutants},

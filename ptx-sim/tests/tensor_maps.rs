@@ -1,9 +1,7 @@
 //! Tensor maps of five dimensions: where boxes end, in each of them; addresses that wrap; tensors that begin
 //! before the memory that is theirs.
 
-mod common;
-
-use common::bulk::{BASE, IMAGE, LOAD, run, tensor};
+use crate::common::bulk::{BASE, IMAGE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
 /// A tensor of bf16, rows of 16 elements, and the boxes of it.

@@ -2,6 +2,7 @@
 
 mod circles;
 mod imports;
+mod programs;
 
 use std::fs;
 use std::path::Path;
@@ -116,6 +117,8 @@ pub fn run(root: &Path) -> Result {
         sources.push((name, text));
     }
     broken.extend(circles::broken(&sources));
+    broken.extend(programs::forgotten(&sources));
+    broken.extend(programs::untested_examples(&sources));
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }
 

@@ -1,6 +1,6 @@
 //! Convergent instructions stay convergent: programs that LLVM breaks without a guard.
 
-mod common;
+use crate::common;
 
 use cuda_builder::module::Ptx;
 use cuda_builder::{Error, Module};

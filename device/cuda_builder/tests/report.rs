@@ -1,5 +1,4 @@
 //! Reading what ptxas and nvdisasm print, and the rules on what was read.
-#![cfg(feature = "ptxas")]
 
 use cuda_builder::gate::{Rule, breaches};
 use cuda_builder::ptxas::Resources;

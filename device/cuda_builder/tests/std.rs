@@ -1,6 +1,6 @@
 //! `cuda_std` without tensor cores, built and run in the simulator.
 
-mod common;
+use crate::common;
 
 use cuda_builder::Module;
 

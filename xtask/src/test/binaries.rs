@@ -66,7 +66,8 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
         let package = manifest_path.parent().and_then(|folder| folder.strip_prefix(root).ok());
         let package = package.map(|folder| folder.display().to_string()).unwrap_or_default();
         let is_integration = target.kind.iter().any(|kind| kind == "test");
-        let name = if is_integration { format!("{package}/tests/{}", target.name) } else { package };
+        let folder = package.strip_suffix("/tests").unwrap_or(&package);
+        let name = if is_integration { format!("{folder}/tests/{}", target.name) } else { package };
         let command = program(&executable, &manifest_path, &libraries)?;
         jobs.push(Job { name, kind: Kind::Program, command });
     }

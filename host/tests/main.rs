@@ -1,0 +1,20 @@
+//! Tests of requests, plans and launches; no kernel runs.
+mod alibi;
+mod append;
+mod cache;
+mod decode;
+mod drawn;
+mod fake;
+mod fake_ptx;
+mod hopper;
+mod hopper_paged;
+mod launch;
+mod launches;
+mod limits;
+mod merge;
+mod on_cache;
+mod packed;
+mod parts;
+mod planner;
+mod validation;
+mod wild;

@@ -1,0 +1,22 @@
+//! Tests of kernels, requests and the reference on the simulator.
+mod append;
+mod contract;
+mod debug;
+mod decode;
+mod decode_tensors;
+mod failures;
+mod few;
+mod fuzz;
+mod hopper_paged;
+mod lineage;
+mod merge;
+mod packed;
+mod paged;
+mod plans;
+mod reference;
+mod sample;
+mod simulated;
+mod sinks;
+mod tolerance;
+mod views;
+mod words;
