@@ -1,4 +1,4 @@
-"""Shapes as tensors, what each contender does with them, and what is right."""
+"""Shapes as tensors, the calls of each contender on them, and the float64 check of results."""
 import math
 import re
 import sys
@@ -17,7 +17,7 @@ except Exception as reason:  # not installed, or its compiler is missing
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-# Keys of these kinds of inputs are normal numbers times this.
+# Factor of the normal numbers in keys, by kind of inputs.
 INPUTS = {
     "normal": lambda keys: torch.ones(keys),
     "x4": lambda keys: torch.full((keys,), 4.0),
@@ -46,7 +46,7 @@ class Case:
         return f"B{self.batch} H{heads} S{rows} D{self.head_dim} {mask} {' '.join(rest)}"
 
     def bounds(self, rows):
-        """First key and one past the last key that each of these queries sees."""
+        """The first key that each of these queries sees, and one past the last key."""
         position = rows + (self.seqlen_k - self.seqlen_q)
         left, right = self.window
         first = position - left if left >= 0 else torch.zeros_like(position)
@@ -55,7 +55,7 @@ class Case:
         return first.clamp(min=0), last.clamp(max=self.seqlen_k)
 
     def flops(self):
-        """4 per query, visible key and column; a causal square counts as half of the full one, as everybody counts it."""
+        """4 per query, visible key and column. By convention, a causal square counts as half of the full square."""
         if self.causal and self.seqlen_q == self.seqlen_k:
             pairs = self.seqlen_q * self.seqlen_k / 2
         else:
@@ -84,7 +84,7 @@ class Case:
 
 
 def entry_shapes(base=None):
-    """One shape for each kernel of sequences of one length, or for each that `base` has too."""
+    """One shape per kernel for sequences of equal lengths; with `base`, only for kernels that `base` has too."""
     theirs = base.entries() if base else ferroflash.entries()
     shapes = []
     for name in ferroflash.entries():
@@ -100,7 +100,7 @@ def entry_shapes(base=None):
 def contenders(case, q, k, v, wanted, lse=True, base=None):
     """{name: call}; each call returns O as (batch, heads, seqlen, head_dim).
 
-    FlashAttention-2 writes an LSE always, so we do too. `base` is the front of another FerroFlash."""
+    FlashAttention-2 always writes an LSE, so FerroFlash does here too. `base` is another FerroFlash's front."""
 
     def of(front):
         def call():
@@ -119,7 +119,7 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
     left, right = (side if side >= 0 else None for side in case.window)
 
     def fa2_kernel():
-        # What SDPA calls, with the windows and the bottom-right causal mask that SDPA does not pass on.
+        # The function that SDPA calls. SDPA itself cannot pass windows and the bottom-right causal mask to it.
         out = torch.ops.aten._flash_attention_forward(
             qt, kt, vt, None, None, case.seqlen_q, case.seqlen_k, 0.0, case.causal, False,
             window_size_left=left, window_size_right=right)
@@ -131,7 +131,7 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
     if plain:
         calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION)
     elif square:
-        # The whole causal triangle, for what a user without windows would pay.
+        # The full causal triangle: the price for a user whose library has no windows.
         def full_causal():
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=case.heads_q != case.heads_k)
@@ -176,7 +176,7 @@ def check(case, q, k, v, o, lse=None, most_rows=512):
     tolerance = 2 * naive_error + 1e-5
     lse_tolerance = 1e-4 + 1e-5 * largest + ROUNDOFF[q.dtype]
     finite = bool(torch.isfinite(o).all())
-    # Written so that an error that is not a number fails.
+    # The comparison fails on NaN.
     passed = finite and error <= tolerance and lse_error <= lse_tolerance
     return {"passed": passed, "finite": finite, "error": error, "tolerance": tolerance, "lse_error": lse_error,
             "lse_tolerance": lse_tolerance}

@@ -1,21 +1,21 @@
-"""Times FerroFlash and what a user would pick instead, on the same tensors, with the same timer, in one process.
+"""Times FerroFlash and the libraries that a user would pick instead: same tensors, same timer, one process.
 
     cargo build --release --package ferroflash-cabi            # here, or carry libferroflash.so to the GPU machine
     python3 bench/compare.py --only prefill headline --out h200.json --svg h200.svg
 
-Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its cuDNN backend, FlashAttention-4 where it imports.
+Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its cuDNN backend, and FlashAttention-4 if it imports.
 
-    python3 compare.py --base ../before --peers                # ourselves of another commit, in its packed folder
-    python3 compare.py --base ../before --peers --entries      # every kernel by itself, instead of what is planned
+    python3 compare.py --base ../before --peers                # peer: FerroFlash of another commit, in its packed folder
+    python3 compare.py --base ../before --peers --entries      # every kernel by name, instead of the planner's choice
     python3 compare.py --serving decode ragged paged           # suites of serving.py, with its peers and its timer
 
   cold       triton.testing.do_bench, median: the L2 cache is flushed before each launch, CUDA events around it
   hot        CUDA graph of many launches, median per launch: launch cost hidden, caches warm
   sustained  0.5 s back to back, mean: what the card's power limit allows
 
-Shapes under 0.2 TFLOP are timed hot, the rest cold, unless --timing says otherwise. Each round visits the contenders in an order of its
-own; a row's time is the median of its rounds. A ratio is the peer's time over ours: above 1 we are ahead. Results are compared with float64 first;
-a wrong one ends the run with exit code 1 after everything is written.
+Shapes under 0.2 TFLOP are timed hot, the rest cold, unless --timing says otherwise. Each round visits the contenders in another order;
+a row's time is the median of its rounds. A ratio is the peer's time divided by FerroFlash's time: above 1, FerroFlash is faster.
+Results are compared with float64 first. A wrong result makes the exit code 1; the run still writes everything.
 """
 import argparse
 import importlib.util
@@ -40,7 +40,7 @@ import report
 
 warnings.filterwarnings("ignore")
 HERE = os.path.dirname(os.path.abspath(__file__))
-# In gpu-pack they lie beside this file, in the repository where `ferroflash bench` embeds them.
+# In gpu-pack these files lie beside this one. In the repository they lie where `ferroflash bench` embeds them.
 PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "host", "cli", "src", "bench", "suites.json")
 SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
 
@@ -49,7 +49,7 @@ def front(folder):
     """`ferroflash.py` of another packed folder, with the library beside it: a second FerroFlash in this process."""
     spec = importlib.util.spec_from_file_location("ferroflash_base", os.path.join(folder, "ferroflash.py"))
     module = importlib.util.module_from_spec(spec)
-    # It would name our library to the other one, too.
+    # With this variable, the other front would load this FerroFlash's library.
     ours = os.environ.pop("FERROFLASH_LIBRARY", None)
     try:
         spec.loader.exec_module(module)
@@ -60,7 +60,7 @@ def front(folder):
 
 
 def clocks():
-    """SM clock, memory clock, power and temperature now, as the card's own tool says them; None where there is no tool."""
+    """SM clock, memory clock, power and temperature now, from nvidia-smi; None without nvidia-smi."""
     fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0"]
     try:
@@ -71,12 +71,12 @@ def clocks():
 
 
 def sustained(call, seconds=0.5):
-    """Mean microseconds of launches that follow each other without a pause, and the clocks meanwhile."""
+    """Mean microseconds of launches without pauses between them, and the clocks during the launches."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
     us = do_bench(call, warmup=5, rep=20, return_mode="median") * 1e3
-    # Graphs, so that Python is not what is measured.
+    # Graphs keep Python's time out of the measurement.
     per_graph = max(1, int(2000 / us))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -95,7 +95,7 @@ def sustained(call, seconds=0.5):
 
 
 def measure(call, timing):
-    """Microseconds of one call, and the clocks meanwhile where that can be said."""
+    """Microseconds of one call, and the clocks during the calls if the timing permits to read them."""
     if timing == "sustained":
         return sustained(call)
     if timing == "hot":
@@ -150,7 +150,7 @@ def run(suite, case, args, rng, base):
 
 
 def host_overhead(calls=100, repeats=40):
-    """Host microseconds of one call on the headline shape, the GPU's own time not waited for: {what: median}."""
+    """Host microseconds of one call on the headline shape, without waiting for the GPU: {what: median}."""
     case = cases.Case({"batch": 1, "heads_q": 8, "heads_k": 8, "seqlen_q": 512, "seqlen_k": 512, "head_dim": 64, "causal": True})
     q, k, v = case.tensors()
     ours = cases.contenders(case, q, k, v, {})["ferroflash"]
@@ -206,7 +206,7 @@ def arguments():
 
 
 def hand_on(args):
-    """What serving.py is told of our arguments."""
+    """The arguments that serving.py gets from compare.py's arguments."""
     told = ["--rounds", args.rounds, "--seconds", args.seconds, "--seed", args.seed]
     told += ["--no-overhead"] if args.no_overhead else []
     told += [word for name in ("match", "out", "svg") if getattr(args, name) for word in (f"--{name}", getattr(args, name))]
@@ -217,7 +217,7 @@ def hand_on(args):
 def main():
     args = arguments()
     if args.serving is not None:
-        # Requests on caches and packed sequences are no shapes of ours.
+        # Requests on caches and varlen sequences are not in this file's shapes.
         import serving
         return serving.main(hand_on(args))
     torch.manual_seed(args.seed)

@@ -4,8 +4,8 @@
     o = flash_attn_func(q, k, v, causal=True)          # (batch, seqlen, heads, head_dim), f16 or bf16, on a GPU
 
 The library is FERROFLASH_LIBRARY, else libferroflash.so or libferroflash_c.so beside this file, in ../gpu-pack or in
-../target/release (`cargo build --release --package ferroflash-cabi`). Plans and workspaces are kept, one for each problem, stream and
-thread. CUDA graphs that are captured on one stream share its workspace: replay them in turn.
+../target/release (`cargo build --release --package ferroflash-cabi`). The module keeps one plan and one workspace per problem,
+stream and thread. CUDA graphs captured on one stream share its workspace: replay them in turn.
 """
 import ctypes
 import math
@@ -60,11 +60,11 @@ class PlanInfo(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """What the library said."""
+    """The library's error message."""
 
 
 class Unsupported(Error):
-    """What is asked for makes sense, but is not there."""
+    """A valid request that FerroFlash does not support."""
 
 
 def _find():
@@ -129,9 +129,9 @@ _counters, _counters_lock = {}, threading.Lock()
 
 
 def _zeros(device, stream, count):
-    """Counters of a stream: every launch leaves them as zeros. Smaller ones stay for the launches that know them.
+    """Counters of a stream. Every launch leaves them as zeros. If a launch needs more, older launches keep the smaller buffer.
 
-    A graph that is being captured has its own, from its own memory, and sets them each time that it is replayed.
+    A graph under capture gets other counters from its memory pool, and sets them to zero in each replay.
     """
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(count, dtype=torch.uint8, device=device)
@@ -143,7 +143,7 @@ def _zeros(device, stream, count):
 
 
 class Planned:
-    """One request on the stream that is current here: its arguments, its plan, its scratch memory. Belongs to one thread."""
+    """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to one thread."""
 
     def __init__(self, q, mask, window, scale, softcap, config):
         self.context, self.stream = _context(q.device.index), torch._C._cuda_getCurrentRawStream(q.device.index)
@@ -159,7 +159,7 @@ class Planned:
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
     def strides(self, lse, slopes, **tensors):
-        """Sets the strides of tensors, from the last dimension on; and those of ALiBi slopes, (heads) or (batch, heads)."""
+        """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or (batch, heads)."""
         padded = lambda strides, count: (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
         for name, strides in tensors.items():
             setattr(self.args, f"{name}_strides", padded(strides, 4))
@@ -169,8 +169,8 @@ class Planned:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
     def plan_it(self, share=None):
-        """Allocates scratch memory, plans, and loads the kernels. `share` is another launch of the same stream, whose
-        workspace is used where that is large enough."""
+        """Allocates scratch memory, plans, and loads the kernels. `share` is another launch on the same stream; this launch
+        uses its workspace if that is large enough."""
         args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
         _check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
         self.workspace = share.workspace if share else None
@@ -184,14 +184,14 @@ class Planned:
         plan = self.plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
-        # Compiled now: a launch may be captured in a graph.
+        # Compiles the kernel now, because a graph may capture the launch.
         _check(LIB.ferroflash_load(self.context, plan))
 
     def enqueue(self):
         _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
-        """What was chosen: entry, reason, grid, threads, shared memory."""
+        """The planner's choice: entry, reason, grid, threads, shared memory."""
         info = PlanInfo(size=ctypes.sizeof(PlanInfo))
         _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
         return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
@@ -199,7 +199,7 @@ class Planned:
 
 
 class Launch(Planned):
-    """Attention on tensors, which its thread points at tensors of one layout."""
+    """Attention on tensors. Its thread may set other tensors of the same layout."""
 
     def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
         super().__init__(q, mask, window, scale, softcap, config)
@@ -214,14 +214,14 @@ class Launch(Planned):
 
 
 def masked(causal, window_size):
-    """The mask and the window of FlashAttention's arguments; sides below 0 are unbounded."""
+    """The mask and the window for FlashAttention's arguments; a negative side means no bound."""
     left, right = (max(int(side), -1) for side in window_size)
     right = 0 if causal else right
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
 
 def scaled(softmax_scale):
-    """A scale as the structs have it. 0 there is the library's default: who asks for a scale of 0 must not get that."""
+    """A scale for the structs. There, 0 means the library's default, so a caller's 0 needs another number."""
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
         raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
     return 0.0 if softmax_scale is None else softmax_scale
@@ -236,7 +236,7 @@ def sloped(alibi_slopes, q, batch, heads):
 
 
 class _Local(threading.local):
-    """What a thread has prepared."""
+    """The launches that a thread has prepared."""
 
     def __init__(self):
         self.launches = {}
@@ -250,7 +250,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
-    # Its own arguments and workspace for each stream: launches of two may run at once.
+    # Each stream has its arguments and workspace, because launches of two streams may run concurrently.
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     o = torch.empty_like(q)
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
@@ -295,12 +295,12 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 
 
 def like_flash_attn(lse):
-    """FlashAttention-2 says +inf of a row without a key, where -inf is the logarithm of its sum."""
+    """The LSE of a row without a key: FlashAttention-2 returns +inf; FerroFlash returns -inf, the logarithm of 0."""
     return lse.masked_fill_(lse == -math.inf, math.inf)
 
 
 def flash_attn_func_bhsd(q, k, v, **options):
-    """The same for (batch, heads, seqlen, head_dim), PyTorch's order."""
+    """flash_attn_func for (batch, heads, seqlen, head_dim), PyTorch's order."""
     return flash_attn_func(q, k, v, bhsd=True, **options)
 
 

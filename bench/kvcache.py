@@ -3,7 +3,7 @@
     from kvcache import flash_attn_with_kvcache
     o = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, block_table=table, causal=True)
 
-Lengths and page numbers stay on the device: nothing waits, and a captured graph stays right when they change.
+Lengths and page indices stay on the device. No call waits for them, and a captured graph stays valid when they change.
 """
 import ctypes
 
@@ -11,7 +11,7 @@ import torch
 
 from ferroflash import (DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
 
-# A cache may be of eight bits.
+# A cache may have an eight-bit type.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
 
 
@@ -35,7 +35,7 @@ if LIB.ferroflash_append_size() != ctypes.sizeof(Append):
 
 
 def _scale(args, scales):
-    """What numbers of keys, and of values, stand for."""
+    """The scales of keys and of values, for the structs."""
     for name, scale in zip("kv", scales):
         if isinstance(scale, torch.Tensor):
             setattr(args, f"{name}_scales", scale.data_ptr())
@@ -44,14 +44,13 @@ def _scale(args, scales):
 
 
 class Launch(Planned):
-    """Attention on a cache of tensors that stay where they are, on the stream that is current here.
+    """One attention launch on a cache of fixed tensors, on the stream that is current now.
 
-    q and o are (batch, seqlen_q, heads, head_dim), the cache is (pages, page, heads_k, head_dim), pages those of
-    sequences where there is no `table`; lengths, table and rows are int32 on the device, columns contiguous. With
-    `cu_seqlens_q` q and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` is the most of
-    one. `scales` are what the numbers of a float8_e4m3fn cache of keys, and of values, stand for: a float, or float32
-    (batch, heads_k) on the device. `share` is another launch of the same stream, whose workspace is used where that is large
-    enough.
+    q and o are (batch, seqlen_q, heads, head_dim). The cache is (pages, page, heads_k, head_dim); without `table`, page b
+    belongs to sequence b. Lengths, table and rows are int32 on the device, with contiguous columns. With `cu_seqlens_q`, q
+    and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` bounds the queries of a
+    sequence. `scales` are the factors of keys and of values in a float8_e4m3fn cache: a float, or float32 (batch, heads_k)
+    on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
@@ -81,10 +80,10 @@ class Launch(Planned):
 
 
 def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
-    """Puts k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim): a call that does so.
+    """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim).
 
-    `slots` are int32 or int64: page * keys of a page + row; those that the cache has not are skipped. A float8_e4m3fn cache
-    gets k and v over their `scales`: floats, or float32 (heads) on the device.
+    `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not have. For a
+    float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
     args = Append(size=ctypes.sizeof(Append))
@@ -102,7 +101,7 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
 
 
 def _append(k, v, k_cache, v_cache, starts, block_table, rows, scales):
-    """Puts k and v (batch, new, heads, head_dim) behind the first `starts` keys of each sequence."""
+    """Writes k and v (batch, new, heads, head_dim) after the first `starts` keys of each sequence."""
     _, new, heads, head_dim = k.shape
     page = k_cache.shape[1]
     at = starts[:, None].long() + torch.arange(new, device=k.device)[None, :]
@@ -124,16 +123,16 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
-    `block_table` (pages, page, heads_k, head_dim). `k` and `v` (batch, new, heads_k, head_dim) are first put behind the
-    `cache_seqlens` keys of each sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. Rotary embeddings and
+    `block_table` (pages, page, heads_k, head_dim). The call first writes `k` and `v` (batch, new, heads_k, head_dim) after
+    the `cache_seqlens` keys of each sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. Rotary embeddings and
     padding on the left are refused.
 
-    As in FlashAttention-3, with `cu_seqlens_q` q is (rows of all sequences, heads, head_dim), at most `max_seqlen_q` of
-    one, and `k_descale` and `v_descale` (batch, heads_k), or floats, are what numbers of a float8_e4m3fn cache stand for.
-    `sinks` are logits a head that belong to no key; `chunk` makes results independent of the batch.
+    Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a sequence
+    has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors of a
+    float8_e4m3fn cache. `sinks` are logits, one per head, that belong to no key. `chunk` makes results independent of the batch.
 
-    Returns o, with return_softmax_lse (o, lse); lse is (batch, heads, seqlen_q), packed (heads, rows), in float32; +inf, as
-    FlashAttention-2 has it, for a row without a key.
+    Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a
+    row without a key it is +inf, as in FlashAttention-2.
     """
     for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
         if given is not None:
@@ -156,7 +155,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
     rows, table = integers(cache_batch_idx), integers(block_table)
     rows = None if rows is None else rows.contiguous()
-    # FlashAttention's: without lengths, all that the cache may hold.
+    # As in FlashAttention: without lengths, every sequence has all keys of the cache.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths = full if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
     if isinstance(lengths, int):

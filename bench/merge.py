@@ -40,10 +40,10 @@ if LIB.ferroflash_merge_size() != ctypes.sizeof(Merge):
 
 
 def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
-    """The merge of `states` [(o, lse), ..] into output: a call that enqueues it on the stream that is current here.
+    """Returns a call that enqueues the merge of `states` [(o, lse), ..] into output, on the stream that is current now.
 
-    o and output are (tokens, heads, head_dim), lse is (heads, tokens) in float32, its logarithms to base `unit`. output and
-    output_lse may be a state's own.
+    o and output are (tokens, heads, head_dim). lse is (heads, tokens) in float32, with logarithms to base `unit`. output and
+    output_lse may be the memory of a state.
     """
     context, stream = _context(output.device.index), torch._C._cuda_getCurrentRawStream(output.device.index)
     o_strides = lambda t: (ctypes.c_int64 * 4)(0, *t.stride())
@@ -63,9 +63,9 @@ def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
 
 
 def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None):
-    """Merges what attention has made of a prefix's keys with what it has made of the rest.
+    """Merges attention over a prefix's keys with attention over the other keys.
 
-    vLLM's arguments in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32; infinite
-    for a row that has seen no key.
+    The arguments are vLLM's, in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32.
+    A row without a key has an infinite log-sum-exp.
     """
     prepare(output, [(prefix_output, prefix_lse), (suffix_output, suffix_lse)], output_lse)()

@@ -11,7 +11,7 @@ NOISE = 0.02
 
 
 def groups(rows):
-    """Rows of one measurement each: [{peer: row}], in the order measured."""
+    """The rows grouped by measurement: [{peer: row}], in the order measured."""
     found = {}
     for row in rows:
         found.setdefault((row["suite"], row["label"], row["timing"]), {})[row["peer"]] = row
@@ -23,7 +23,7 @@ def geomean(values):
 
 
 def table(rows):
-    """Markdown: one line a measurement; ratios are the peer's time over ours, so above 1 we are ahead."""
+    """Markdown with one line per measurement. A ratio is the peer's time divided by FerroFlash's: above 1, FerroFlash is faster."""
     peers = [peer for peer in NAMES if peer != "ferroflash" and any(row["peer"] == peer for row in rows)]
     lines = ["| shape | timing | us | TFLOP/s | " + " | ".join(f"x {NAMES[p]}" for p in peers) + " | error / allowed | entry |",
              "|---" * (6 + len(peers)) + "|"]
@@ -40,7 +40,7 @@ def table(rows):
 
 
 def summary(rows):
-    """[{suite, inputs, dtype, timing, peer, shapes, geomean, minimum, at}]: one for each combination that was measured."""
+    """[{suite, inputs, dtype, timing, peer, shapes, geomean, minimum, at}]: one entry per measured combination."""
     found = {}
     for row in rows:
         if "ratio" in row and row["peer"] != "ferroflash":
@@ -52,7 +52,7 @@ def summary(rows):
 
 
 def slower(rows):
-    """{label: ratio} of what is slower than with the base by more than noise, the slowest first."""
+    """{label: ratio} of the measurements that are slower than the base by more than noise, the slowest first."""
     found = {f'{row["label"]}, {row["timing"]}': row["ratio"] for row in rows if row["peer"] == "base"}
     return {label: ratio for label, ratio in sorted(found.items(), key=lambda pair: pair[1]) if ratio < 1 - NOISE}
 
@@ -66,7 +66,7 @@ def summary_table(entries):
 
 
 def dtype_gap(rows):
-    """Largest |bf16 / f16 - 1| of our times over shapes measured in both: (gap, label), or None."""
+    """Largest |bf16 / f16 - 1| of FerroFlash's times over shapes measured in both dtypes: (gap, label), or None."""
     ours = {(r["suite"], r["label"], r["timing"]): r["us"] for r in rows if r["peer"] == "ferroflash"}
     gaps = []
     for (suite, label, timing), us in ours.items():
@@ -77,7 +77,7 @@ def dtype_gap(rows):
 
 
 def svg(rows, title):
-    """Bars of speed relative to FlashAttention-2, one block of bars a measurement."""
+    """Bars of speed relative to FlashAttention-2, one block of bars per measurement."""
     blocks = [group for group in groups(rows) if "fa2" in group and "ferroflash" in group]
     present = [peer for peer in COLOURS if any(peer in group for group in blocks)]
     bar, gap, left, width = 9, 9, 330, 520

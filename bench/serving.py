@@ -1,27 +1,28 @@
-"""Times what serving asks for, beside what a user would pick instead, in one process.
+"""Times requests of serving engines: FerroFlash and the libraries that a user would pick instead, in one process.
 
     python3 serving.py --only decode paged --rounds 5 --out h200.json --svg h200.svg
 
-Needs PyTorch. Suites, and what a ratio is (the peer's time over ours: above 1 we are ahead):
+Needs PyTorch. A ratio is the peer's time divided by FerroFlash's time: above 1, FerroFlash is faster. The suites, and the
+peer of each:
 
-  decode, decode-fa2          one query a sequence on a dense cache, beside cuDNN and FlashAttention-2 through SDPA
-  func, func-cache            one query a sequence through flash_attn_func, beside cuDNN, and beside our dense cache
-  decode-paged                the same in pages of 16 and 64, NHD and HND, beside cuDNN's dense cache
-  paged, page1                pages of 16 and 64, and of 1, beside our dense cache that lies as they do: NHD, or HND
-  e4m3                        a cache of eight bits beside ours of sixteen
-  ragged, ragged-paged        any lengths, beside the time of their bytes at --bandwidth
-  shapes                      sinks, windows, other heads, in pages of 16, beside the same
-  speculative                 several queries a sequence beside one
-  packed, packed-paged        prompts of any lengths beside PyTorch's FlashAttention-2; in pages of 16 and 64 beside ours packed
-  packed-portable             in pages of 16 by the planner's kernel, beside the portable one
-  packed-equal                packed ones of one length beside ours that are not packed
-  graph                       a graph captured for many sequences that finds few, beside a plan for these few
-  append, merge               beside index_put, and the time of their bytes
+  decode, decode-fa2          one query per sequence, dense cache; peers: cuDNN, FlashAttention-2 (both through SDPA)
+  func, func-cache            one query per sequence, flash_attn_func; peers: cuDNN, FerroFlash on a dense cache
+  decode-paged                one query per sequence, pages of 16 and 64, NHD and HND; peer: cuDNN on a dense cache
+  paged, page1                pages of 16 and 64, and of 1; peer: FerroFlash on a dense cache of the same layout
+  e4m3                        an e4m3 cache; peer: FerroFlash on a 16-bit cache
+  ragged, ragged-paged        unequal lengths; peer: the time to read the bytes at --bandwidth
+  shapes                      sinks, windows, other heads, pages of 16; peer: the time to read the bytes at --bandwidth
+  speculative                 several queries per sequence; peer: FerroFlash with one query per sequence
+  packed, packed-paged        varlen prompts; peer: FlashAttention-2. In pages of 16 and 64; peer: FerroFlash without pages
+  packed-portable             varlen prompts in pages of 16, planner's kernel; peer: FerroFlash's portable kernel
+  packed-equal                varlen prompts of equal lengths; peer: FerroFlash on a dense batch
+  graph                       a graph captured for many sequences, replayed with few; peer: a plan for these few
+  append, merge               peers: index_put, and the time to move the bytes
 
-Every call stands in a CUDA graph of many, so that launches cost all the same. Cold: they take tensors in turn that are more
-than the L2 cache holds. Hot: they take the same again. Each round visits contenders in an order of its own; a row's time is
-the median of its rounds. What a graph leaves is compared with float64 first; a wrong result ends the run with exit code 1
-after everything is written.
+Every call is part of a CUDA graph of many calls, so that launches cost every contender the same. Cold: the calls take sets
+of tensors in turn, which together exceed the L2 cache. Hot: the calls take one set. Each round visits the contenders in
+another order; a row's time is the median of its rounds. The result of a graph is compared with float64 first. A wrong result
+makes the exit code 1; the run still writes everything.
 """
 import argparse
 import json
@@ -44,15 +45,15 @@ import serving_suites as suites
 
 warnings.filterwarnings("ignore")
 SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving.json")
-# Of one graph, in microseconds, about.
+# Approximate time of one graph, in microseconds.
 GRAPH_US = 1200
 
 
 class Timed:
-    """A contender in a graph of so many calls."""
+    """A contender, captured in a graph of several calls."""
 
     def __init__(self, calls, expected_us):
-        # A graph knows addresses only: what its calls read, and their workspaces, stay as long as it.
+        # A graph knows only addresses, so the tensors and workspaces of its calls must live as long as the graph.
         self.calls = calls
         # The first call may load kernels and choose algorithms.
         for call in calls:
@@ -60,7 +61,7 @@ class Timed:
         torch.cuda.synchronize()
         turns = math.ceil(max(4, GRAPH_US / max(4.0, expected_us)) / len(calls))
         self.count, self.graph = turns * len(calls), torch.cuda.CUDAGraph()
-        # torch.cuda.graph would collect garbage and empty the cache each time: seconds for all.
+        # torch.cuda.graph would collect garbage and empty the cache for each graph, which takes seconds in total.
         self.graph.capture_begin()
         try:
             for _ in range(turns):
@@ -70,7 +71,7 @@ class Timed:
             self.graph.capture_end()
 
     def right(self, judge):
-        """What `judge` says of the output of a replay."""
+        """The verdict of `judge` on the output of a replay."""
         if self.output.is_floating_point():
             self.output.fill_(math.nan)
         self.graph.replay()
@@ -78,7 +79,7 @@ class Timed:
         return judge(self.output)
 
     def us(self, replays=3):
-        """Of one call, the median of replays."""
+        """Microseconds of one call: the median of replays."""
         times, events = [], [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         self.graph.replay()
         for _ in range(replays):
@@ -91,11 +92,11 @@ class Timed:
 
 
 def run(group, args, rng):
-    """Rows of a group."""
+    """The rows of the report for one group."""
     timed = {}
     for name, (calls, _) in list(group.contenders.items()):
         size = group.bytes[name]
-        # At most half of what an H200 computes.
+        # Assumes at most half of an H200's throughput.
         expected_us = max(size / args.bandwidth / 1e6, group.flops / 400e6)
         try:
             timed[name, "cold"] = Timed(calls, expected_us)
@@ -130,7 +131,7 @@ def run(group, args, rng):
 
 
 def host_us(calls=200, repeats=20):
-    """Host microseconds of one call, the GPU's own time not waited for: {what: median}."""
+    """Host microseconds of one call, without waiting for the GPU: {what: median}."""
     keys, batch = 1024, 8
     cache, lengths = cases.filled([keys] * batch, 8, 128, 16, torch.float16), cases.integers([keys] * batch)
     q = cases.normal(batch, 1, 32, 128)
@@ -162,7 +163,7 @@ def host_us(calls=200, repeats=20):
 
 
 def summary(rows, targets):
-    """[{suite, timing, peer, shapes, geomean, minimum, at, target}], each suite by itself."""
+    """[{suite, timing, peer, shapes, geomean, minimum, at, target}], one entry per suite and peer."""
     found = {}
     for row in rows:
         found.setdefault((row["suite"], row["timing"], row["peer"]), []).append((row["ratio"], row["label"]))

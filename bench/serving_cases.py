@@ -1,4 +1,4 @@
-"""Contenders of serving.py on the same numbers: caches, what is done with them, and what is right."""
+"""Contenders of serving.py on equal inputs: their caches, their calls, and the float64 judge."""
 import math
 import random
 
@@ -11,19 +11,20 @@ from ferroflash import CAUSAL, FULL, WINDOW
 
 DEVICE = "cuda"
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
-# Sets of tensors that a contender takes in turn are more than this together, several times any L2 cache.
+# The sets of tensors that a contender takes in turn together have more bytes than this, several times any L2 cache.
 COLD = 300e6
-# Below this a set stays in an L2 cache: then it is measured there, too.
+# A set with fewer bytes than this stays in the L2 cache, and is also measured hot.
 HOT = 40e6
 MOST_SETS = 64
 
 
 class Group:
-    """Contenders on the same numbers.
+    """Contenders on equal inputs.
 
-    `contenders` is {name: (calls, judge)}: a call for each set of tensors, and what says of the last one's output whether
-    it is right. `pairs` is [(suite, ours, peer)], peer None for the least bytes' own time; `bytes` is {name: least bytes
-    of a call}, `entries` the names of our kernels. `fill` makes tensors and contenders; `prepare` runs between capture and replay.
+    `contenders` is {name: (calls, judge)}: one call per set of tensors, and a judge of the last call's output. `pairs` is
+    [(suite, ours, peer)]. With peer None, the peer is the time to move the least bytes. `bytes` is {name: least bytes of a
+    call}. `entries` are the names of FerroFlash's kernels. `fill` makes tensors and contenders. `prepare` runs between
+    capture and replay.
     """
 
     def __init__(self, label, pairs, sizes, fill, flops=0):
@@ -35,7 +36,7 @@ class Group:
         return {name for _, *names in self.pairs for name in names if name}
 
     def add(self, name, make):
-        """Adds what `make` returns where it is wanted. Peers may be missing."""
+        """Adds the contender that `make` returns, if it is wanted. A peer's library may be missing."""
         if name in self.names():
             try:
                 self.contenders[name] = made = make()
@@ -51,17 +52,17 @@ class Group:
 
 
 class Cache:
-    """Keys and values (pages, page, heads, dim), with a table (batch, columns), or a page for each sequence."""
+    """Keys and values (pages, page, heads, dim), with a table (batch, columns), or with one page per sequence."""
 
     def __init__(self, k, v, table=None):
         self.k, self.v, self.table = k, v, table
 
     def nhd(self):
-        """The memory of a dense cache whose heads have their keys one behind the other (HND), as one whose keys have their heads."""
+        """The memory of an HND dense cache, reinterpreted as NHD."""
         return Cache(*(t.transpose(1, 2).reshape(t.shape) for t in (self.k, self.v)))
 
     def paged(self, page, hnd=False):
-        """The same memory as pages that are handed out at random: NHD, or HND."""
+        """The same memory in pages, assigned to sequences at random: NHD, or HND."""
         batch, keys, heads, dim = self.k.shape
         shape = (-1, heads, page, dim) if hnd else (-1, page, heads, dim)
         pools = [t.transpose(1, 2).reshape(shape) for t in (self.k, self.v)]
@@ -72,7 +73,7 @@ class Cache:
         return Cache(*(t.to(torch.float8_e4m3fn) for t in (self.k, self.v)), self.table)
 
     def sequence(self, b, length):
-        """Its first keys and values, (length, heads, dim)."""
+        """The valid keys and values of a sequence, (length, heads, dim)."""
         if self.table is None:
             return self.k[b, :length], self.v[b, :length]
         numbers = self.table[b, :-(-length // self.k.shape[1])].long()
@@ -80,12 +81,12 @@ class Cache:
 
 
 def shuffled(pages, batch, columns):
-    """Every page's number once."""
+    """A random permutation of the page indices."""
     return torch.randperm(pages, device=DEVICE).int().view(batch, columns)
 
 
 def filled(lengths, heads, dim, page, dtype):
-    """A cache of these lengths; numbers where no key is are not numbers. Page 0: dense."""
+    """A cache of these lengths, with NaN after each sequence's keys. `page` 0 makes it dense."""
     size = page or max(lengths)
     columns = [-(-n // size) for n in lengths]
     pages = sum(columns)
@@ -138,7 +139,7 @@ def attend(q, k, v, dtype, causal=False, window=(-1, -1), softcap=0.0, sinks=Non
 
 
 def verdict(errors):
-    """Of [(error, tolerance), ..]; written so that an error that is not a number fails."""
+    """The verdict on [(error, tolerance), ..]. The comparison fails on NaN."""
     worst = max(errors, key=lambda pair: pair[0] / pair[1] if pair[0] == pair[0] else math.inf)
     return {"passed": all(error <= tolerance for error, tolerance in errors), "error": worst[0], "tolerance": worst[1]}
 
@@ -151,7 +152,7 @@ def compare(o, q, k, v, **options):
 
 
 def judge(q, cache, lengths, **options):
-    """Holds o (batch, rows, heads, dim) to float64 for some sequences: the first, the last, the longest, the shortest, others."""
+    """Compares o (batch, rows, heads, dim) with float64 for the first, last, longest, shortest and some other sequences."""
     lengths = lengths.tolist()
     some = {0, len(lengths) - 1, lengths.index(max(lengths)), lengths.index(min(lengths))}
     some |= set(random.Random(1).sample(range(len(lengths)), min(4, len(lengths))))
@@ -168,7 +169,7 @@ def judge(q, cache, lengths, **options):
 
 
 def enqueued(launch, o):
-    """A call that enqueues a launch and gives its output."""
+    """A call that enqueues a launch and returns its output."""
     def run():
         launch.enqueue()
         return o
@@ -177,7 +178,7 @@ def enqueued(launch, o):
 
 
 def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap=0.0, sinks=None, **options):
-    """Our decode of q on each of the caches, and what says whether the last one's is right."""
+    """FerroFlash's decode calls of q, one per cache, and a judge of the last call's output."""
     o, launches = torch.empty_like(q), []
     mask = CAUSAL if causal else FULL if window == (-1, -1) else WINDOW
     for cache in caches:
@@ -190,7 +191,7 @@ def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap
 
 
 def sdpa(backend, q, caches, lengths):
-    """PyTorch's function on dense caches whose sequences are all as long."""
+    """PyTorch's function on dense caches with equal lengths."""
     def call(cache):
         qt, k, v = (t.transpose(1, 2) for t in (q, cache.k, cache.v))
         gqa = q.shape[2] != k.shape[1]

@@ -1,9 +1,9 @@
-"""FlashAttention's function for packed sequences on torch tensors, through FerroFlash's C ABI.
+"""FlashAttention's varlen function on torch tensors, through FerroFlash's C ABI.
 
     from varlen import flash_attn_varlen_func
     o = flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=True)
 
-Where sequences begin stays on the device: nothing waits, and a captured graph stays right when it changes.
+cu_seqlens stays on the device. No call waits for it, and a captured graph stays valid when it changes.
 """
 import torch
 
@@ -12,7 +12,7 @@ from kvcache import flash_attn_with_kvcache
 
 
 class Launch(Planned):
-    """One attention on packed sequences of tensors that stay where they are, on the stream that is current here.
+    """One varlen attention launch on fixed tensors, on the stream that is current now.
 
     q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
     `cu_seqlens_k` and `seqused_k` are int32 on the device.
@@ -36,16 +36,15 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
                            return_lse=False, config=None):
-    """Attention of packed sequences: q (rows of all, heads, head_dim), k and v likewise; masks are aligned bottom-right.
+    """Attention of varlen sequences: q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
 
-    FlashAttention-2's arguments in its order. With `block_table` k and v are a cache (pages, page, heads_k, head_dim), of
-    whose keys a sequence has cu_seqlens_k[b + 1] - cu_seqlens_k[b]. `seqused_k` says how many keys of each exist.
-    `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing: results are always the same in
-    every bit. Dropout is refused. No gradients. Rows of o that are no sequence's are not written.
+    The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
+    head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each
+    sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing, because results are
+    always equal in every bit. Dropout is refused. There are no gradients. Rows of o that belong to no sequence are not written.
 
-    Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse
-    is (heads, rows) in float32. For a row without a key it is -inf, and +inf where FlashAttention-2 says so: with
-    return_attn_probs.
+    Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, None), as FlashAttention-2 does without dropout. lse
+    is (heads, rows) in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")

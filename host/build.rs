@@ -23,7 +23,7 @@ use std::{env, error::Error, fmt::Write, fs, io::Write as _, path::Path, path::P
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Compresses what is embedded, where it is set and not empty.
+/// The variable that makes this script compress the embedded kernels, if it is set and not empty.
 const COMPRESS: &str = "FERROFLASH_COMPRESS";
 
 /// The kernels' modules.
@@ -35,7 +35,7 @@ enum Modules {
 }
 
 fn main() -> ExitCode {
-    // An `Err` from main is printed for programmers, with its lines escaped.
+    // Rust prints an `Err` from `main` by `Debug`, which escapes its line ends.
     let Err(error) = gather() else { return ExitCode::SUCCESS };
     eprintln!("{error}");
     ExitCode::FAILURE
@@ -56,9 +56,7 @@ fn gather() -> Result<()> {
     } else if kernels.is_dir() {
         Modules::Texts(built(&kernels, &out)?)
     } else {
-        return Err(
-            "no PTX: neither ptx/ nor ../kernels-gpu is here, and FERROFLASH_PTX_DIR is not set".into()
-        );
+        return Err("no PTX: ptx/ and ../kernels-gpu are missing, and FERROFLASH_PTX_DIR is not set".into());
     };
     let modules = match modules {
         Modules::Texts(texts) if set(COMPRESS).is_some() => {
@@ -85,12 +83,12 @@ fn gather() -> Result<()> {
     cubins(&package, codes, &out)
 }
 
-/// A variable of the environment that is not empty.
+/// The value of an environment variable; `None` if it is unset or empty.
 fn set(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Whether this build simulates: it then carries source lines.
+/// Whether this build has the simulator. Such a build also embeds source lines.
 fn simulates() -> bool {
     env::var_os("CARGO_FEATURE_SIM").is_some()
 }
@@ -104,14 +102,14 @@ fn packed(folder: &Path) -> Result<String> {
     for (symbol, code) in code {
         let lines = lines.iter().find(|(name, _)| *name == symbol);
         if simulates() && lines.is_none() {
-            return Err(format!("{}: {symbol} has code and no lines", folder.display()).into());
+            return Err(format!("{}: {symbol} has code but no source lines", folder.display()).into());
         }
         rows.push((symbol, code, lines.map(|(_, lines)| lines.clone())));
     }
     finished(table, rows)
 }
 
-/// The table of kernels that are embedded as they are.
+/// The table of kernels that are embedded as plain text.
 fn plain(texts: &[(&str, String)], out: &Path) -> Result<String> {
     let folder = out.join("ptx");
     fs::create_dir_all(&folder)?;
@@ -136,7 +134,7 @@ fn plain(texts: &[(&str, String)], out: &Path) -> Result<String> {
     finished(table, rows)
 }
 
-/// `table` with its last part, the kernels.
+/// Appends the list of kernels to `table`.
 fn finished(mut table: String, rows: Vec<(String, String, Option<String>)>) -> Result<String> {
     table.push_str(
         "/// `(symbol, PTX, its source lines)`.\nstatic TABLE: &[(&str, Part, Option<Part>)] = &[\n",
@@ -149,8 +147,8 @@ fn finished(mut table: String, rows: Vec<(String, String, Option<String>)>) -> R
     Ok(table)
 }
 
-/// Writes those blocks of an archive that wanted kernels lie in to `table`, and says of each of these kernels
-/// where: its [`Part`](../src/ptx.rs) in Rust.
+/// Writes the archive's blocks with wanted kernels to `table`. Returns each of these kernels with its
+/// [`Part`](../src/ptx.rs), as Rust text.
 fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String, String)>> {
     let mut places = archive::index(folder, what)?;
     places.retain(|place| is_wanted(&place.name));
@@ -168,7 +166,7 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
-/// Whether this build carries the kernel: the lineage's on request alone.
+/// Whether this build embeds the kernel. It embeds the lineage's kernels only on request.
 fn is_wanted(symbol: &str) -> bool {
     env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)
 }
@@ -177,8 +175,8 @@ fn wanted() -> impl Iterator<Item = spec::Contract> {
     spec::kernels().filter(|kernel| is_wanted(kernel.symbol))
 }
 
-/// Gathers machine code for the entries whose PTX is in `codes`, from `cubins/` beside this file (a published
-/// package), or else from what `cargo xtask build-cubin` made, in `FERROFLASH_CUBIN_DIR` or
+/// Gathers machine code for the entries whose PTX is in `codes`. A published package has it in `cubins/`
+/// beside this file. Otherwise it is the output of `cargo xtask build-cubin`, in `FERROFLASH_CUBIN_DIR` or
 /// `../target/cubin`.
 fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
@@ -192,15 +190,15 @@ fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()
     );
     for (symbol, code) in codes.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
         let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
-        let kernel = kernel.ok_or_else(|| format!("PTX is here of {symbol}, which is not in the table"))?;
-        // A package was made in one go, and may leave a generation out.
+        let kernel = kernel.ok_or_else(|| format!("{symbol}: the table has no such kernel"))?;
+        // A package's PTX and machine code belong together, and a package may lack a generation.
         if !is_package {
             let theirs = fs::read_to_string(folder.join("ptx").join(&symbol).with_extension("ptx"));
             if theirs.map_err(|e| missing(&folder, &symbol, &e))? != code {
-                return Err(missing(&folder, &symbol, &"it was made from other PTX than this build carries"));
+                return Err(missing(&folder, &symbol, &"its PTX differs from this build's PTX"));
             }
         }
-        // Code for one generation alone lies apart from portable code for it.
+        // Machine code of one-generation PTX has a separate folder, with the suffix `a`.
         let suffix = if matches!(kernel.target, spec::Target::Exactly(_)) { "a" } else { "" };
         let of = |arch: u32| folder.join(format!("sm_{arch}{suffix}"));
         let carried = |arch: &u32| kernel.target.runs_on(*arch) && (!is_package || of(*arch).is_dir());
@@ -220,7 +218,7 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// The texts of a folder of somebody's own.
+/// The PTX texts of the folder that the user has named.
 fn given(folder: &Path) -> Vec<(&'static str, String)> {
     let mut texts = Vec::new();
     for kernel in wanted() {
@@ -241,7 +239,8 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// Where compiled kernels are kept: in the checkout, or where it cannot be written to for this build alone.
+/// The cache folder of compiled kernels: in the checkout or, if the checkout is read-only, in this build's
+/// output folder.
 fn kept(package: &Path, out: &Path) -> PathBuf {
     let shared = package.join("../target/cuda-builder");
     let is_writable = fs::create_dir_all(&shared).is_ok()
@@ -251,11 +250,11 @@ fn kept(package: &Path, out: &Path) -> PathBuf {
 
 fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     let folder = kept(&kernels.join("../host"), out);
-    // One recipe, whatever is carried: builds with other features share what was compiled.
+    // The recipe does not depend on the embedded kernels, so builds with other features share the cache.
     let builder =
         CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]).target_dir(&folder);
     let builder = builder.only(wanted().map(|kernel| kernel.symbol)).progress(say);
-    // Without source lines, unless somebody has compiled with them already: it is the same code.
+    // Without source lines, unless the cache has modules with source lines: their code is equal.
     let with_lines = simulates() || builder.is_kept().unwrap_or_default();
     let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });
     let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(said)?);
@@ -269,7 +268,7 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     Ok(output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect())
 }
 
-/// An error of the builder, and what helps.
+/// An error of the builder, with its remedy.
 fn said(error: cuda_builder::Error) -> String {
     match error {
         cuda_builder::Error::NoDeviceCompiler { .. } => {
@@ -279,8 +278,8 @@ fn said(error: cuda_builder::Error) -> String {
     }
 }
 
-/// Says on the terminal, if there is one, how many kernels are compiled: cargo shows nothing of a build
-/// script before its end.
+/// Prints the number of compiled kernels to the terminal, if there is one. Cargo shows no output of a build
+/// script before the script ends.
 fn say(made: usize, of: usize) {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let start = START.get_or_init(Instant::now);
@@ -295,7 +294,7 @@ fn say(made: usize, of: usize) {
         _ if made == of => format!("{of} kernels in {}", clock(start.elapsed())),
         _ => format!("{made} of {of} kernels, {} left", left()),
     };
-    // Over cargo's own line, which it writes again. A terminal that is gone is nobody's error.
+    // Overwrites cargo's own line, which cargo writes again. A closed terminal is not an error.
     let _ = writeln!(terminal, "\r\x1b[K   Compiling ferroflash: {text}");
 }
 

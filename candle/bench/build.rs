@@ -1,5 +1,5 @@
 //! Links candle-flash-attn into the bench if `CANDLE_FLASH_ATTN` is set. The variable names a folder with
-//! candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask candle theirs`
+//! candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask candle peer`
 //! makes this folder.
 use std::path::PathBuf;
 use std::{env, fs};

@@ -1,12 +1,12 @@
-//! `cargo bench -p ferroflash`: how long a launch takes on the host, the driver's own time apart, and that no
-//! kind takes more than 3 us. On a machine that does nothing else: a shared one tells of its neighbours.
+//! `cargo bench -p ferroflash`: the host time of a launch without the driver's time, and a check that no kind
+//! of launch takes more than 3 us. Run it on an idle machine: on a shared one it measures the neighbours.
 #[allow(dead_code, reason = "its test is the other way to use it")]
 #[path = "../tests/overhead.rs"]
 mod overhead;
 
 use std::time::{Duration, Instant};
 
-/// What no launch may take.
+/// The limit of a launch's host time.
 const MOST: Duration = Duration::from_micros(3);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

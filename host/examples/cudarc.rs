@@ -22,8 +22,7 @@ fn main() -> Outcome {
     let attention = FlashAttention::new(&context)?;
     one_sequence(&attention, &stream)?;
     packed(&attention, &stream)?;
-    // Numbers that stand for themselves, and of eight bits that stand for half of themselves. What no token
-    // has written is no number.
+    // A 16-bit cache stores the values; an e4m3 cache stores twice the values. Unwritten rows hold NaN.
     served(&attention, &stream, f16::NAN, Scale::One)?;
     served(&attention, &stream, 0x7f_u8, Scale::Value(0.5))
 }
@@ -45,7 +44,7 @@ fn one_sequence(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome
     Ok(())
 }
 
-/// What the sequence of each row has for values: its number, from 1 on.
+/// The value in each row: the index of its sequence, from 1 on.
 fn numbers(lengths: &[usize], columns: usize) -> Vec<f16> {
     let rows = lengths.iter().zip(1..).flat_map(|(&rows, number)| vec![number; rows * columns]);
     rows.map(|number: u8| f16::from_f32(number.into())).collect()
@@ -66,7 +65,7 @@ fn packed(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
     Ok(())
 }
 
-/// Keys and values go into pages of 16 in any order, where each sequence reads its own.
+/// Keys and values go into pages of 16 in any order. Each sequence reads its pages.
 fn served<C: Number>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,
@@ -99,7 +98,7 @@ fn served<C: Number>(
     let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
-    // The same with keys and values in one buffer.
+    // The second case has keys and values in one buffer.
     let mut both = stream.clone_htod(&vec![nothing; 2 * PAGES * 16 * KEY_HEADS * DIM])?;
     let pages = PagesMut::interleaved(&mut both, shape).scales(scale, scale);
     attention.append(stream, k, v, pages, &slots)?;
@@ -108,7 +107,7 @@ fn served<C: Number>(
     let o = attention.flash_attn_with_kvcache(stream, q, both, 0.125, true, step)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
-    // Twice the same keys weigh twice as much, and say the same.
+    // A second copy of the keys weighs twice as much, and does not change the result.
     let request = Inputs::cached(q, cache).mask(Mask::Causal);
     let (o, lse) = attention.attend_with_lse(stream, &request, &mut room)?;
     let state = State::new(Tensor::new(&o, [3, 1, HEADS, DIM]), &lse);

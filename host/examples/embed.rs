@@ -13,8 +13,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let attention = Attention::new(CustDriver::with_context(&context)?);
     let stream = attention.driver().adopt(Stream::new(StreamFlags::NON_BLOCKING, None)?);
 
-    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64, every element 1.0: so is every
-    // output.
+    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64. Every element is 1.0, and so is
+    // every output.
     let (shape, kv_shape) = ([1, 1000, 8, 64], [1, 1000, 2, 64]);
     const ONE: u16 = 0x3c00;
     let q = DeviceBuffer::from_slice(&vec![ONE; 1000 * 8 * 64])?;

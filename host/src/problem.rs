@@ -199,6 +199,11 @@ impl Problem {
         self.seqlen_q.div_ceil(tile_m as usize) as u64 * (self.batch * self.heads_q) as u64
     }
 
+    /// Whether queries are varlen and each sequence has one: row `b` of Q is sequence `b`'s.
+    pub(crate) fn has_single_queries(&self) -> bool {
+        self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
+    }
+
     /// Maximum of queries and keys of all sequences together, as far as the host knows.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);

@@ -85,8 +85,11 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
     let few = if config.is_none() { decode::on_tensors(q) } else { None };
     if let Some(choice) = few {
-        let fallback = portable::choose(p, mask, on, Scratch::None).ok().filter(|_| !p.sinks);
-        return Ok(Choice { fallback: fallback.map(|choice| choice.kernel), ..choice });
+        let fallback = match p.varlen {
+            None => portable::choose(p, mask, on, Scratch::None).map(|choice| choice.kernel),
+            Some(_) => varlen::portable(p, mask, on).map(|(kernel, _)| kernel),
+        };
+        return Ok(Choice { fallback: fallback.ok().filter(|_| !p.sinks), ..choice });
     }
     needs_no_decode(p)?;
     if let Some(name) = config {

@@ -1,16 +1,17 @@
-//! ALiBi slopes: which kernels are chosen for them, what these are told, and what is refused.
+//! ALiBi slopes: which kernels the planner selects, which parameters they get, and which requests are
+//! refused.
 
 use crate::parts::forward_params;
 use ferroflash::{kernels::*, plan::*, request::*, *};
 
-/// Buffers lie this far apart.
+/// Distance of the buffers.
 const FAR: u64 = 1 << 40;
 
 fn slopes(n: u64) -> AlibiSlopes {
     AlibiSlopes::new(n * FAR, 8).strides([4, 1])
 }
 
-/// Two sequences of 4 heads on 2.
+/// Two sequences of 4 query heads on 2 key heads.
 fn forward(head_dim: usize, mask: Mask) -> AttentionRequest<'static> {
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [2, 128, heads, head_dim]);
     AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4)).mask(mask).alibi(slopes(7))
@@ -45,7 +46,7 @@ fn general_entries_are_told() {
 
 #[test]
 fn every_key_is_seen_from_somewhere() {
-    // Without slopes it does not matter where a query stands that sees all keys; with them it does.
+    // Without slopes, the position of a query that sees all keys does not matter. With slopes it does.
     let aligned = |f: AttentionRequest<'static>| {
         plan(&f, l4()).and_then(|made| made.bind(&f.alignment(Alignment::TopLeft)))
     };

@@ -1,4 +1,4 @@
-//! Appends: which kernel, what it is told, and what is refused.
+//! Appends: which kernel the planner selects, which parameters it gets, and which requests are refused.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -7,7 +7,7 @@ use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, to 20 pages of 16.
+/// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
     let [keys, values] =
@@ -26,7 +26,7 @@ fn the_kernel_follows_from_types_and_device() {
         let plan = plan(&append(0, dtype, cache), card(name)).expect("valid");
         assert_eq!(plan.contract().symbol, symbol, "{name}");
         assert!(plan.reason().contains(why), "{name}: {}", plan.reason());
-        // 180 rows of 8 parts, 32 rows a block.
+        // 180 rows of 8 parts, 32 rows per block.
         assert_eq!(plan.grid(), [6, 1, 1]);
     };
     check("a100", F16, F16, "append_copy", "copies");
@@ -54,7 +54,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_tokens() -> Result<(), E
     let launches = attention.driver().launches();
     let sent = launches.iter().map(|launch| {
         assert_eq!(launch.params.len(), size_of::<AppendParams>());
-        // SAFETY: as long as the parameters, which have a value for all bytes that a host writes.
+        // SAFETY: the launch has the size of the parameters, and every byte that a host writes has a value.
         (launch.grid, unsafe { launch.params.as_ptr().cast::<AppendParams>().read_unaligned() })
     });
     let [(all, one), (few, other)] = <[_; 2]>::try_from(sent.collect::<Vec<_>>()).expect("two launches");
@@ -73,7 +73,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_tokens() -> Result<(), E
 
 type Change = fn(&mut Append);
 
-/// Its name, what makes it wrong, and words of the refusal.
+/// The name of the fault, the change that makes it, and words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(&str, Change, &[&str])] = &[
     ("batches", |a| a.k.shape[0] = 2, &["k.shape", "[2, 100, 2, 64]", "[1, tokens, heads, head_dim]"]),

@@ -1,4 +1,4 @@
-//! Caches: what kernels are told of them, and what is refused.
+//! Caches: the parameters that kernels get, and the refused requests.
 use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
@@ -31,7 +31,7 @@ fn table(cache: &mut KvCache, elements: u64, columns: usize, stride: usize) {
 
 type Change = fn(&mut KvCache);
 
-/// Its name, what makes it wrong, and words of the refusal.
+/// The name of the fault, the change that makes it, and words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(&str, Change, &[&str])] = &[
     ("no page", |c| both(c, |p| p.shape[0] = 0), &["cache.keys.shape", "1 or more"]),

@@ -1,10 +1,10 @@
-//! Decode requests: what the planner makes of bounds, as a table, and every one that must be refused.
+//! Decode requests: a table of plans, and every refused request.
 
 use crate::on_cache::{FAR, Shape, card, decode};
 use crate::parts::cache;
 use ferroflash::{plan::*, request::*, *};
 
-/// Llama 3's 8 billion: 32 query heads on 8.
+/// Llama 3 with 8 billion parameters: 32 query heads on 8.
 const LLAMA: Shape = Shape {
     dtype: DType::F16,
     batch: 16,
@@ -16,8 +16,8 @@ const LLAMA: Shape = Shape {
     max_k: 8192,
 };
 
-/// A card, a shape, what is asked, and the plan with all the workspace that it wants: its entry, its blocks,
-/// bytes of workspace and of counters.
+/// A card, a shape, the request, and its plan with the full workspace: entry, blocks, bytes of workspace and
+/// of counters.
 type Planned = (
     &'static str,
     Shape,
@@ -29,36 +29,37 @@ type Planned = (
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // No more items than two waves: one block a place. 16 slots of 8 key heads of 4 rows, 129 floats each.
+    // At most two waves of work items: one block per slot. 16 slots of 8 key heads of 4 rows, 129 floats
+    // each.
     ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // More items than SMs: two blocks an SM.
-    // Equal lengths are 1.75 shares each; as many as fit at once, at most two shares for one.
+    // More work items than SMs: two blocks per SM. Equal lengths give 1.75 shares each. As many blocks as fit
+    // together, at most two shares per work item.
     ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 280,
         [35 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
     ("h200", Shape { batch: 33, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 712,
         [57 * 8 * 4 * 129 * 4, 33 * 8 * 4]),
     ("h200", Shape { batch: 34, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [33 * 8 * 4 * 129 * 4, 34 * 8 * 4]),
-    // More than two waves: a block each. More than four: splits for three quarters of the places.
+    // More than two waves: one block per work item. More than four: splits for three quarters of the slots.
     ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
         [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
     ("h200", Shape { batch: 256, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", (255 + 24) * 8,
         [24 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
     ("h200", Shape { batch: 256, page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows",
         (255 + 12) * 8, [12 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
-    // Of which a share of 3 is not worth less.
+    // A share of at least 3 is not worth a split.
     ("h200", Shape { batch: 64, heads: [40, 40], page: Some(1), ..LLAMA }, |d| d,
         "decode_f16_d128_causal_8_rows", (63 + 3) * 40, [3 * 40 * 129 * 4, 64 * 40 * 4]),
-    // More than whole shares would have: all blocks of the wave.
+    // More blocks than whole shares would give: all blocks of the wave.
     ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [5 * 48 * 129 * 4, 6 * 48 * 4]),
-    // As many key heads as the card has SMs: nothing is split.
+    // With equal numbers of key heads and SMs, nothing is split.
     ("orin", Shape { heads: [32, 8], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
-    // 99 KiB of shared memory.
+    // A card with 99 KiB of shared memory.
     ("l4", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles_w4", 176, [7 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    // Pages that no tile divides; a dense cache of any capacity; a page table's pages of whole tiles.
+    // Pages that no tile divides; a dense cache of any capacity; pages of whole tiles.
     ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
@@ -68,27 +69,29 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
-    // Of very few sequences blocks of 8 rows share them, as long as each has four splits: twice 2 or 1 x 4.
+    // With very few sequences, blocks of 8 rows share them, if each has at least four splits: twice 2, or 1 x
+    // 4.
     ("h200", Shape { batch: 2, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [8 * 8 * 16 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { batch: 3, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [16 * 8 * 16 * 129 * 4, 3 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 8, max_k: 4096, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [4 * 8 * 32 * 129 * 4, 4 * 8 * 4]),
-    // On more keys four blocks would read them four times.
+    // With more keys, four blocks would read them four times.
     ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 4, page: Some(3), ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_rows", 128, [8 * 8 * 16 * 129 * 4, 2 * 8 * 4]),
-    // Chunks look at a sequence alone.
+    // With chunks, the plan depends on the sequence alone.
     ("h200", Shape { batch: 1, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal).splits(Splits::CHUNK),
         "decode_f16_d128_causal_16_tiles_w4", 264, [8 * 8 * 16 * 129 * 4, 8 * 4]),
-    // Of few sequences two blocks share the rows, on SMs that would do nothing; of some more, on one SM.
+    // With few sequences, two blocks share the rows, on SMs that would be idle. With some more, they share an
+    // SM.
     ("h200", Shape { batch: 2, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
-    // Two blocks of the same keys: half of the splits.
+    // Two blocks read the same keys, so there are half as many splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
@@ -96,14 +99,14 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 128,
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
-    // Head dims above 256 have 8 rows a block. 16 rows at 256.
+    // Head dims above 256 have 8 rows per block. Head dim 256 has 16.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
         396, [99 * 4 * 2 * 513 * 4, 16]),
     ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 392,
         [49 * 4 * 16 * 513 * 4, 2 * 16 * 4 * 4]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
         [29 * 2 * 16 * 257 * 4, 16 * 2 * 4]),
-    // As many parts as are asked for.
+    // The requested number of splits.
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(3)), "decode_f16_d128_causal_8_tiles", 384,
         [48 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
@@ -124,7 +127,7 @@ fn plans() {
     }
 }
 
-/// As many sequences and heads as the device counts.
+/// The largest numbers of sequences and of heads that the device can count.
 #[test]
 fn as_many_as_are_counted() {
     for (batch, heads) in [(1024, (1 << 20) - 1), (1025, 1 << 14)] {
@@ -133,7 +136,7 @@ fn as_many_as_are_counted() {
     }
 }
 
-/// Every plan says why.
+/// Every plan gives a reason.
 #[test]
 fn reasons() {
     for (name, change, shape, words) in REASONS {
@@ -159,7 +162,7 @@ const REASONS: &[Reason] = &[
     ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),
 ];
 
-/// Without a workspace nothing is cut, unless it must be.
+/// Without a workspace the planner splits nothing, unless it must.
 #[test]
 fn no_workspace() {
     let made = plan(&decode(LLAMA), card("h200")).expect("a plan");
@@ -176,12 +179,12 @@ fn e4m3(d: &mut AttentionRequest<'static>) {
     cache(d).pages.values.dtype = DType::E4m3;
 }
 
-/// As many key heads as query heads, of 8 columns.
+/// Equal numbers of key heads and query heads, of 8 columns.
 fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }
 
-/// What makes a request wrong, and the words that it is refused with.
+/// The change that makes a request wrong, and words of its refusal.
 type Refused = (fn(&mut AttentionRequest<'static>), bool, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -206,7 +209,7 @@ const REFUSED: &[Refused] = &[
         columns(d, 1 << 25);
         cache(d).max_k = 1 << 29;
     }, false, &["128 sequences of up to 536870912 keys", "less than 2^32 tiles"]),
-    // Items times heads and their blocks of rows, which the device has 32 bits for.
+    // Work items times heads and their blocks of rows must fit 32 bits on the device.
     (|d| *d = many_heads(1024, 1 << 20), false,
         &["up to 1024 splits of 1024 sequences, each with 1048576 key heads", "fewer than 1073741824"]),
     (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 splits of 1025 sequences"]),
@@ -237,14 +240,14 @@ const REFUSED: &[Refused] = &[
     (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
 ];
 
-/// Counters beside the workspace.
+/// Sets counters beside the workspace.
 fn counters(d: &mut AttentionRequest<'static>, given: Counters) {
     if let Scratch::Memory { counters, .. } = &mut d.scratch {
         *counters = Some(given);
     }
 }
 
-/// A table of so many columns.
+/// Sets a block table with this number of columns.
 fn columns(d: &mut AttentionRequest<'static>, columns: usize) {
     cache(d).paged = Paged::Table { entries: Index::new(6 * FAR, 16), columns, stride: columns };
 }
@@ -261,7 +264,8 @@ fn refusals() {
     }
 }
 
-/// Where bits are to be a sequence's own, its pages' size decides nothing but how keys are found.
+/// If the bits of a sequence must not depend on its batch, the page size may change only how the kernel finds
+/// keys.
 #[test]
 fn chunks_are_cut_alike_for_any_pages() {
     let cards = ["orin", "l4", "a100", "h200"].map(|name| (name, card(name)));

@@ -1,5 +1,5 @@
-//! What CUDA drivers do with contexts, modules, graphs and memory, and what they leave: against a driver
-//! library that runs nothing, has two devices, and objects to misuse.
+//! Tests what CUDA drivers do with contexts, modules, graphs and memory, and what they leave. The driver
+//! library is a fake: it runs nothing, has two devices, and records misuse.
 #![cfg(target_os = "linux")]
 #[cfg(feature = "cudarc")]
 mod cudarc_front;
@@ -20,8 +20,8 @@ fn forward(address: u64) -> AttentionRequest<'static> {
     AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
 }
 
-/// All that a driver does, with another device's context current, and each thing dropped by a thread that
-/// has no context.
+/// Calls everything that a driver can do while another device's context is current. Threads without a context
+/// drop each object.
 fn everything<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
 where
     D::Buffer: Send,
@@ -53,7 +53,7 @@ where
     elsewhere(Box::new(move || drop(stream)));
     elsewhere(Box::new(move || drop(buffer)));
 
-    // What does not load leaves nothing.
+    // A module that does not load leaves nothing.
     for refused in ["broken", "another kernel", &format!("{}\0", ptx())] {
         assert!(driver.load(refused, &CONTRACT).is_err(), "{refused:?}");
     }
@@ -96,7 +96,7 @@ fn a_context_of_custs_is_shared_and_changes_nothing() {
         assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
         drop(theirs);
         let buffer = driver.allocate(64).expect("room");
-        // Of cust's types none knows its context.
+        // cust's types do not know their context.
         let stream = driver.stream().expect("room");
         let event = driver.record(&stream).expect("recorded");
         drop(driver);
@@ -109,8 +109,7 @@ fn a_context_of_custs_is_shared_and_changes_nothing() {
     });
 }
 
-/// A copy from memory that is not page-locked may return before it has landed, and streams of ours do not
-/// wait for it.
+/// A copy from pageable memory may return before it has landed, and FerroFlash's streams do not wait for it.
 fn uploads_wait<D: Harness>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     let mut buffer = driver.allocate(64)?;
     for (name, uploads) in [("cuMemcpyHtoD_v2", true), ("cuMemsetD8_v2", false)] {
@@ -127,7 +126,7 @@ fn uploads_wait<D: Harness>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     Ok(())
 }
 
-/// A driver that does not compile the kernels is refused before anything is planned.
+/// A driver that cannot compile the kernels is refused before anything is planned.
 #[test]
 fn drivers_that_are_too_old() {
     in_fake_cuda("drivers_that_are_too_old", |cuda| {
@@ -145,7 +144,7 @@ fn drivers_that_are_too_old() {
     });
 }
 
-/// docs/using.md's first program, from its first line to its last.
+/// docs/using.md's first program, complete.
 #[test]
 #[cfg(feature = "cust")]
 fn the_first_program_of_the_manual() {
@@ -222,7 +221,7 @@ fn a_capture_ends_however_its_work_ends() {
         }
 
         let graph = driver.capture(&stream, launch).expect("captured");
-        // A graph may be replayed, and dropped, by another thread.
+        // Another thread may replay and drop a graph.
         std::thread::scope(|scope| {
             let replay = move || {
                 // SAFETY: nothing runs.
@@ -235,7 +234,7 @@ fn a_capture_ends_however_its_work_ends() {
     });
 }
 
-/// A launch in a graph is captured once, and enqueued as a graph as often as is asked for.
+/// A launch in a graph is captured once, and the graph is enqueued any number of times.
 fn captured_once<D: Harness>(cuda: &FakeCuda, driver: D) {
     let attention = Attention::new(driver);
     let stream = attention.driver().stream().expect("a stream");
@@ -267,7 +266,7 @@ fn a_graph_is_captured_once() {
     });
 }
 
-/// Tensor maps are encoded at the first launch, for its tensors, and kept.
+/// Tensor maps are encoded at the first launch, for its tensors, and then reused.
 fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let forward = |address: u64| {
@@ -285,7 +284,7 @@ fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Er
         assert!(calls.iter().any(|call| call.starts_with("launch hopper_f16_d96_full_128x128 132 1 1")));
         Ok::<_, Error>(calls.into_iter().filter(|call| call.starts_with("map ")).collect::<Vec<_>>())
     };
-    // Rows of boxes have 64 bytes, swizzled by as many; what is beyond the tensor is 0.
+    // Rows of boxes have 64 bytes and a 64-byte swizzle. Elements beyond the tensor are 0.
     let map = |address: u64| format!("map 6 at {address:#x}, 0 2 3 0");
     assert_eq!(maps(&f)?, [0, 1, 2, 3].map(|n| map((1 << 44) + (n << 36))));
     assert_eq!(maps(&f)?, [""; 0]);

@@ -1,5 +1,5 @@
-//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Everywhere else these
-//! tests are ignored, and show as ignored.
+//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Elsewhere these tests
+//! are ignored, and reported as ignored.
 use ferroflash::driver::Harness;
 use ferroflash::{driver::*, request::*, *};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const KV_SHAPE: [usize; 4] = [2, 300, 2, 64];
 
 /// The calling thread's context, which these tests never destroy.
 fn current() -> Result<RawDriver, Error> {
-    // SAFETY: as said above.
+    // SAFETY: these tests never destroy the context.
     unsafe { RawDriver::current() }
 }
 
@@ -59,7 +59,7 @@ impl<D: Harness> Problem<D> {
     }
 }
 
-/// Launches on a stream of the driver's own, checks the result, and the time that a launch takes on the host.
+/// Launches on a stream of the driver. Checks the result, and the host time of a launch.
 fn attention_on<D: Harness>(driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let driver = attention.driver();
@@ -94,7 +94,7 @@ fn ok(code: libcuda::CUresult) {
     assert_eq!(libcuda::check(code), Ok(()));
 }
 
-/// Does what a program with its own context does before it embeds attention.
+/// Makes a context, as a program does before it calls attention.
 fn own_context() {
     let mut context = std::ptr::null_mut();
     // SAFETY: live handles; the context stays until the process ends.
@@ -142,7 +142,7 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
     let attention = Attention::new(current()?);
     let driver = attention.driver();
     let (problem, own) = (Problem::new(driver)?, driver.stream()?);
-    // SAFETY: a stream of its own, which lives longer.
+    // SAFETY: the stream belongs to this test and outlives its use.
     let foreign = unsafe { RawStream::from_raw(own.as_raw()) };
     let f = problem.forward(driver);
     let plan = attention.plan(&f)?;
@@ -164,8 +164,8 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
     problem.check(driver)
 }
 
-/// Where Q, K, V and O lie in one buffer: parts of one packed tensor, whose batches or rows may be far apart.
-/// In elements.
+/// Q, K, V and O in one buffer, as parts of one packed tensor. Its batches or rows may be far apart.
+/// Distances are in elements.
 #[derive(Clone, Copy)]
 struct Packed {
     shape: [usize; 4],
@@ -175,7 +175,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Elements of a row: all heads.
+    /// Elements of a row with all heads.
     fn width(self) -> usize {
         self.shape[2] * self.shape[3]
     }
@@ -205,25 +205,24 @@ impl Packed {
         AttentionRequest::dense(q, k, v, o).mask(Mask::Causal)
     }
 
-    /// O, row by row, of the same inputs wherever they lie.
+    /// O, row by row, for inputs that do not depend on the layout.
     fn attention(self, attention: &Attention<RawDriver>) -> Result<Vec<u8>, Error> {
         let driver = attention.driver();
         let mut buffer = driver.allocate(self.bytes())?;
-        // Not a number: what is read in a wrong place shows.
+        // NaN, so that a read at a wrong address is visible.
         driver.fill(&mut buffer, 0xff)?;
         let (base, mut row) = (driver.address(&buffer), vec![0; 2 * self.width()]);
         let mut state = 1u64;
         for address in (0..3).flat_map(|tensor| self.rows(base, tensor)) {
             for element in row.chunks_exact_mut(2) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // From 1/8 to 1/2, of either sign.
+                // From 1/8 to 1/2, with either sign.
                 element.copy_from_slice(&(0x3000 | (state >> 40) as u16 & 0x87ff).to_le_bytes());
             }
             // SAFETY: a row of the buffer, in the current context.
             unsafe { ok(libcuda::cuMemcpyHtoD_v2(address, row.as_ptr().cast(), row.len())) };
         }
-        // Copies from memory that is not page-locked may return before they have landed.
-        // SAFETY: no arguments.
+        // Copies from pageable memory may return before they have landed. SAFETY: no arguments.
         unsafe { ok(libcuda::cuCtxSynchronize()) };
         let (f, stream) = (self.forward(base), driver.stream()?);
         let plan = attention.plan(&f)?;
@@ -240,8 +239,7 @@ impl Packed {
     }
 }
 
-/// Batches that lie more than 4 GiB apart, and rows whose distances add up to more: offsets that 32 bits do
-/// not hold.
+/// Batches that are more than 4 GiB apart, and rows whose distances sum to more: offsets exceed 32 bits.
 #[test]
 #[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn offsets_go_beyond_4_gib() -> Result<(), Error> {

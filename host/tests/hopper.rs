@@ -1,4 +1,4 @@
-//! Hopper's kernels: when they are planned, what a copy engine is told, and what it cannot take.
+//! Hopper's kernels: when the planner selects them, their tensor maps, and tensors that TMA cannot take.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -38,17 +38,17 @@ const CASES: &[Case] = &[
     ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
     ("h200", [2048, 2048], 80, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
-    // Rows that begin within 32 bytes: panels of 64 columns.
+    // Rows that do not begin at multiples of 32 bytes: panels of 64 columns.
     ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d128_full_128x", 132),
     ("h200", [2048, 2048], 56, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
     ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),
-    // Three warpgroups of queries: of full problems always, of causal ones where they are long.
+    // Three warpgroups of queries: always for full problems, and for long causal problems.
     ("h200", [2048, 2048], 64, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 2048], 64, Mask::Causal, "hopper_bf16_d64_causal_128x", 132),
     ("h200", [8192, 8192], 64, Mask::Causal, "hopper_bf16_d64_causal_192x", 132),
-    // Two tiles at a time, where a head has an even number of them.
+    // Two tiles at a time, if a head has an even number of tiles.
     ("h200", [768, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 96),
     ("h200", [900, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 128),
     ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
@@ -81,28 +81,28 @@ fn long_problems_take_them_on_the_cards_that_they_are_for() {
     }
 }
 
-/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> the beginning of a symbol, blocks,
-/// slices`: the symbol's kernel is one that splits where there are slices.
+/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> prefix of the symbol, blocks, splits`.
+/// With splits, the kernel is a split-KV kernel.
 type Few = (&'static str, [usize; 2], usize, Mask, Scratch, &'static str, u32, u32);
 const ROOM: Scratch = Scratch::Fastest;
 const NONE: Scratch = Scratch::None;
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // An SM each: 128 shares.
+    // One SM per share: 128 shares.
     ("h200", [8, 8192], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 128, 16),
     ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
     ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
     ("h200", [64, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 2),
     ("h200", [32, 8192], 80, Mask::Full, ROOM, "fwd_f16_d96_full_", 32, 0),
-    // No slice has less than two blocks of keys; no tile more than 32 slices.
+    // A split has at least two blocks of keys; a tile has at most 32 splits.
     ("h200", [1, 2048], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 8, 8),
     ("h200", [1, 32768], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 32, 32),
-    // Several shares a block.
+    // Several shares per block.
     ("h200", [88, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 132, 3),
-    // Whole tiles keep nearly all SMs busy.
+    // Unsplit tiles keep nearly all SMs busy.
     ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
     ("h200", [128, 8192], 64, Mask::Causal, NONE, "hopper_f16_d64_causal_128x128", 128, 0),
-    // No room; few keys; another mask; another card.
+    // No workspace; few keys; another mask; another card.
     ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16),
         "fwd_f16_d128_full_32x128_k4", 128, 0),
     ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
@@ -174,7 +174,7 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// Tensors that the copy engine does not take, and what the plan says of it.
+/// Tensors that TMA does not take, and words of the plan's reason.
 #[rustfmt::skip]
 const STRANGE: &[(&str, Change, &str)] = &[
     ("one head of keys for all", |mut f| { k(&mut f).strides[2] = 0; f }, "a stride is 0"),
@@ -197,7 +197,7 @@ fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
         let asked = plan(&f.config(LONG), card("h200")).expect_err(name).to_string();
         assert!(asked.contains(LONG) && asked.contains(reason), "{name}: {asked}");
     }
-    // What is never taken may be anything.
+    // Tensors without elements may be anything.
     let mut one = long(1 << 44);
     let views = one.kv.tensors_mut().expect("tensors").into_iter();
     for view in views.chain([&mut one.q, &mut one.o]) {
@@ -234,7 +234,7 @@ fn measured_choices_come_first_where_they_take_the_tensors() {
     assert!(symbol(&repeats).starts_with("fwd_"));
 }
 
-/// Reads a word of what the kernel was told.
+/// Reads a 64-bit word of the kernel's parameters.
 fn word(params: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(params[at..][..8].try_into().expect("8 bytes"))
 }
@@ -300,19 +300,19 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
         let told = launches.last().expect("a launch");
         let portable = ferroflash::plan(&strange, attention.capabilities())?;
         assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
-        // What is bound says which kernel runs, and why: what a plan for these tensors says.
+        // The binding gives the kernel and the reason that a plan for these tensors would give.
         let bound = plan.bind(&strange)?;
         assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()), "{name}");
         assert_eq!((bound.reason(), bound.reason().contains(reason)), (portable.reason(), true), "{name}");
         assert_eq!(forward_params(&bound), forward_params(&portable.bind(&strange)?), "{name}");
     }
     assert_eq!(attention.driver().loaded(), loaded, "it was loaded with the plan");
-    // The plan's own tensors, and others that TMA takes, are the planned kernel's.
+    // The plan's tensors, and others that TMA takes, use the planned kernel.
     for own in [f, long(1 << 45)] {
         let bound = plan.bind(&own)?;
         assert_eq!((bound.contract(), bound.reason()), (plan.contract(), plan.reason()));
     }
-    // Who asked for the kernel by name is told.
+    // If the caller named the kernel, the launch is refused.
     let asked = attention.plan(&f.config(LONG))?;
     let strange = STRANGE[0].1(f).config(LONG);
     // SAFETY: nothing runs.
@@ -321,7 +321,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     Ok(())
 }
 
-/// Four sequences of 4000 rows, at most 2000 each.
+/// Four sequences with 4000 rows in total, at most 2000 each.
 fn packed(address: u64) -> AttentionRequest<'static> {
     let view =
         |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);
@@ -361,7 +361,7 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
         word(&launches[launch].params, offset_of!(VarlenParams<HopperParams<RaggedMap>>, cu_seqlens_q))
     };
     assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
-    // The same rows of a batch have another map.
+    // The same rows as a batch have another tensor map.
     assert!(attention.plan(&long(1 << 44)).is_ok());
     Ok(())
 }

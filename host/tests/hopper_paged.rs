@@ -1,5 +1,5 @@
-//! Hopper's kernels over caches in pages: when they are planned, what a copy engine is told, and what it
-//! cannot take.
+//! Hopper's kernels on paged caches: when the planner selects them, which tensor maps TMA gets, and which
+//! tensors it cannot take.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -22,7 +22,7 @@ const PROMPTS: Shape = Shape {
     max_k: 4096,
 };
 
-/// A prefill's request, in buffers with room for other strides.
+/// The request of a prefill, in buffers with room for other strides.
 fn prefill(shape: Shape) -> AttentionRequest<'static> {
     let mut d = decode(shape).mask(Mask::Causal);
     [&mut d.q, &mut d.o].into_iter().for_each(|view| view.elements = 1 << 34);
@@ -31,7 +31,7 @@ fn prefill(shape: Shape) -> AttentionRequest<'static> {
     d
 }
 
-/// One head of keys, and of values, for all.
+/// Makes all heads share one head of keys and of values.
 fn repeated(d: &mut AttentionRequest<'static>) {
     let KvPages { keys, values, .. } = &mut cache(d).pages;
     [keys, values].into_iter().for_each(|view| view.strides[2] = 0);
@@ -39,7 +39,7 @@ fn repeated(d: &mut AttentionRequest<'static>) {
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// A card, a shape, what is asked, the kernel's symbol, its blocks, and words of the reason.
+/// A card, a shape, the request, the kernel's symbol, its blocks, and words of the reason.
 type Planned = (&'static str, Shape, Change, &'static str, u32, &'static str);
 
 const D128: &str = "hopper_paged_bf16_d128_causal_128x128";
@@ -52,8 +52,8 @@ const FEW: &str = "too few queries or keys per sequence, or too few tiles";
 const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // Two tiles a block: how many keys sequences have nobody knows. Of one alone, or where all have as many
-    // as they may, blocks stay.
+    // Two tiles per block, because the planner does not know the numbers of keys. With one sequence, or with
+    // equal maximum lengths, blocks are persistent.
     ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, PAGES),
     ("h200", PROMPTS, |mut d| { *cache(&mut d) = cache(&mut d).total_k(4 * 4096); d }, D128, 132, PAGES),
@@ -61,14 +61,14 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, D64, 4 * 16 * 32 / 2,
         PAGES),
-    // Pages of 8 keys, of whole stages, of any number where there is one a sequence.
+    // Pages of 8 keys, of whole stages, and of any number with one page per sequence.
     ("h200", Shape { page: Some(24), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(256), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4097), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
-    // Short, few, other masks and head dims, other cards.
+    // Short sequences, few sequences, other masks and head dims, other cards.
     ("h200", Shape { queries: 3, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
     ("h200", Shape { queries: 3, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
     ("h200", Shape { queries: 256, max_k: 128, ..PROMPTS }, |d| d, D128, 8 * 32 / 2, PAGES),
@@ -88,7 +88,7 @@ const PLANS: &[Planned] = &[
     ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
     ("a100", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
     ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
-    // Bits that are a sequence's own; tensors that the copy engine does not take.
+    // Batch-invariant splits; tensors that TMA does not take.
     ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "batch-invariant splits"),
     ("h200", PROMPTS, |mut d| {
         repeated(&mut d);
@@ -101,7 +101,7 @@ const PLANS: &[Planned] = &[
         cache(&mut d).pages.values.strides[0] += 8;
         d
     }, PORTABLE, 4 * 16 * 32, "a whole number of rows apart"),
-    // By name.
+    // The caller names the kernel.
     ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "by name"),
     ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "by name"),
 ];
@@ -116,7 +116,7 @@ fn plans() {
     }
 }
 
-/// What makes no sense with the kernel's name, and words of the refusal.
+/// Invalid combinations with the kernel's name, and words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, &[D128, "multiple of 8 keys"]),
@@ -143,7 +143,7 @@ fn who_names_the_kernel_is_told() {
     assert!(plan.contract().symbol == PORTABLE && plan.reason().contains("CUDA 12.3"), "{plan:?}");
 }
 
-/// Reads a word of what a kernel was told.
+/// Reads a 64-bit word of a kernel's parameters.
 fn word(params: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(params[at..][..8].try_into().expect("8 bytes"))
 }
@@ -163,7 +163,7 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
         unsafe { attention.launch(&plan, d, &7) }
     };
     launch(&d)?;
-    // Other sequences, other pages of the same cache.
+    // Other sequences, and other pages of the same cache.
     let mut others = d;
     cache(&mut others).lengths.address += 64;
     if let Paged::Table { entries, .. } = &mut cache(&mut others).paged {
@@ -197,8 +197,7 @@ fn another_problem_is_named() -> Result<(), Error> {
     let attention = Attention::new(FakeDriver::new("h200"));
     let d = prefill(PROMPTS);
     let plan = attention.plan(&d)?;
-    // The same, spelled otherwise.
-    // SAFETY: nothing runs.
+    // The default scale, given explicitly. SAFETY: nothing runs.
     unsafe { attention.launch(&plan, &d.scale(1.0 / 128f32.sqrt()), &0)? };
     let mut longer = d;
     cache(&mut longer).max_k -= 1;
@@ -230,7 +229,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     let bound = plan.bind(&repeats)?;
     assert_eq!((bound.contract(), bound.reason()), (portable.contract(), portable.reason()));
     assert!(bound.reason().contains("a stride is 0"), "{}", bound.reason());
-    // Who asked for the kernel by name is told.
+    // If the caller named the kernel, the launch is refused.
     let asked = attention.plan(&d.config(D128))?;
     // SAFETY: nothing runs.
     let refused = unsafe { attention.launch(&asked, &repeats, &0) }.expect_err("a stride of 0").to_string();

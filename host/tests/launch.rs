@@ -1,4 +1,4 @@
-//! What reaches the driver.
+//! The arguments that reach the driver.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -15,10 +15,10 @@ fn forward(address: u64) -> AttentionRequest<'static> {
         .lse(LseView::contiguous(address + (4 << 30), 2 * 8 * 300, [2, 8, 300]))
 }
 
-/// Reads the parameters back from what the driver was given.
+/// Reads the parameters from the driver's arguments.
 fn params(bytes: &[u8]) -> FwdParams {
     assert_eq!(bytes.len(), size_of::<FwdParams>());
-    // SAFETY: as long as the parameters, which have a value for all bytes that a host writes.
+    // SAFETY: the bytes have the size of the parameters, and every byte that a host writes has a value.
     unsafe { bytes.as_ptr().cast::<FwdParams>().read_unaligned() }
 }
 

@@ -1,8 +1,8 @@
-//! What drawn requests of every kind launch on every card, byte for byte: kernels, grids, parameters, tensor
-//! maps and scratch memory are those of `launches.txt`.
+//! Random requests of every kind, launched on every card. Kernels, grids, parameters, tensor maps and scratch
+//! memory must equal `launches.txt`, byte for byte.
 //!
-//! Where a change is meant, `cargo test -p ferroflash --test planning -- --ignored print` prints each launch
-//! of both versions, and `bless` writes the file.
+//! After an intended change, run `cargo test -p ferroflash --test planning -- --ignored print` in both
+//! versions to print each launch, and `bless` to write the file.
 
 use crate::drawn::{Draw, KINDS, Outcome, Random, Request};
 use crate::fake::{FakeDriver, Launch};
@@ -11,22 +11,22 @@ use ferroflash::*;
 use std::fmt::Write as _;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launches.txt");
-/// Requests of each kind on each card.
+/// Number of requests of each kind per card.
 const COUNT: u64 = 200;
 
-/// FNV-1a.
+/// The FNV-1a hash.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325u64;
     bytes.into_iter().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What one request became: a line that says all, and a line without the words and bytes.
+/// The result of one request: a line with everything, and a line without reasons and bytes.
 struct Line {
     whole: String,
     short: String,
 }
 
-/// Plans a request, and launches it with its own tensors, with others, and with some that TMA does not take.
+/// Plans a request. Launches it with its tensors, with others, and with tensors that TMA does not take.
 fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Line {
     let mut whole = format!("{name}: ");
     let mut short = whole.clone();
@@ -59,7 +59,7 @@ fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Lin
     Line { whole, short }
 }
 
-/// All of them: for each kind and card the lines.
+/// The lines of each kind and card.
 fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     with_ptx();
     Capabilities::PROFILES.iter().flat_map(|(card, _)| {
@@ -77,7 +77,7 @@ fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     })
 }
 
-/// The first of each group, and a sum over the others.
+/// The first line of each group, and a hash of the others.
 fn golden() -> String {
     let mut text = String::new();
     for (name, lines) in all() {

@@ -1,12 +1,12 @@
-//! The planner where sizes and cards end: a launch that a driver takes, or a refusal; never a panic.
+//! The planner at the limits of sizes and cards: it returns a valid launch or an error, and never panics.
 use ferroflash::{plan::*, request::*, *};
 
-/// A view of element `[0, 0, 0, 0]` at a place of its own, with room for everything.
+/// A view with a separate buffer, which has room for every element.
 fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
     TensorView::new(n << 50, 1 << 48, DType::F16, shape, strides)
 }
 
-/// Plans with as much workspace as is wanted; the grid must be one that CUDA takes.
+/// Plans with the full workspace. CUDA must accept the grid.
 #[track_caller]
 fn check(name: &str, f: &AttentionRequest<'_>, card: &Capabilities) {
     let offered = if f.scratch == Scratch::None { f.scratch(Scratch::Fastest) } else { *f };
@@ -46,7 +46,8 @@ fn the_largest_batch() {
     }
 }
 
-/// As many tiles of 128 queries as a launch has; a portable kernel's of 64 would be too many.
+/// The largest number of tiles of 128 queries in a launch. A portable kernel with tiles of 64 would exceed
+/// the limit.
 #[test]
 fn a_problem_that_no_portable_kernel_takes() {
     for packed in [false, true] {
@@ -68,7 +69,7 @@ fn a_problem_that_no_portable_kernel_takes() {
     }
 }
 
-/// A plan is made for the workspace that is offered; what a request has of it may be too little, anywhere.
+/// A plan uses the offered workspace. A request may offer too little, at any address.
 #[test]
 fn a_workspace_that_ends_where_addresses_do() {
     let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));
@@ -83,7 +84,7 @@ fn a_workspace_that_ends_where_addresses_do() {
     }
 }
 
-/// What a driver may say of a card that nobody has seen.
+/// Values that a driver may report for an unknown card.
 #[test]
 fn cards_that_say_they_have_nothing() {
     let tensors = |seqlen_q: usize, seqlen_k: usize| {

@@ -1,4 +1,4 @@
-//! Merges: which kernel, what it is told, and what is refused.
+//! Merges: which kernel the planner selects, which parameters it gets, and which requests are refused.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -8,7 +8,7 @@ use ferroflash::{request::*, *};
 const FAR: u64 = 1 << 40;
 const SHAPE: [usize; 4] = [2, 50, 4, 64];
 
-/// State `n` with buffers of its own.
+/// State `n`, with separate buffers.
 fn state(n: u64, dtype: DType) -> State {
     let o = TensorView::bshd(2 * n * FAR, 2 * 50 * 4 * 64, dtype, SHAPE);
     State::new(o, LseView::contiguous((2 * n + 1) * FAR, 2 * 50 * 4, [2, 4, 50]))
@@ -24,7 +24,7 @@ fn the_kernel_follows_from_types() {
     let symbol = |states: DType, output: DType| {
         let states = [state(1, states), state(2, states)];
         plan(&Merge::new(&states, state(9, output).o), card()).map(|plan| {
-            // 400 rows of 8 parts, 32 rows a block.
+            // 400 rows of 8 parts, 32 rows per block.
             assert_eq!(plan.grid(), [13, 1, 1]);
             plan.contract().symbol
         })
@@ -63,7 +63,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
     let sent = launches.iter().map(|launch| {
         assert_eq!((launch.symbol.as_str(), launch.grid), ("merge_f16", [13, 1, 1]));
         assert_eq!(launch.params.len(), size_of::<MergeParams>());
-        // SAFETY: as long as the parameters, which have a value for all bytes that a host writes.
+        // SAFETY: the launch has the size of the parameters, and every byte that a host writes has a value.
         unsafe { launch.params.as_ptr().cast::<MergeParams>().read_unaligned() }
     });
     let [one, other] = <[_; 2]>::try_from(sent.collect::<Vec<_>>()).expect("two launches");
@@ -79,7 +79,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
     // SAFETY: nothing is launched.
     let message = unsafe { attention.launch(&plan, &others, &7) }.expect_err("types").to_string();
     assert!(message.contains("f16 of f32") && message.contains("makes f16 of f16"), "{message}");
-    // A list that is shorter than it says is noticed, though nothing else differs.
+    // A list with fewer states is noticed even if nothing else differs.
     let plan = attention.plan(&other_of(&five))?;
     let mut short = five;
     short[4].o.elements -= 1;
@@ -95,7 +95,7 @@ fn other_of(states: &[State]) -> Merge<'_> {
 
 type Change = fn(&mut [State; 4], &mut Merge<'static>);
 
-/// Its name, what makes it wrong, and words of the refusal.
+/// The name of the fault, the change that makes it, and words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(&str, Change, &[&str])] = &[
     ("nothing", |_, m| m.o.shape[1] = 0, &["o.shape", "1 or more"]),

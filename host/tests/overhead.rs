@@ -1,5 +1,5 @@
-//! A launch allocates nothing on the host. `cargo bench -p ferroflash` says how long one takes there, the
-//! driver's own time apart.
+//! A launch allocates nothing on the host. `cargo bench -p ferroflash` measures the host time of a launch
+//! without the driver's time.
 mod fake;
 mod fake_ptx;
 
@@ -9,12 +9,12 @@ use ferroflash::{plan::*, request::*, *};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts allocations of the whole process: this file has one test.
+/// Counts the allocations of the whole process, so this file has one test.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes everything on.
+// SAFETY: passes every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +36,7 @@ fn a_launch_allocates_nothing() -> Result<(), Error> {
     each_launch(&|_, launch| launch())
 }
 
-/// What is done with a launch of a plan, of this name.
+/// Measures a launch of the plan with this name.
 pub type Measure = dyn Fn(&str, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>;
 
 /// Measures a launch of each kind.
@@ -47,8 +47,8 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [2, 512, 8, 64]);
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
-    // Few queries on many keys: two kernels, with the workspace between them, and one for tensors without
-    // maps.
+    // Few queries on many keys: two kernels with the workspace between them, and one kernel for tensors
+    // without tensor maps.
     let split = |address: u64| {
         let view = |n: u64, rows: usize| {
             TensorView::bshd(address + (n << 30), 1 << 28, DType::Bf16, [2, rows, 4, 128])
@@ -58,7 +58,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     };
     measure(by, &attention, "one kernel", forward, 1)?;
     measure(by, &attention, "two kernels", split, 4)?;
-    // One kernel, which is told tensor maps; and one for tensors that have none.
+    // A kernel with tensor maps, and a kernel for tensors that cannot have them.
     let hopper = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
@@ -94,7 +94,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     measure(by, &attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)
 }
 
-/// Launches a request with tensors at two addresses; `loaded` kernels are loaded then.
+/// Launches a request with tensors at two addresses. `loaded` is the number of kernels that are loaded then.
 fn measure<R: Request>(
     by: &Measure,
     attention: &Attention<FakeDriver>,
@@ -106,7 +106,7 @@ fn measure<R: Request>(
     let plan = attention.plan(&planned)?;
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
-    // The tensors that the plan was made with, and others, which are checked again.
+    // The tensors for which the plan was made, and others, which are checked again.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");
         let mut launch = || {
@@ -116,7 +116,7 @@ fn measure<R: Request>(
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{name}: a launch allocates nothing");
             Ok(())
         };
-        // The first launch with tensors that have maps encodes them.
+        // The first launch with such tensors encodes the tensor maps.
         launch()?;
         by(&name, &mut launch)?;
         assert!(attention.driver().launches().is_empty() && attention.driver().loaded().len() == loaded);

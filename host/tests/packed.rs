@@ -1,14 +1,15 @@
-//! Varlen sequences: what the planner chooses, how many blocks it launches, and what is refused.
+//! Varlen sequences: which kernel the planner selects, how many blocks it launches, and which requests are
+//! refused.
 
 use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{kernels::*, plan::*, request::*, *};
 
-/// Buffers lie this far apart.
+/// Distance of the buffers.
 const FAR: u64 = 1 << 44;
 
 struct Case {
     card: &'static str,
-    /// `[sequences, rows of all, longest]` of the queries.
+    /// The queries: `[sequences, rows in total, longest sequence]`.
     queries: [usize; 3],
     /// `[heads_q, heads_k, head_dim]`.
     heads: [usize; 3],
@@ -21,7 +22,8 @@ const WINDOW: Mask = Mask::Window { left: Some(1023), right: Some(0) };
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // Equal lengths leave no block without a tile, ragged ones at most one for each sequence.
+    // With equal lengths every block has a tile. With ragged lengths, at most one block per sequence has
+    // none.
     Case { card: "h200", queries: [8, 8 * 2048, 2048], heads: [32, 8, 128], mask: Mask::Causal,
         entry: "hopper_packed_f16_d128_causal_128x128", blocks: 132 },
     Case { card: "a100", queries: [8, 8 * 2048, 2048], heads: [32, 8, 128], mask: Mask::Causal,
@@ -34,7 +36,7 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d64_full_128x32_packed", blocks: (200 + 256) * 12 },
     Case { card: "l4", queries: [64, 64 * 128, 128], heads: [12, 12, 64], mask: Mask::Full,
         entry: "fwd_f16_d64_full_128x32_packed", blocks: 64 * 12 },
-    // Sequences that a small tile holds.
+    // Sequences that fit a small tile.
     Case { card: "h200", queries: [256, 256 * 60, 64], heads: [12, 12, 64], mask: Mask::Full,
         entry: "fwd_f16_d64_full_64x64_packed", blocks: 256 * 12 },
     Case { card: "l4", queries: [4, 4 * 2048, 2048], heads: [16, 16, 64], mask: Mask::Causal,
@@ -42,14 +44,14 @@ const CASES: &[Case] = &[
     // Too few rows for the device.
     Case { card: "h200", queries: [1, 300, 300], heads: [8, 8, 128], mask: Mask::Full,
         entry: "fwd_f16_d128_full_64x64_k2_packed", blocks: 5 * 8 },
-    // Windows and softcap have one tile; head dims between entries' own run on the next.
+    // Windows and softcap have one tile. Head dims between those of entries run on the next larger one.
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 40], mask: WINDOW,
         entry: "fwd_f16_d64_local_128x64_packed", blocks: 35 * 16 },
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 72], mask: Mask::Full,
         entry: "fwd_f16_d96_full_128x32_packed", blocks: 35 * 16 },
     Case { card: "rtx4090", queries: [4, 4000, 2000], heads: [16, 4, 192], mask: Mask::Causal,
         entry: "fwd_f16_d192_causal_64x32_packed", blocks: 66 * 16 },
-    // What does not fit is left out.
+    // Kernels that do not fit are left out.
     Case { card: "h200", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
         entry: "hopper_packed_f16_d256_causal_128x64", blocks: 316 * 16 / 2 },
     Case { card: "b200", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
@@ -60,7 +62,7 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d512_causal_64x32_packed", blocks: 629 * 8 },
 ];
 
-/// As many keys as queries.
+/// A request with equal numbers of keys and queries.
 fn request(case: &Case) -> AttentionRequest<'static> {
     let ([batch, rows, longest], [heads_q, heads_k, head_dim]) = (case.queries, case.heads);
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 42, DType::F16, [1, rows, heads, head_dim]);
@@ -88,8 +90,8 @@ fn the_planner_chooses() {
     CASES.iter().for_each(check);
 }
 
-/// Few queries beside many keys, as new tokens have: Hopper's at head dim 128, where keys are enough to be
-/// worth it, and not for a window, of which a sequence sees a part.
+/// Few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head dim 128.
+/// It does not run for a window, in which a sequence sees only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {
@@ -103,6 +105,56 @@ fn few_queries_on_many_keys() {
     check(16, 1023, 128, Mask::Causal, "fwd_f16_d128_causal_64x64_k2_packed");
     check(16, 2048, 64, Mask::Full, "fwd_f16_d64_full_64x64_packed");
     check(16, 2048, 128, WINDOW, "fwd_f16_d128_local_128x32_packed");
+}
+
+/// One query per sequence: decode kernels, by the rule of dense tensors.
+#[test]
+fn single_queries_take_decode_kernels() {
+    let single = |head_dim: usize, keys: usize, mask: Mask| {
+        let case =
+            Case { card: "h200", queries: [64, 64, 1], heads: [32, 8, head_dim], mask, entry: "", blocks: 0 };
+        let mut f = request(&case);
+        let [k, v] = f.kv.tensors_mut().expect("tensors");
+        (k.shape[1], v.shape[1]) = (64 * keys, 64 * keys);
+        self::keys(&mut f).max_seqlen_k = 8192;
+        f
+    };
+    let h200 = card("h200");
+    let symbol = |f: &AttentionRequest<'_>| plan(f, h200).map(|made| made.contract().symbol);
+    let is_decode = |f: &AttentionRequest<'_>| symbol(f).is_ok_and(|symbol| symbol.starts_with("decode_"));
+    let few = |head_dim, keys, mask| single(head_dim, keys, mask).scratch(Scratch::Fastest);
+    assert_eq!(symbol(&few(128, 512, Mask::Causal)), Ok("decode_f16_d128_causal_8_tiles_w4"));
+    assert_eq!(symbol(&few(64, 1024, WINDOW)), Ok("decode_f16_d64_local_16_rows"));
+    assert_eq!(symbol(&few(128, 511, Mask::Causal)), Ok("fwd_f16_d128_causal_64x64_k2_packed"));
+    assert!(!is_decode(&few(64, 1023, Mask::Full)));
+    let f = few(128, 2048, Mask::Causal);
+    let made = plan(&f, h200).expect("valid");
+    assert!(made.reason().contains("few queries on many keys: decode"), "{}", made.reason());
+    assert!(made.scratch_bytes().workspace > 0, "sequences may differ in length, so they are split");
+    assert_eq!(explain(&f.problem(), h200, f.scratch), Ok((made.contract(), made.reason())));
+    assert!(!is_decode(&f.scratch(Scratch::None)), "without the workspace that splits need");
+    // Rows behind the queries, a second query, another alignment, K and V in different strides.
+    let change = |change: fn(&mut AttentionRequest<'static>)| {
+        let mut changed = f;
+        change(&mut changed);
+        changed
+    };
+    for other in [
+        change(|f| (f.q.shape[1], f.o.shape[1]) = (65, 65)),
+        change(|f| queries(f).max_seqlen_q = 2),
+        change(|f| f.alignment = Alignment::TopLeft),
+        change(|f| v(f).strides[1] += 8),
+        change(|f| f.scores.alibi = Some(AlibiSlopes::new(9 * FAR, 32))),
+    ] {
+        assert!(symbol(&other).is_ok() && !is_decode(&other), "{:?}", symbol(&other));
+    }
+    let memory = Scratch::workspace(10 * FAR, made.scratch_bytes().workspace);
+    let apart = change(|f| v(f).strides[1] += 8).scratch(memory);
+    let bound = made.bind(&apart).expect("work tiles take it");
+    assert!(bound.contract().symbol.ends_with("_packed"), "{}", bound.contract().symbol);
+    // Only decode kernels have sinks here.
+    assert!(is_decode(&f.sinks(Sinks { address: 9 * FAR, elements: 32 })));
+    assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
 }
 
 #[test]
@@ -124,10 +176,10 @@ fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
     }
 }
 
-/// What makes the first case wrong, and words of the refusal.
+/// The change that makes the first case wrong, and words of the refusal.
 struct Refusal(fn(&mut AttentionRequest<'static>), &'static [&'static str]);
 
-/// The same tensors as a batch of one.
+/// Makes the tensors a batch of one.
 fn make_dense(f: &mut AttentionRequest<'static>) {
     let [k, v] = f.kv.tensors().expect("tensors").map(|view| *view);
     (f.queries, f.kv) = (Queries::Batched, KeysValues::Tensors { k, v });
@@ -180,7 +232,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         change(&mut forward);
         let outcome = plan(&forward, h200);
         if words.is_empty() {
-            // A bound that is far too large costs nothing: the rows bound the blocks as well.
+            // A bound that is far too large costs nothing: the number of rows also bounds the blocks.
             assert_eq!(outcome.expect("valid").grid(), [(128 + 8) * 32 / 2, 1, 1]);
             continue;
         }

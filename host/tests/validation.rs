@@ -1,10 +1,9 @@
-//! Every request that must be refused, with the words that it is refused with; and that nothing else makes
-//! planning fail or panic.
+//! Every refused request, with words of its error. No other request makes planning fail or panic.
 
 use crate::parts::{forward_params, k, v};
 use ferroflash::{plan::*, request::*, *};
 
-/// Buffers lie this far apart: nothing overlaps by accident.
+/// Distance of the buffers, so that nothing overlaps by accident.
 const FAR: u64 = 1 << 40;
 
 fn forward() -> AttentionRequest<'static> {
@@ -30,11 +29,11 @@ enum Kind {
 }
 use Kind::*;
 
-/// Its name, what makes it wrong, and how it is refused: the message contains these words, the value and what
-/// would be right.
+/// The name of the fault, the change that makes it, and the kind of refusal. The message contains these
+/// words, the value and the requirement.
 struct Case(&'static str, Change, Kind, &'static [&'static str]);
 
-/// All four tensors at once.
+/// Changes all four tensors.
 fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) {
     [&mut f.q, &mut f.o].into_iter().chain(f.kv.tensors_mut().expect("tensors")).for_each(change);
 }
@@ -190,7 +189,7 @@ fn devices_with_too_little_shared_memory_are_refused() {
 
 type Change = fn(&mut AttentionRequest<'_>);
 
-/// What looks odd and is right.
+/// Unusual requests that are valid.
 #[rustfmt::skip]
 const ACCEPTED: &[(&str, Change)] = &[
     ("strides of extents of 1 are not looked at", |f| all(f, |t| { t.shape[0] = 1; t.strides[0] = -7 })),
@@ -225,7 +224,7 @@ fn odd_but_right_requests_are_planned() {
 
 #[test]
 fn an_output_between_packed_inputs_is_disjoint() {
-    // [batch][seqlen][q, k, v, o][heads][head_dim], and the same with o one head too early.
+    // [batch][seqlen][q, k, v, o][heads][head_dim], and the layout with o one head too early.
     let (batch, seqlen, heads, d) = (2usize, 100usize, 4usize, 64usize);
     let row = 4 * heads * d;
     let part = |skipped: usize| {
@@ -254,7 +253,7 @@ fn packed_views_are_what_their_layout_says() {
 
 #[test]
 fn tensors_above_4_gib_keep_their_offsets() {
-    // 3 batches of 2^31 elements: the last begins 8 GiB behind the first.
+    // 3 batches of 2^31 elements: the last begins 8 GiB after the first.
     let shape = [3, 1 << 16, 256, 128];
     let view = |n: u64| TensorView::bshd(n * FAR, 3 << 31, DType::F16, shape);
     let f = AttentionRequest::dense(view(1), view(2), view(3), view(4)).lse(LseView::contiguous(
@@ -270,7 +269,8 @@ fn tensors_above_4_gib_keep_their_offsets() {
     plan(&smaller, l4()).expect_err("one element short");
 }
 
-/// Random requests, mostly wrong: an answer, never a panic; and what is accepted stays inside its buffers.
+/// Random requests, mostly invalid. Planning returns a plan or an error and never panics. An accepted request
+/// stays inside of its buffers.
 mod random {
     use super::*;
     use proptest::prelude::*;
@@ -328,7 +328,7 @@ mod random {
             .boxed()
     }
 
-    /// Shapes that go together, with wild strides, addresses and sizes.
+    /// Matching shapes, with random strides, addresses and sizes.
     fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),

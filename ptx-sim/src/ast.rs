@@ -42,10 +42,10 @@ pub(crate) struct Variable {
     /// Bytes; 0 for an `extern` array without length.
     pub size: u64,
     pub init: Vec<u8>,
-    /// Addresses in `init`.
+    /// Positions in `init` that hold addresses.
     pub relocations: Vec<Relocation>,
     pub external: bool,
-    /// A texture, sampler or surface: it has a name, and nothing that can be loaded.
+    /// Whether this is a texture, sampler or surface, which has a name but cannot be loaded.
     pub opaque: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Relocation {
     /// Variable or function.
     pub symbol: Box<str>,
     pub addend: i64,
-    /// First of the address's bits.
+    /// The lowest bit of the address that the bytes hold.
     pub shift: u32,
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum Operand {
     F64(u64),
     /// Symbol with a byte offset.
     Symbol(Symbol, i64),
-    /// `%tid.x` and the like.
+    /// A special register such as `%tid.x`.
     Special(Box<str>),
     /// `[base+offset]`; the third field holds a tensor address's coordinates after the comma.
     Address(Base, i64, Vec<Operand>),
@@ -155,7 +155,7 @@ pub(crate) struct Refused {
     pub reason: Box<str>,
 }
 
-/// Registers `first..first + count`, named `name0..` or, alone, `name`.
+/// A range of registers, `first..first + count`. Their names are `name0..`, or `name` for a single register.
 #[derive(Clone, Debug)]
 pub(crate) struct RegRange {
     pub name: Box<str>,
@@ -179,7 +179,7 @@ pub(crate) struct Location {
     pub file: u32,
     pub line: u32,
     pub column: u32,
-    /// Byte offset of the directive: the calls that inlining has dissolved stand behind it.
+    /// Byte offset of the directive. The comment that lists the inlined calls follows it.
     pub at: u32,
 }
 
@@ -195,13 +195,13 @@ pub struct Module {
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) text: Box<str>,
-    /// Directives of the module that the simulator does not know. They refuse every entry.
+    /// Directives of the module that the simulator does not know. If there are any, every launch is refused.
     pub(crate) refused: Vec<Refused>,
-    /// Other names of functions.
+    /// Aliases of functions.
     pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }
 
-/// An entry point and the rules for its launches.
+/// An entry point and its launch directives.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Entry {
     /// Symbol.
@@ -210,7 +210,7 @@ pub struct Entry {
     pub param_bytes: usize,
     /// Alignment of the parameter block in bytes.
     pub param_align: usize,
-    /// `.reqntid`: the only block shape the entry may be launched with.
+    /// `.reqntid`: the only permitted block shape.
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`: the largest block shape.
     pub maxntid: Option<[u32; 3]>,
@@ -246,7 +246,7 @@ impl Module {
         defined.or_else(|| self.functions.iter().position(|function| *function.name == *name))
     }
 
-    /// The instruction as it is written, blanks reduced.
+    /// The instruction as written, with blanks reduced.
     pub(crate) fn written(&self, instruction: &Instruction) -> String {
         let (start, end) = (instruction.span.0 as usize, instruction.span.1 as usize);
         let text = self.text.get(start..end).unwrap_or(&instruction.opcode);

@@ -1,8 +1,8 @@
-//! Control flow: where diverged lanes meet again.
+//! Control flow: the instructions at which diverged lanes reconverge.
 
 use crate::ast::{Function, Instruction, Operand};
 
-/// "They never meet": the paths run to the end of the function.
+/// The paths never reconverge before the end of the function.
 pub(crate) const NEVER: u32 = u32::MAX;
 
 /// First word of an opcode: `bra` of `bra.uni`.

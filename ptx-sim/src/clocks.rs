@@ -29,7 +29,7 @@ impl Agents {
         self.tensor(self.warpgroups()) + warp
     }
 
-    /// All agents that read shared memory come before this one.
+    /// The number of agents that read shared memory. They come first.
     pub fn readers(self) -> usize {
         self.outbox(self.warps)
     }
@@ -71,7 +71,7 @@ impl Agents {
 pub(crate) struct Clocks {
     /// Capacity of a row, in agents.
     n: usize,
-    /// Of the agents that know anything.
+    /// The clocks of each agent that knows of others.
     rows: Vec<u32>,
     /// For each agent the site of the synchronisation that began each of its clock values.
     log: Vec<Vec<u32>>,
@@ -92,7 +92,7 @@ impl Clocks {
         wide - 1
     }
 
-    /// `agent` learns that `other` had come to `at`.
+    /// `agent` learns that `other` has reached the clock value `at`.
     pub fn learn(&mut self, agent: usize, other: usize, at: u32) {
         let known = &mut self.rows[agent * self.n + other];
         *known = at.max(*known);

@@ -15,16 +15,16 @@ use crate::{
 pub(crate) struct Met {
     /// Some lane executed it.
     pub executed: bool,
-    /// Some lane came by, but its guard was false.
+    /// Some lane reached it with a false guard.
     pub skipped: bool,
     /// A `setp` of two equal numbers.
     pub equal: bool,
-    /// A `cp.async` that was to read less than it writes.
+    /// A `cp.async` read fewer bytes than it writes.
     pub short: bool,
 }
 
 impl Met {
-    /// Notes an execution by the lanes of `mask`, of the lanes of `all` that came by.
+    /// Notes an execution: the lanes of `all` reached the instruction, and the lanes of `mask` executed it.
     pub fn note(&mut self, program: &Program, code: &Code, regs: &mut Regs, all: u32, mask: u32) {
         self.skipped |= mask != all;
         if mask == 0 {
@@ -55,7 +55,7 @@ impl Met {
 /// reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// By the first byte of the instruction in the text.
+    /// Coverage by the byte at which the instruction begins in the text.
     met: HashMap<u32, Met>,
     effects: u64,
 }
@@ -67,7 +67,7 @@ impl Coverage {
         self.effects
     }
 
-    /// Adds a block's, site by site.
+    /// Adds the coverage of a block, per site.
     pub(crate) fn add(&mut self, module: &Module, program: &Program, block: &[Met], digest: u64) {
         self.effects = self.effects.wrapping_add(digest);
         for (site, met) in program.sites.iter().zip(block) {

@@ -15,7 +15,7 @@ pub struct ParseError {
 /// A host-side access to simulated memory was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The address belongs to no allocation.
+    /// No allocation contains the address.
     #[error("address {address:#x} belongs to no allocation")]
     Unknown {
         /// The address.
@@ -92,7 +92,7 @@ pub enum LaunchError {
         compute_capability: u32,
     },
     /// An instruction that the module's `.target` or `.version` does not have, reached or not.
-    #[error("ptx line {line}: `{text}` needs {needs}, the module says {says}")]
+    #[error("ptx line {line}: `{text}` needs {needs}, but the module declares {says}")]
     Needs {
         /// Line of the PTX.
         line: u32,
@@ -105,7 +105,8 @@ pub enum LaunchError {
     },
     /// The kernel needs more shared memory than any block may have.
     #[error(
-        "{name} wants {bytes} bytes of shared memory (static and dynamic), {device} has {limit} for a block"
+        "{name} needs {bytes} bytes of shared memory (static and dynamic), but a block on {device} has at \
+         most {limit}"
     )]
     SharedMemory {
         /// Entry.
@@ -119,7 +120,7 @@ pub enum LaunchError {
     },
     /// The kernel needs more shared memory than the host has opted in to.
     #[error(
-        "{name} wants {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
+        "{name} needs {bytes} bytes of shared memory; above {limit} the host must opt in first (the \
          attribute is set to {opt_in})"
     )]
     SharedMemoryOptIn {
@@ -141,7 +142,7 @@ pub enum LaunchError {
         directive: &'static str,
         /// The directive's values.
         wanted: [u32; 3],
-        /// The launch's values.
+        /// The launch's block shape.
         block: [u32; 3],
     },
     /// The block is empty or larger than the device allows.
@@ -156,7 +157,7 @@ pub enum LaunchError {
         /// Largest number of threads.
         limit: u32,
     },
-    /// `.minnctapersm` promises more blocks than a multiprocessor has threads for.
+    /// `.minnctapersm` requires more blocks than an SM has threads for.
     #[error(
         "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at \
             most {} blocks of {threads}",
@@ -167,32 +168,32 @@ pub enum LaunchError {
         name: String,
         /// The directive's value.
         blocks: u32,
-        /// Threads of a block: those of `.maxntid`, else of the launch.
+        /// Threads of a block, from `.maxntid` or else from the launch.
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// Threads of a multiprocessor.
+        /// Threads of an SM.
         limit: u32,
     },
     /// The launch states more registers per thread than a thread can have.
-    #[error("{name} is said to have {registers} registers a thread; there are at most {limit}")]
+    #[error("{name}: the launch gives {registers} registers per thread; a thread has at most {limit}")]
     RegistersOfThread {
         /// Entry.
         name: String,
-        /// The launch's values.
+        /// The launch's number of registers.
         registers: u32,
         /// The maximum.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
     #[error(
-        "{name} has {registers} registers a thread, {origin}: {threads} threads exceed the {limit} \
-         registers of {device}; {fit} would fit"
+        "{name} has {registers} registers per thread ({origin}): {threads} threads exceed the {limit} \
+         registers of {device}; {fit} per thread would fit"
     )]
     Registers {
         /// Entry.
         name: String,
-        /// 32-bit registers of a thread.
+        /// 32-bit registers per thread.
         registers: u32,
         /// The source of the number of registers, in words.
         origin: &'static str,
@@ -200,13 +201,15 @@ pub enum LaunchError {
         threads: u64,
         /// Profile name.
         device: &'static str,
-        /// 32-bit registers of a multiprocessor.
+        /// 32-bit registers of an SM.
         limit: u32,
         /// The largest number of registers per thread with which the block fits.
         fit: u64,
     },
     /// The kernel needs more local memory than a thread can have.
-    #[error("{name} takes {bytes} bytes of .local and .param memory a thread, there are at most {limit}")]
+    #[error(
+        "{name} needs {bytes} bytes of .local and .param memory per thread; a thread has at most {limit}"
+    )]
     LocalMemory {
         /// Entry.
         name: String,
@@ -228,10 +231,11 @@ pub enum LaunchError {
         name: String,
         /// Size in the PTX.
         wanted: usize,
-        /// Size of the launch.
+        /// Size in the launch.
         given: usize,
     },
-    /// The kernel, or a function that it calls, contains something that the simulator does not execute.
+    /// The kernel, or a function that it calls, contains an instruction or a directive that the simulator
+    /// does not execute.
     #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
         /// Line of the PTX.

@@ -10,7 +10,7 @@ use crate::{
     memory::GlobalMemory,
 };
 
-/// Bytes of local memory of a thread, on every device.
+/// Bytes of local memory per thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
 
 /// A simulated GPU.
@@ -20,7 +20,7 @@ pub struct Gpu {
     memory: GlobalMemory,
     /// Addresses of the global variables of each module that was launched.
     modules: HashMap<u64, decode::Symbols>,
-    /// Kernels that were launched, decoded: by module and function.
+    /// Decoded kernels of earlier launches, by module and function.
     programs: HashMap<(u64, usize), Arc<Program>>,
     watcher: Option<Box<Watcher>>,
 }
@@ -135,7 +135,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies bytes from `address`, written or not.
+    /// Copies bytes from `address`, including bytes that were never written.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -233,7 +233,7 @@ impl Gpu {
                 continue;
             };
             if let Ok((allocation, _)) = self.memory.host(address, 0) {
-                // Variables without initialiser are zero.
+                // Variables without an initialiser are zero.
                 let mut bytes = variable.init.clone();
                 bytes.resize(variable.size as usize, 0);
                 allocation.store(0, &bytes);

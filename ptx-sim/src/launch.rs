@@ -1,4 +1,4 @@
-//! Launches, and the checks that a driver makes.
+//! Launches, and the checks of a driver.
 
 use crate::{LaunchError, Profile, ast::Entry, decode::needs, parse::directives::MAX_REGISTERS};
 
@@ -24,7 +24,7 @@ impl Launch<'_> {
     /// Compares the launch with the entry's directives and the device's limits.
     ///
     /// # Errors
-    /// The first thing that the driver would refuse, or that contradicts what the entry was compiled for.
+    /// The first condition of the driver or of the entry's directives that the launch violates.
     pub(crate) fn check(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         check_target(profile, entry)?;
         let Launch { grid, block, .. } = *self;
@@ -59,11 +59,11 @@ impl Launch<'_> {
         self.check_shared(profile, entry)
     }
 
-    /// `.minnctapersm` blocks must find room for their threads: where they do not, ptxas drops the directive
-    /// with a warning.
+    /// The threads of `.minnctapersm` blocks must fit an SM. If they do not, ptxas drops the directive with a
+    /// warning.
     fn check_residency(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         let Some(blocks) = entry.minnctapersm else { return Ok(()) };
-        // ptxas counts the threads that it was promised.
+        // ptxas counts the threads of `.maxntid`.
         let threads = volume(entry.maxntid.unwrap_or(self.block));
         let limit = profile.threads_per_multiprocessor;
         if threads.saturating_mul(u64::from(blocks)) > u64::from(limit) {
@@ -82,8 +82,8 @@ impl Launch<'_> {
     /// The registers of one block must fit the device.
     fn check_registers(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid`
-        // alone, so that a kernel of 1024 threads gets 254 registers if it asks; with `.minnctapersm`
-        // beside them the lower of both limits holds, and that one fits.
+        // alone. A kernel of 1024 threads can thus get 254 registers. With `.minnctapersm`, the lower of both
+        // limits holds, and the block fits.
         let shaped = entry.reqntid.or(entry.maxntid).is_some();
         let allowed = entry.maxnreg.filter(|_| !(shaped && entry.minnctapersm.is_some()));
         let Some(registers) = self.registers.or(allowed) else { return Ok(()) };
@@ -91,8 +91,8 @@ impl Launch<'_> {
         if registers > MAX_REGISTERS {
             return Err(LaunchError::RegistersOfThread { name, registers, limit: MAX_REGISTERS });
         }
-        // Warps are placed in fours, one for each part of a multiprocessor, and get registers by 256: 8 for
-        // each thread.
+        // The hardware allocates warps in groups of four, one per SM partition. It allocates registers in
+        // units of 256, which is 8 per thread.
         let placed = 32 * threads.div_ceil(32).next_multiple_of(4);
         let limit = profile.registers_per_multiprocessor;
         let fit = u64::from(limit) / placed / 8 * 8;
@@ -111,8 +111,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// 32-bit registers per thread: the launch's or the entry's number. For a kernel that changes them
-    /// (`setmaxnreg`) without a number, ptxas' choice: all that the blocks of a multiprocessor can have.
+    /// 32-bit registers per thread: the launch's or the entry's number. For a kernel with `setmaxnreg` and no
+    /// number, ptxas' choice: an equal share of an SM's registers for the threads of its blocks.
     pub(crate) fn registers_of_thread(&self, profile: &Profile, entry: &Entry) -> u32 {
         let threads = entry.reqntid.or(entry.maxntid).map_or_else(|| volume(self.block), volume);
         let blocks = u64::from(entry.minnctapersm.unwrap_or(1).max(1));

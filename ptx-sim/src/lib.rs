@@ -8,12 +8,12 @@
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
 //! * **races**: accesses of shared and device memory, between warps and between lanes, that no barrier,
-//!   mbarrier, fence, release or acquire orders, and copies in flight;
+//!   mbarrier, fence, release or acquire orders; accesses to copies in flight;
 //! * **initialisation**: registers, shared, local and device memory;
 //! * **asynchrony**: conflicts with products and TMA copies in flight; loads and stores without a wait;
 //!   missing proxy fences;
 //! * **synchronisation**: divergent barriers and `.sync` instructions, missing participants, wrong counts;
-//! * **progress**: deadlocks and endless loops, with the place where each warp stands;
+//! * **progress**: deadlocks and endless loops, with the position of each warp;
 //! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in; instructions
 //!   against the module's own `.target` and `.version`.
 //!

@@ -11,7 +11,7 @@ use crate::{
     shadow::{CELL, Readers, Shadow},
 };
 
-/// Allocation `i` begins in `(i + 1) << STRIDE_BITS`.
+/// Allocation `i` begins within the 2^STRIDE_BITS bytes from `(i + 1) << STRIDE_BITS` on.
 const STRIDE_BITS: u32 = 36;
 /// Every byte of fresh memory: NaN in each float format.
 pub(crate) const POISON: u8 = 0xff;
@@ -36,13 +36,13 @@ pub(crate) const PAGE_CELLS: u64 = (PAGE / CELL) as u64;
 #[derive(Debug)]
 struct Page {
     words: [AtomicU32; WORDS],
-    /// One bit a byte, four a word.
+    /// One bit per byte: four bits per word.
     written: [AtomicU8; WORDS],
     /// Accesses of this launch.
     shadow: Mutex<Option<Box<Shadow>>>,
 }
 
-/// The initial content of an allocation: fills in the bytes from an offset on.
+/// The initial content of an allocation: a function that fills in the bytes from an offset on.
 pub(crate) type Content = dyn Fn(usize, &mut [u8]) + Send + Sync;
 
 /// One allocation.
@@ -50,7 +50,7 @@ pub(crate) struct Allocation {
     pub name: String,
     pub base: u64,
     pub len: usize,
-    /// From the page on that `base` is in.
+    /// Pages of the allocation; `base` lies in the first.
     pages: Box<[OnceLock<Box<Page>>]>,
     /// The initial content; without it the bytes are uninitialised.
     content: Option<Box<Content>>,
@@ -79,7 +79,7 @@ impl GlobalMemory {
         {
             return Err(MemoryError::BadAllocation { name: name.into(), bytes, align });
         }
-        // Aligned as asked and not better, so that a kernel which needs more is caught.
+        // The address has exactly the requested alignment, so that a kernel that needs more is caught.
         let base = ((self.allocations.len() as u64 + 1) << STRIDE_BITS) + align as u64;
         let pages = (base as usize % PAGE + bytes).div_ceil(PAGE);
         self.allocations.push(Allocation {
@@ -94,7 +94,7 @@ impl GlobalMemory {
         Ok(base)
     }
 
-    /// Forgets what the allocation at `address` holds, and remembers that there was one.
+    /// Frees the allocation at `address` and drops its content, but remembers the allocation.
     pub fn free(&mut self, address: u64) {
         let index = self.owner(address).map(|(index, _)| index);
         let Some(allocation) = index.and_then(|index| self.allocations.get_mut(index)) else { return };
@@ -102,7 +102,7 @@ impl GlobalMemory {
         (allocation.pages, allocation.content) = (Box::default(), None);
     }
 
-    /// Index and allocation that `address` points into or past.
+    /// Index of the allocation with `address` inside it or after its end, and the allocation.
     pub fn owner(&self, address: u64) -> Option<(usize, &Allocation)> {
         let index = (address >> STRIDE_BITS).checked_sub(1)? as usize;
         Some((index, self.allocations.get(index)?))
@@ -196,7 +196,7 @@ impl Allocation {
         }
     }
 
-    /// Copies bytes out; the mask says which of the first 64 were never written.
+    /// Copies bytes to `out`. The mask marks which of the first 64 bytes were never written.
     #[inline]
     pub fn load(&self, offset: usize, out: &mut [u8]) -> u64 {
         let (start, mut missing, mut done) = (self.place(self.base) + offset, 0, 0);
@@ -217,8 +217,8 @@ impl Allocation {
         missing
     }
 
-    /// Copies bytes in and marks them written. Returns a mask of the first 64 bytes that have changed. If
-    /// several blocks write equal bytes at once, only one of them changes them.
+    /// Stores bytes and marks them as written. Returns a mask of the first 64 bytes whose values changed. If
+    /// several blocks concurrently write equal bytes, only one of them changes the bytes.
     #[inline]
     pub fn store(&self, offset: usize, bytes: &[u8]) -> u64 {
         let (start, mut changed, mut done) = (self.place(self.base) + offset, 0, 0);
@@ -303,13 +303,13 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// Of several writers of equal bytes exactly one changes them.
+    /// If several writers write equal bytes, exactly one of them changes the bytes.
     #[test]
     fn what_is_written_changes_once() {
         let mut memory = GlobalMemory::default();
         let address = memory.alloc("x", 8192, 4, None).unwrap();
         let (allocation, _) = memory.resolve(address, 8192).unwrap();
-        // In words, in bytes, and across the end of a page.
+        // Written as words, as bytes, and across the end of a page.
         for (offset, bytes) in [(0, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (33, &[9; 3]), (4088, &[7; 12])] {
             let all = u64::MAX >> (64 - bytes.len());
             assert_eq!(allocation.store(offset, bytes), all, "{offset}");

@@ -24,7 +24,7 @@ pub(crate) fn execute(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     execute_any(mma, regs, mode);
 }
 
-/// The same with vectors of eight numbers: 2.5 times as fast.
+/// [`execute_any`] with vectors of eight numbers: 2.5 times as fast.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn execute_wide(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
@@ -132,8 +132,8 @@ fn wide(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     }
 }
 
-/// The tensor core's own arithmetic: all terms of a step aligned to the largest exponent, cut off, added
-/// exactly, rounded toward zero.
+/// The arithmetic of tensor cores: all terms of a step are aligned to the largest exponent, truncated, added
+/// exactly, and rounded toward zero.
 fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, arch: MmaArch) {
     let (fraction, step) = match arch {
         MmaArch::Ampere => (24, 8),
@@ -163,12 +163,12 @@ pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c:
     dot_add(terms, c, 25)
 }
 
-/// A 16-bit float widened to f32 with its own exponent: subnormals of its format are not normalised by the
-/// hardware.
+/// One step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A subnormal
+/// 16-bit input has the exponent that its f32 has.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
-    // Only infinities and NaN among the inputs: products of finite ones are exact, however large (seen on an
-    // H200 with bf16).
+    // Considers only infinities and NaN among the inputs. Products of finite inputs are exact, however large
+    // (seen on an H200 with bf16).
     let special = terms
         .clone()
         .filter(|(a, b)| !(a.is_finite() && b.is_finite()))
@@ -188,7 +188,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
         let negative = c.is_sign_negative() && terms.clone().all(|(a, b)| (a * b).is_sign_negative());
         return if negative { -0.0 } else { 0.0 };
     }
-    // Every term in units of 2^(top - fraction), cut off toward zero.
+    // Converts every term to units of 2^(top - fraction), truncated toward zero.
     let align = |sign: bool, exponent: i32, significand: u64, scale: i32| {
         let shift = exponent - scale - (top - fraction as i32);
         let units = if shift >= 0 {
@@ -206,7 +206,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
     toward_zero(sum, top - fraction as i32)
 }
 
-/// `units * 2^exponent` as f32, rounded toward zero; what is too large is infinite.
+/// `units * 2^exponent` as f32, rounded toward zero; infinite on overflow.
 fn toward_zero(units: i64, exponent: i32) -> f32 {
     if units == 0 {
         return 0.0;

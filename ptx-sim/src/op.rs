@@ -65,7 +65,7 @@ pub(crate) struct Access {
     pub read_only: bool,
 }
 
-/// Scope of an access or a fence: the block, which is also its cluster, or all (`gpu`, `sys`).
+/// Scope of an access or a fence: the block, which is also its cluster, or all threads (`gpu`, `sys`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     Block,
@@ -76,9 +76,10 @@ pub(crate) enum Scope {
 /// Memory ordering of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Takes part in communication between threads: `volatile`, `relaxed` and stronger, atomics.
+    /// Whether the access takes part in communication between threads: `volatile`, `relaxed` and stronger,
+    /// atomics.
     pub strong: bool,
-    /// `volatile`: strong, but no promise between lanes of a warp.
+    /// `volatile`: strong, but without order between lanes of a warp.
     pub volatile: bool,
     pub acquire: bool,
     pub release: bool,
@@ -93,7 +94,7 @@ pub(crate) struct CpAsync {
     pub bytes: u32,
     /// Bytes to read; the rest is zero.
     pub src_bytes: Option<R>,
-    /// Predicate that makes all of it zero.
+    /// Predicate that zeroes all bytes.
     pub ignore: Option<R>,
 }
 
@@ -140,7 +141,7 @@ pub(crate) enum BarKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub kind: BarKind,
-    /// All threads of a warp come together: `bar`, and `barrier` with `.aligned`.
+    /// Whether all threads of a warp arrive together: `bar`, and `barrier` with `.aligned`.
     pub aligned: bool,
     pub id: R,
     pub threads: Option<R>,
@@ -151,7 +152,7 @@ pub(crate) struct Bar {
 /// The two halves of `barrier.cluster`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterStep {
-    /// `relaxed`: it hands over what a fence has shown, and nothing else.
+    /// `relaxed`: the arrival hands over only knowledge that a fence has made available.
     Arrive {
         relaxed: bool,
     },
@@ -251,7 +252,7 @@ pub(crate) enum Op {
     Atomic(Box<Atomic>),
     CpAsync(Box<CpAsync>),
     CpCommit,
-    /// All groups but the last `n`; `None`: everything, committed or not.
+    /// Waits for all groups but the last `n`; `None`: for all copies, committed or not.
     CpWait(Option<u32>),
     LdMatrix(Box<Matrix>),
     StMatrix(Box<Matrix>),
@@ -296,7 +297,7 @@ pub(crate) enum Op {
     Fence(Scope),
     Proxy(Proxy),
     Wgmma(Box<Wgmma>),
-    /// `setmaxnreg`: takes registers, or gives some back.
+    /// `setmaxnreg`: takes registers, or releases some.
     SetRegisters {
         more: bool,
         count: u32,

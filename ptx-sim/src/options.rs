@@ -6,7 +6,7 @@ use crate::report::Kind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Completion {
-    /// At once.
+    /// Immediately.
     Eager,
     /// As late as the waits allow.
     #[default]

@@ -11,6 +11,6 @@ pub struct Outcome {
     pub instructions: u64,
     /// The text that the kernel printed.
     pub output: String,
-    /// Coverage of each instruction, if [`Options::coverage`] is on.
+    /// Coverage of each instruction, if [`crate::Options::coverage`] is on.
     pub coverage: Coverage,
 }

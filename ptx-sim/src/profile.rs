@@ -15,13 +15,13 @@ pub struct Profile {
     pub shared_per_block: u32,
     /// Shared memory of a block with opt-in, in bytes.
     pub shared_per_block_optin: u32,
-    /// Shared memory of a multiprocessor, in bytes.
+    /// Shared memory of an SM, in bytes.
     pub shared_per_multiprocessor: u32,
-    /// 32-bit registers of a multiprocessor.
+    /// 32-bit registers of an SM.
     pub registers_per_multiprocessor: u32,
-    /// Threads of a block.
+    /// Maximum number of threads of a block.
     pub threads_per_block: u32,
-    /// Threads of a multiprocessor.
+    /// Maximum number of threads of an SM.
     pub threads_per_multiprocessor: u32,
 }
 
@@ -76,7 +76,7 @@ impl Profile {
     /// The number of blocks with `threads` threads and `shared` bytes of shared memory that one
     /// multiprocessor holds. Registers are ignored.
     pub fn blocks_per_multiprocessor(&self, threads: u32, shared: u32) -> u32 {
-        // One KiB of every block's shared memory belongs to the system.
+        // The system uses one KiB of each block's shared memory.
         let by_shared = self.shared_per_multiprocessor / (shared + KIB);
         by_shared.min(self.threads_per_multiprocessor / threads.max(1))
     }

@@ -10,7 +10,7 @@ pub(crate) const FULL: u32 = u32::MAX;
 pub(crate) type Row32 = [u32; LANES];
 pub(crate) type Row64 = [u64; LANES];
 
-/// The registers of one call frame. Constants are rows like any other, behind the declared ones.
+/// The registers of one call frame. Constants are rows too; they follow the declared registers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regs {
     pub r32: Vec<Row32>,
@@ -19,18 +19,18 @@ pub(crate) struct Regs {
     pub init32: Vec<u32>,
     pub init64: Vec<u32>,
     pub init_pred: Vec<u32>,
-    /// Lanes for which an instruction read a register that was never written; the executor takes it.
+    /// Lanes in which an instruction read a register that was never written. The executor clears it.
     pub missing: Cell<u32>,
     /// 32-bit registers that a product in flight reads or writes.
     pub flying: Vec<bool>,
-    /// The last of them that an instruction touched; the executor takes it.
+    /// The last register in flight that an instruction touched. The executor clears it.
     pub disturbed: Cell<Option<R>>,
-    /// `wgmma.fence`s so far, and how many there were when each 32-bit register was touched last.
+    /// The number of `wgmma.fence`s so far, and this number at the last access of each 32-bit register.
     pub fences: u32,
     pub touched: Vec<Cell<u32>>,
 }
 
-/// Index of a register row; the instruction's type says of which file.
+/// Index of a register row. The instruction's type selects the register file.
 pub(crate) type R = u32;
 
 impl Regs {
@@ -78,8 +78,7 @@ impl Regs {
         *old = *old & !mask | value & mask;
     }
 
-    /// Copies a register and, with it, whether it was written: moves of undefined values are legal, uses are
-    /// not.
+    /// Copies a register, and whether it was written. PTX may move undefined values, but not use them.
     pub fn move32(&mut self, d: R, s: R, mask: u32) {
         self.touch(s);
         self.touch(d);
@@ -126,7 +125,7 @@ pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Which register file, and how a literal is read.
+/// A register file, and how literals of its type are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pred,
@@ -140,7 +139,7 @@ pub(crate) enum Kind {
 pub(crate) trait Lane: Copy + Default {
     /// Storage for 32 lanes.
     type Row: Copy;
-    /// How operands of this type are written and where they live.
+    /// The file of this type's operands, and how they are written.
     const KIND: Kind;
     fn row(regs: &Regs, r: R, mask: u32) -> Self::Row;
     fn get(row: &Self::Row, lane: usize) -> Self;
@@ -185,7 +184,7 @@ lane! {
     i32: u32, row32, set32, Row32, B32, |x| x as i32, |y| y as u32;
     f32: u32, row32, set32, Row32, F32, |x| f32::from_bits(x), |y| y.to_bits();
     u16: u32, row32, set32, Row32, B32, |x| x as u16, |y| u32::from(y);
-    // A value narrower than its register is extended by its type: by zeros or by copies of the sign.
+    // A value narrower than its register is zero-extended or sign-extended, by its type.
     i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| i32::from(y) as u32;
     u8: u32, row32, set32, Row32, B32, |x| x as u8, |y| u32::from(y);
     i8: u32, row32, set32, Row32, B32, |x| x as i8, |y| i32::from(y) as u32;

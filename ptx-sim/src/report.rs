@@ -17,7 +17,7 @@ pub enum Kind {
     Misaligned,
     /// An allocation that was freed.
     UseAfterFree,
-    /// An address of another state space than the instruction's.
+    /// An address outside of the instruction's state space.
     WrongSpace,
     /// A register that was never written.
     UninitialisedRegister,
@@ -25,7 +25,7 @@ pub enum Kind {
     UninitialisedShared,
     /// Device memory that was never written.
     UninitialisedGlobal,
-    /// Thread memory that was never written.
+    /// Local memory that was never written.
     UninitialisedLocal,
     /// Shared memory read without a barrier after another warp's write.
     ReadAfterWrite,
@@ -74,7 +74,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Order of reports: what is the cause of others comes first.
+    /// Order of reports: causes come before consequences.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Kind::WarpRace => 2,
@@ -83,10 +83,10 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     ///
     /// # Errors
-    /// For any other name, in words that list all kinds.
+    /// For any other name, a text that lists all kinds.
     pub(crate) fn parse(name: &str) -> Result<Kind, String> {
         Kind::deserialize(name.into_deserializer()).map_err(|error: ValueError| error.to_string())
     }
@@ -134,7 +134,7 @@ pub struct SourceLine {
     pub file: String,
     /// Line, from one.
     pub line: u32,
-    /// Column, 0 where unknown.
+    /// Column, 0 if unknown.
     pub column: u32,
 }
 

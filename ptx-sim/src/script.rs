@@ -1,6 +1,6 @@
 //! Launches described in text, for file tests and for PTX of users.
 //!
-//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements stand in `//`
+//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements are `//`
 //! comments; an empty line or `//` separates them from prose.
 //!
 //! ```text
@@ -52,7 +52,7 @@ enum Argument {
 struct Run {
     line: usize,
     entry: String,
-    /// Without parameters: they need the buffers' addresses.
+    /// The launch without parameters, which need the buffers' addresses.
     launch: Launch<'static>,
     /// Overrides the options' budget.
     budget: Option<u64>,
@@ -66,7 +66,7 @@ struct Run {
 struct Expect {
     line: usize,
     buffer: usize,
-    /// Repeats these values over this number of elements.
+    /// The values, repeated over this number of elements.
     values: Vec<Number>,
     count: usize,
     tolerance: f64,
@@ -83,7 +83,7 @@ impl Script {
     /// Reads the statements in `text`: a PTX file with statements in comments, or a script file.
     ///
     /// # Errors
-    /// [`ScriptError::Syntax`] names the line.
+    /// [`ScriptError::Syntax`], which names the line.
     pub fn parse(text: &str) -> Result<Script, ScriptError> {
         let mut script = Script::default();
         for statement in lines::statements(text)? {
@@ -113,13 +113,13 @@ impl Script {
             return statement.fail("expected `buffer NAME TYPE COUNT [= VALUES]`");
         };
         if self.index(name).is_some() {
-            return statement.fail(format!("there is a buffer `{name}` already"));
+            return statement.fail(format!("buffer `{name}` already exists"));
         }
         let Some(ty) = Type::parse(ty) else {
-            return statement.fail(format!("`{ty}` is no element type; there are {}", Type::NAMES));
+            return statement.fail(format!("`{ty}` is not an element type; valid are {}", Type::NAMES));
         };
         let Some(len) = len.parse::<usize>().ok().filter(|&len| len <= 1 << 28) else {
-            return statement.fail(format!("`{len}` is no element count up to 2^28"));
+            return statement.fail(format!("`{len}` is not an element count (at most 2^28)"));
         };
         let fill = match rest {
             [] => Fill::Nothing,
@@ -158,7 +158,7 @@ impl Script {
         for value in values.iter().take(len) {
             match ty.encode(value) {
                 Some(value) => bytes.extend(value),
-                None => return statement.fail(format!("`{value}` is no {ty}")),
+                None => return statement.fail(format!("`{value}` is not a {ty}")),
             }
         }
         Ok(bytes)
@@ -222,7 +222,7 @@ impl Script {
         if let Some((ty, value)) = word.split_once(':') {
             return match Type::parse(ty).and_then(|ty| ty.encode(value)) {
                 Some(bytes) => Ok(Argument::Bytes(bytes)),
-                None => statement.fail(format!("`{word}` is no TYPE:VALUE")),
+                None => statement.fail(format!("`{word}` is not TYPE:VALUE")),
             };
         }
         let (name, offset) = word.split_once('+').unwrap_or((word, "0"));
@@ -265,7 +265,7 @@ impl Script {
         };
         let Some(buffer) = self.index(name) else {
             let known: Vec<_> = self.buffers.iter().map(|buffer| buffer.name.as_str()).collect();
-            return statement.fail(format!("no buffer `{name}`; there are [{}]", known.join(", ")));
+            return statement.fail(format!("no buffer `{name}`; the script has [{}]", known.join(", ")));
         };
         let Some(tolerance) = tolerance else {
             return statement.fail("`within` takes a finite number of 0 or more");

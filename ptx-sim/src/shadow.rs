@@ -1,7 +1,7 @@
 //! Race detection: compares each byte's last writer and readers with the accessing warp's knowledge.
 //!
-//! The unit is a cell of 16 bytes: the access of one lane of `ldmatrix` or `cp.async`. A partial access
-//! splits a cell into words or into bytes.
+//! The unit is a cell of 16 bytes: one lane's access with `ldmatrix` or `cp.async`. A partial access splits a
+//! cell into words or bytes.
 
 mod hazard;
 mod rest;
@@ -16,7 +16,7 @@ pub(crate) const CELL: usize = 16;
 /// All bytes of a cell.
 const WHOLE: u16 = u16::MAX;
 
-/// One stamp per record; later records have none.
+/// One stamp per record. Records past its end have no stamp.
 #[derive(Debug, Default)]
 struct Column(Vec<Stamp>);
 
@@ -26,7 +26,7 @@ impl Column {
         self.0.get(at).unwrap_or(&Stamp::NONE)
     }
 
-    /// The stamp of record `at`, of `all`.
+    /// The stamp of record `at`, out of `all` records.
     #[inline]
     fn slot(&mut self, at: usize, all: usize) -> &mut Stamp {
         if at >= self.0.len() {
@@ -36,26 +36,26 @@ impl Column {
     }
 }
 
-/// Which reads of a record are remembered.
+/// Which reads of a record the shadow remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// The last access of each warp of one block; the number of warps.
+    /// The last read of each warp of one block. The number is the count of warps.
     Warps(usize),
-    /// The last one, and one of another block: enough, as nothing orders the blocks.
+    /// The last read, and a read of another block. Two are enough, because nothing orders the blocks.
     Last,
-    /// All that nothing has ordered yet: blocks may wait for each other.
+    /// All reads that nothing has ordered yet, because blocks may wait for each other.
     All,
 }
 
-/// Columns come into being when they are needed: most memory is only read, or only written.
+/// Columns are created on first use: most memory is only read, or only written.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     readers: Readers,
     /// Numbers of cells and of records: a split cell has one record per part.
     count: usize,
     records: usize,
-    /// First record of each cell, and how often it is split in two: 0, 2 (words) or 4 (bytes). Empty until
-    /// one is split.
+    /// First record of each cell, and its number of splits in two: 0, 2 (words) or 4 (bytes). Empty until a
+    /// cell is split.
     cells: Vec<(u32, u8)>,
     /// Last writes.
     writes: Column,
@@ -107,7 +107,7 @@ impl Shadow {
         }
     }
 
-    /// The records of the bytes `mask` of `cell`: the first, how deep the cell is split, and which parts.
+    /// The records of the bytes `mask` of `cell`: the first one, the depth of the split, and the parts.
     #[inline]
     fn records(&mut self, cell: usize, mask: u16) -> (usize, u8, u16) {
         if self.cells.is_empty() {
@@ -141,8 +141,8 @@ impl Shadow {
         (base as usize, depth, parts)
     }
 
-    /// Checks and notes an access by `lanes` to the bytes `mask` of `cell`, of which `changed` get another
-    /// value; the first conflict. The words of `actor` say nothing.
+    /// Checks and notes an access by `lanes` to the bytes `mask` of `cell`. The access changes the values of
+    /// the bytes `changed`. Returns the first conflict. The words in `actor` are not used.
     #[inline]
     pub fn access(
         &mut self,
@@ -227,7 +227,7 @@ impl Shadow {
     fn note(&mut self, now: &impl Knows, at: usize, mut actor: Actor<'_>, access: Access) {
         match access {
             Access::Write | Access::Atomic | Access::Copy => return self.note_write(now, at, actor, access),
-            // Every write here is reported.
+            // Every write found here is reported.
             Access::ReadOnly => {
                 let first = self.constant.slot(at, self.records);
                 if first.is_none() {
@@ -243,7 +243,7 @@ impl Shadow {
             Readers::All | Readers::Last => 0,
         };
         if self.readers == Readers::Last && !self.reads[1].get(at).is_none() {
-            // Two blocks read: a write races with one of them.
+            // Reads of two blocks are stored. A write races with at least one of them.
             return;
         }
         let last = self.reads[slot].slot(at, self.records);
@@ -271,18 +271,18 @@ impl Shadow {
         let last = self.writes.slot(at, self.records);
         let new = actor.stamp;
         if !(last.is_none() || last.pending) {
-            // A later access that is not ordered after `last` must still be checked against it.
+            // Later accesses that are not ordered after `last` must still be checked against it.
             let ordered = last.same_agent(new) || now.knows(last);
             if !(ordered && last.reaches_as_far(new)) {
                 if self.readers == Readers::Last && last.block != new.block {
-                    // As with reads: nothing orders the blocks.
+                    // As for reads: nothing orders the blocks.
                     self.rest.forget(at, |role, _| role == Role::Writes);
                 }
                 self.rest.add(at, Role::Writes, *last);
             }
         }
         *last = Stamp { pending: access == Access::Copy, ..actor.stamp() };
-        // The entry itself. Entries that may all meet each other need no check.
+        // Drops older entries that this access replaces. Accesses that may all meet each other need no check.
         if !self.rest.is_empty() && new.reach() != Reach::All {
             self.rest.forget(at, |_, other| other.reaches_as_far(new) && now.knows(other));
         }
@@ -301,7 +301,7 @@ impl Shadow {
     }
 }
 
-/// A warp reads again: of one epoch, all lanes that read count.
+/// Merges another read of the same warp. Within one epoch, all lanes that read count.
 fn merge_read(read: &mut Stamp, actor: Actor<'_>) {
     if read.is_none() || read.epoch != actor.stamp.epoch || !read.same_agent(actor.stamp) {
         *read = actor.stamp();
@@ -319,7 +319,7 @@ fn merge_read(read: &mut Stamp, actor: Actor<'_>) {
         }
     }
     *read = Stamp { words, ..*actor.stamp };
-    // A strong read does not excuse the weak one before it.
+    // A strong read does not replace an earlier weak read.
     if earlier.strength == Strength::Weak {
         read.strength = Strength::Weak;
     }

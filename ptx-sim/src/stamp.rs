@@ -5,28 +5,28 @@ use crate::op::{Order, Scope};
 
 const NOBODY: u16 = u16::MAX;
 
-/// Which lane touches each of the four words of a cell: a lane, [`SEVERAL`] or [`UNKNOWN`].
+/// The lane that touches each of the four words of a cell: a lane, [`SEVERAL`] or [`UNKNOWN`].
 pub(crate) type Words = [u8; 4];
-/// More than one lane has all of the word.
+/// More than one lane has the whole word.
 pub(crate) const SEVERAL: u8 = 0xfe;
-/// No lane, or several have parts of the word.
+/// No lane has the word, or several lanes have parts of it.
 pub(crate) const UNKNOWN: u8 = 0xff;
 
-/// Whether some word went through the hands of two lanes.
+/// Whether two different lanes accessed some word.
 fn lanes_differ(first: Words, second: Words) -> bool {
     first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
 }
 
-/// The strength of an access towards others at its address.
+/// The strength of an access, as other accesses to its address see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strength {
     Weak,
-    /// `volatile`: strong between warps, but no order between the lanes of one.
+    /// `volatile`: strong between warps, but without order between lanes of a warp.
     Volatile,
     Strong(Scope),
 }
 
-/// Whom a strong access may meet without order.
+/// The threads with which a strong access needs no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     Nobody,
@@ -55,11 +55,11 @@ pub(crate) struct Stamp {
     pub site: u32,
     /// Counts the warp's `bar.warp.sync`s and barriers.
     pub epoch: u32,
-    /// An asynchronous copy that is under way.
+    /// Whether this is an asynchronous copy in flight.
     pub pending: bool,
 }
 
-/// A byte and a half for each byte of memory that is only read by one block, or only written.
+/// A byte and a half per byte of memory that one block only reads, or that is only written.
 const _: () = assert!(size_of::<Stamp>() == 24);
 
 impl Stamp {
@@ -81,7 +81,7 @@ impl Stamp {
         self.block == other.block && self.agent == other.agent
     }
 
-    /// Whom it may meet without order.
+    /// The accesses with which this one needs no order.
     pub fn reach(&self) -> Reach {
         match self.strength {
             Strength::Weak => Reach::Nobody,
@@ -90,7 +90,7 @@ impl Stamp {
         }
     }
 
-    /// Whether the two may meet without order: both are strong, in scopes that include each other.
+    /// Whether the two accesses need no order: both are strong, in scopes that include each other.
     pub fn morally_strong(&self, other: &Stamp) -> bool {
         match self.reach().min(other.reach()) {
             Reach::Nobody => false,
@@ -99,14 +99,15 @@ impl Stamp {
         }
     }
 
-    /// Whether all that may meet the later access `other` without order may meet this one, too.
+    /// Whether every access that needs no order with the later access `other` needs none with this one
+    /// either.
     pub fn reaches_as_far(&self, other: &Stamp) -> bool {
         let same = other.reach() != Reach::Block || self.reach() == Reach::All || self.block == other.block;
         self.reach() >= other.reach() && same
     }
 
-    /// Whether two lanes of one warp meet in some word with no order between them; `words` are the later
-    /// access's.
+    /// Whether two lanes of one warp access some word without order between them; `words` belong to the later
+    /// access.
     pub fn lanes_race(&self, other: &Stamp, words: Words) -> bool {
         let volatile = [self, other].iter().all(|stamp| stamp.strength == Strength::Volatile);
         self.epoch == other.epoch

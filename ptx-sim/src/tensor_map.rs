@@ -5,7 +5,7 @@ use std::fmt;
 /// Dimensions that a tensor map can have.
 pub(crate) const MAX_RANK: usize = 5;
 const WORDS: usize = 16;
-/// Marks the first word of a map, so that other bytes are not taken for one.
+/// Marks the first word of a map, so that other bytes do not decode as a map.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
 /// Type of a tensor's elements. The variants have the order of the driver's numbers.
@@ -52,7 +52,7 @@ impl ElementType {
 /// variants have the order of the driver's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
-    /// Not at all.
+    /// No swizzle.
     #[default]
     None,
     /// Within 32 bytes.
@@ -71,7 +71,7 @@ impl Swizzle {
         16 << self as u32
     }
 
-    /// Where the byte at `address` of shared memory really is.
+    /// The swizzled address of the byte at `address` of shared memory.
     #[inline]
     pub(crate) fn apply(self, address: u32) -> u32 {
         address ^ (address >> 3 & (self.span() - 16))
@@ -162,20 +162,20 @@ impl TensorMap<'_> {
             ));
         }
         if !self.address.is_multiple_of(16) {
-            return Err(format!("the tensor's address {:#x} is no multiple of 16", self.address));
+            return Err(format!("the tensor's address {:#x} must be a multiple of 16", self.address));
         }
         if let Some(dim) = self.dims.iter().find(|dim| !(1..=1 << 32).contains(*dim)) {
-            return Err(format!("a dimension has 1 to 2^32 elements, not {dim}"));
+            return Err(format!("a dimension must have 1 to 2^32 elements, not {dim}"));
         }
         if let Some(stride) = self.strides.iter().find(|stride| *stride % 16 != 0 || **stride >= 1 << 40) {
-            return Err(format!("strides are multiples of 16 bytes below 2^40, not {stride}"));
+            return Err(format!("strides must be multiples of 16 bytes below 2^40, not {stride}"));
         }
         if let Some(extent) = self.box_dims.iter().find(|extent| !(1..=256).contains(*extent)) {
-            return Err(format!("a box has 1 to 256 elements in each dimension, not {extent}"));
+            return Err(format!("a box must have 1 to 256 elements in each dimension, not {extent}"));
         }
         let inner = self.box_dims[0] * self.element.bytes();
         if !inner.is_multiple_of(16) {
-            return Err(format!("the box's rows have {inner} bytes, no multiple of 16"));
+            return Err(format!("the box's rows have {inner} bytes: must be a multiple of 16"));
         }
         if self.swizzle != Swizzle::None && inner > self.swizzle.span() {
             return Err(format!("rows of {inner} bytes do not fit a swizzle of {}", self.swizzle.span()));
@@ -185,9 +185,9 @@ impl TensorMap<'_> {
         }
         match self.element_strides.iter().find(|stride| **stride != 1) {
             Some(stride) if !(1..=8).contains(stride) => {
-                Err(format!("strides of elements are 1 to 8, not {stride}"))
+                Err(format!("element strides must be 1 to 8, not {stride}"))
             }
-            Some(_) => Err("the simulator does not skip elements".into()),
+            Some(_) => Err("the simulator supports only element strides of 1".into()),
             None => Ok(()),
         }
     }
@@ -205,17 +205,17 @@ pub(crate) struct Tiled {
     pub element: ElementType,
     pub element_bytes: u32,
     pub swizzle: Swizzle,
-    /// Bytes for elements outside of the tensor.
+    /// The bits of elements outside of the tensor.
     pub fill: u64,
     pub address: u64,
     pub dims: Vec<u64>,
-    /// The innermost one's, too.
+    /// Strides of all dimensions, including the innermost.
     pub strides: Vec<u64>,
     pub box_dims: Vec<u32>,
 }
 
 impl Tiled {
-    /// The map that `bytes` are, if they are one.
+    /// Decodes `bytes`; `None` if they are no map.
     pub fn decode(bytes: &[u8; 8 * WORDS]) -> Option<Tiled> {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {

@@ -1,4 +1,4 @@
-//! Products of a warpgroup: operands in shared memory, and results.
+//! Products of a warpgroup: their operands in shared memory, and their results.
 
 use crate::{
     MmaMode, Swizzle,
@@ -27,7 +27,7 @@ impl Descriptor {
     /// Decodes the 64 bits for an operand of `extent` rows (of A) or columns (of B).
     ///
     /// # Errors
-    /// The reason, if no operand can have these bits.
+    /// The reason, if the bits are not valid for any operand.
     pub fn decode(bits: u64, extent: usize, across: bool) -> Result<Descriptor, String> {
         let bytes = |at: u32| (bits >> at & 0x3fff) as u32 * 16;
         let swizzle = match bits >> 62 {
@@ -37,7 +37,7 @@ impl Descriptor {
             _ => Swizzle::B32,
         };
         if bits & 0x3fff_c000_c000_c000 & !(7 << 49) != 0 {
-            return Err(format!("descriptor {bits:#018x} has bits that mean nothing"));
+            return Err(format!("descriptor {bits:#018x} has bits set that must be 0"));
         }
         if bits >> 49 & 7 != 0 {
             return Err(format!("descriptor {bits:#018x} has a base offset, which is not simulated"));
@@ -62,8 +62,8 @@ impl Descriptor {
         Ok(found)
     }
 
-    /// Addresses of its chunks of eight elements: in order of depth within each row, or (`across`) along the
-    /// rows for each depth.
+    /// Addresses of the operand's chunks of eight elements: in order of depth within each row, or (`across`)
+    /// along the rows for each depth.
     pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
         let Descriptor { start, leading, stride, swizzle } = self;
         let span = swizzle.span();
@@ -151,7 +151,7 @@ fn fetch_any(
 /// The registers of one warp's 16 rows of A, lane by lane, into `out[k][row]`.
 pub(crate) fn fetch_registers(element: Element, warp: usize, rows: [&[u32; 32]; 4], out: &mut [f32]) {
     for (r, values) in rows.into_iter().enumerate() {
-        // Down 8 rows first, then right 8 columns.
+        // Registers go down 8 rows first, then right 8 columns.
         let (row, column) = (16 * warp + r % 2 * 8, r / 2 * 8);
         for (lane, &value) in values.iter().enumerate() {
             let at = (column + lane % 4 * 2) * ROWS + row + lane / 4;
@@ -200,7 +200,7 @@ fn fast_wide(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     fast_any(a, b, c);
 }
 
-/// Four steps for each pass over the accumulators.
+/// Four steps per pass over the accumulators.
 #[inline(always)]
 fn fast_any(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     let columns = c.len();

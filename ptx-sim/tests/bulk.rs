@@ -55,7 +55,7 @@ const CASES: [Case; 9] = {
             swizzle: Swizzle::None,
             ..BF16
         },
-        // Nothing of it is in the tensor.
+        // This box lies outside of the tensor.
         Case { at: &[0, 20], ..BF16 },
         Case { at: &[64, 0], fill_nan: true, ..BF16 },
     ]
@@ -91,7 +91,8 @@ impl Case {
         self.box_dims.iter().map(|&n| n as usize).product::<usize>() * self.element.bytes() as usize
     }
 
-    /// Each byte of the box: where it is in shared memory, and in the tensor, if it is.
+    /// For each byte of the box: its position in shared memory, and its position in the tensor, if the tensor
+    /// contains it.
     fn places(&self) -> Vec<(usize, Option<usize>)> {
         let element = self.element.bytes() as usize;
         let strides: Vec<_> = [element as u64].into_iter().chain(self.strides()).collect();
@@ -181,11 +182,11 @@ fn plain_bytes() {
     finds(&load("s", "g", "72"), 72, Kind::BulkCopy);
     finds(&load("s", "g+8176", "32"), 32, Kind::OutOfBounds);
     finds(&load("s+8192", "g", "64"), 64, Kind::OutOfBounds);
-    // Over the mbarrier itself: what is under way meets it.
+    // Over the mbarrier itself, which the copy in flight overwrites.
     finds(&load("s+8192", "g", "16"), 16, Kind::Mbarrier);
 }
 
-/// What the driver refuses.
+/// Maps that the driver refuses.
 #[test]
 fn maps_are_checked_when_they_are_encoded() {
     let good = TensorMap {

@@ -1,9 +1,9 @@
-//! Each checker catches a planted bug, and says nothing about the kernel without it.
+//! Each checker catches a planted bug, and reports nothing for the kernel without it.
 
 use crate::common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
-/// Each thread writes its word; after the placeholder each reads the word of the thread 32 further.
+/// Each thread writes its word. After the placeholder, each thread reads the word of the thread 32 further.
 const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; \
                         ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
 #[test]
@@ -113,7 +113,7 @@ fn initcheck() {
     );
     let depot = ".local .align 4 .b8 depot[4]; /*set*/ ld.local.u32 %r1, [depot]; st.global.u32 [O], %r1;";
     caught(Kind::UninitialisedLocal, 32, depot, ("/*set*/", "st.local.u32 [depot], t;"));
-    // Half of the lanes have a value.
+    // Half of the lanes have written a value.
     let half = "setp.lt.u32 %p1, t, 16; @%p1 mov.u32 %r1, 0; add.u32 %r2, %r1, 1; st.global.u32 [O], %r2;";
     caught(Kind::UninitialisedRegister, 32, half, ("@%p1 ", ""));
 }
@@ -169,14 +169,14 @@ fn named_barriers_order_producer_and_consumer() {
     );
 }
 
-/// Turns that are passed on in a ring: the first is passed by the one who takes it.
+/// Turns pass through a ring. A thread passes on the first turn after it has taken it.
 #[test]
 fn a_warp_may_arrive_for_itself() {
     let twice = "setp.ge.u32 %p1, t, 32; @%p1 bra E; bar.arrive 2, 64; bar.arrive 2, 64; E:";
     caught(Kind::BarrierCount, 64, twice, ("bar.arrive 2, 64; E:", "bar.sync 2, 64; E:"));
 }
 
-/// LLVM selects among values of which one is undefined: an error for those who use what they took.
+/// LLVM selects among values of which one is undefined. Using the selected undefined value is an error.
 #[test]
 fn selections_move_what_they_take() {
     let used = "setp.lt.u32 %p1, t, 16; mov.u32 %r1, 7; selp.b32 %r2, %r1, %r3, %p1; st.global.u32 [O], \
@@ -209,14 +209,14 @@ fn blocks_must_be_ordered() {
     let grid = |body: &str| launch(body, 2, 32, Options::default()).unwrap().reports;
     let different = "mov.u32 %r1, %ctaid.x; add.u32 %r1, %r1, t; st.global.u32 [O], %r1;";
     assert_eq!(grid(different)[0].kind, Kind::GlobalRace);
-    // Who writes what is there already disturbs nobody.
+    // A write of the value that is already there disturbs no other thread.
     assert!(grid("st.global.u32 [O], t;").is_empty());
     let apart =
         "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 128; add.u64 O, O, %rd1; st.global.u32 [O], t;";
     assert!(grid(apart).is_empty());
     let atomics = "red.global.add.u32 [I], t;";
     assert!(grid(atomics).is_empty());
-    // The last block to come reads what all wrote: needs fences around the counter.
+    // The last block reads what all blocks have written. It needs fences around the counter.
     let last = |fence: &str| {
         format!(
             "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 \
@@ -229,15 +229,16 @@ fn blocks_must_be_ordered() {
     assert_eq!(grid(&last(""))[0].kind, Kind::GlobalRace);
 }
 
-/// What holds between warps and lanes in shared memory holds in device memory.
+/// The rules for warps and lanes in shared memory also hold in device memory.
 #[test]
 fn threads_of_a_block_must_be_ordered_in_device_memory() {
-    // Each thread its own word of one row, or all the same word.
+    // Each thread writes its word of one row, or all threads write one word.
     let row = "/*row*/ sub.u64 O, O, o; st.global.u32 [O], t;";
     for threads in [32, 128] {
         caught(Kind::GlobalRace, threads, row, ("sub.u64 O, O, o;", ""));
     }
-    // Each its word; after the placeholder each reads its neighbour's, in this warp or in the other one.
+    // Each thread writes its word. After the placeholder, it reads its neighbour's word, in this warp or in
+    // the other.
     for (neighbour, order) in [(1, "bar.warp.sync -1;"), (32, "bar.sync 0;")] {
         let exchange = format!(
             "st.global.u32 [O], t; /*here*/ xor.b32 x, t, {neighbour}; mul.wide.u32 %rd1, x, 4; \
@@ -316,7 +317,7 @@ fn launches_are_checked() {
 
 #[test]
 fn instructions_that_are_not_executed_are_errors_of_the_launch() {
-    // Nobody comes to it.
+    // No lane reaches it.
     let body = "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: /*here*/\nB: st.global.u32 [O], t;";
     assert!(launch(body, 1, 32, Options::default()).unwrap().reports.is_empty());
     for (instruction, reason) in [
@@ -333,7 +334,7 @@ fn instructions_that_are_not_executed_are_errors_of_the_launch() {
 #[test]
 fn reports_name_both_sides() {
     let outcome = launch(EXCHANGE, 1, 64, Options::default()).unwrap();
-    // Warp 0 runs first: it reads too early what warp 1 writes then.
+    // Warp 0 runs first. It reads before warp 1 has written.
     let report = outcome.reports.iter().find(|report| report.kind == Kind::WriteAfterRead).unwrap();
     assert!(report.first.as_ref().unwrap().place.instruction.contains("ld.shared.u32"), "{report}");
     assert!(report.second.place.instruction.contains("st.shared.u32"), "{report}");

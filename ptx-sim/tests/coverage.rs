@@ -1,11 +1,11 @@
-//! A mutant that, by what the unbroken kernel met, goes no other way in a launch leaves what the kernel
-//! leaves.
+//! If the coverage of the unbroken kernel shows that a mutant behaves equally in a launch, the mutant's
+//! results are equal.
 use ptx_sim::mutate::{Operator, mutants};
 use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile};
 use std::collections::BTreeSet;
 
-/// Copies the first `n` words of `x`, of which `bytes` bytes exist, to `y`, and once more where there are
-/// more than eight.
+/// Copies the first `n` words of `x` to `y`. `x` has `bytes` bytes. With more than eight words, it copies
+/// once more.
 const KERNEL: &str = "\
 .version 7.8
 .target sm_80
@@ -42,7 +42,7 @@ DONE:
 }
 ";
 
-/// What `text` leaves in `y`, how many reports there are, and what its instructions met.
+/// The content of `y` after `text` has run, the number of reports, and the coverage.
 fn run(text: &str, n: u32, bytes: u32) -> (Vec<u8>, usize, Coverage) {
     let module = Module::parse(text).unwrap();
     let options = Options { coverage: true, ..Options::default() };
@@ -100,7 +100,7 @@ fn off_by_one_differs_where_numbers_are_equal() {
         let comparisons = all.iter().filter(|mutant| mutant.operator == Operator::OffByOne);
         comparisons.map(|mutant| mutant.differs(&coverage)).collect::<Vec<_>>()
     };
-    // Thread n is there below 32; the second comparison is of n with 8.
+    // Thread n passes the first comparison below 32. The second one compares n with 8.
     assert_eq!(differs(5), [true, false]);
     assert_eq!(differs(8), [true, true]);
     assert_eq!(differs(32), [false, false]);

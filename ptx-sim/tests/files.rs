@@ -6,7 +6,7 @@ use ptx_sim::{Completion, Gpu, Module, Options, Profile, script::Script};
 
 #[test]
 fn files_do_what_they_say() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../filetests");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("filetests");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 4);
@@ -43,7 +43,7 @@ fn files_do_what_they_say() {
 fn wrong_scripts_name_their_line() {
     for (text, wrong) in [
         ("buffer x", "script line 1"),
-        ("buffer x q7 4", "`q7` is no element type; there are u8 to u64, "),
+        ("buffer x q7 4", "`q7` is not an element type; valid are u8 to u64, "),
         ("\nbuffer x f32 4 = 1 2", "script line 2: 2 values for 4 elements"),
         ("run k args y", "neither BUFFER"),
         ("run k grid a", "grid a"),
@@ -52,18 +52,18 @@ fn wrong_scripts_name_their_line() {
             "buffer x f32 1\nrun k args x\nexpct x = 1",
             "script line 3: `expct` is none of `buffer`, `run`, `expect`, `report`",
         ),
-        ("buffer x f32 1\n\nbuffer x u32 2", "script line 3: there is a buffer `x` already"),
-        ("buffer x u8 2 = 1 256", "script line 1: `256` is no u8"),
-        ("buffer x s8 1 = -129", "`-129` is no s8"),
-        ("buffer x u32 1 = -1", "`-1` is no u32"),
-        ("buffer x f16 1 = 1e6", "`1e6` is no f16"),
+        ("buffer x f32 1\n\nbuffer x u32 2", "script line 3: buffer `x` already exists"),
+        ("buffer x u8 2 = 1 256", "script line 1: `256` is not a u8"),
+        ("buffer x s8 1 = -129", "`-129` is not a s8"),
+        ("buffer x u32 1 = -1", "`-1` is not a u32"),
+        ("buffer x f16 1 = 1e6", "`1e6` is not a f16"),
         ("buffer x u8 300 = iota", "u8 cannot count to 300"),
         ("buffer x f32 2\nrun k args x+9", "script line 2: `x+9` is beyond the 8 bytes of `x`"),
         (
             "buffer x f32 2\nrun k args x+18446744073709551615",
             "script line 2: `x+18446744073709551615` is beyond",
         ),
-        ("run k args u32:4294967296", "`u32:4294967296` is no TYPE:VALUE"),
+        ("run k args u32:4294967296", "`u32:4294967296` is not TYPE:VALUE"),
         ("run k grid 1 grid 2", "`grid` is given twice"),
         ("run k registers many", "`registers many`"),
         ("report trap", "must follow a `run`"),
@@ -75,14 +75,14 @@ fn wrong_scripts_name_their_line() {
         ("run k\nreport trap\nreport trap", "script line 3: `report trap` is given twice"),
         (
             "buffer x f32 1\nrun k\nreport trap\nexpect x = 1",
-            "script line 2: buffers have no defined value after a run",
+            "script line 2: buffers have no defined value after a run with a `report`",
         ),
         ("buffer x f32 1\nrun k\nexpect x = 1 within -1", "`within` takes"),
-        ("buffer x f32 1\nrun k\nexpect y = 1", "no buffer `y`; there are [x]"),
+        ("buffer x f32 1\nrun k\nexpect y = 1", "no buffer `y`; the script has [x]"),
         ("buffer x f32 1\nrun k\nexpect x = 1 within inf", "`within` takes"),
         ("buffer x f32 1\nrun k\nexpect x = 1 within nan", "`within` takes"),
         ("buffer x f32 0\nrun k\nexpect x = 1 ...", "script line 3: `x` is empty"),
-        // In PTX, comments that hold a statement hold nothing else.
+        // In PTX, a paragraph of comments with a statement contains only statements.
         ("// run k\n// expct x = 5\n.version 7.8", "script line 2: `expct` is none"),
         ("// bufer x f32 1\n// run k\n.version 7.8", "script line 1: `bufer` is none"),
     ] {
@@ -123,7 +123,7 @@ fn prints_are_collected() {
     assert_eq!(runs[0].outcome.output, "thread 0\nthread 1\nthread 2\nthread 3\n");
 }
 
-/// What `expect` says of a buffer that no kernel touches.
+/// The result of `expect` on a buffer that no kernel touches.
 #[test]
 fn values_are_compared_exactly() {
     let ptx = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }";
@@ -142,7 +142,7 @@ fn values_are_compared_exactly() {
         ("f32 2 = 1 nan", "1 nan", ""),
         ("f32 1 = inf", "inf within 1", ""),
         ("f32 1 = inf", "1 within 1e30", "x[0] is inf, expected 1"),
-        // Far more than anybody touches, from its start.
+        // A large buffer of which a kernel touches only the start.
         ("f64 268435456 = iota", "0 1 2 3", ""),
         ("f64 268435456 = random 7", "2 ...", "x[0] is "),
         ("f32 268435456 = 3 4 ...", "3 4 3 5", "x[3] is 4, expected 5"),
@@ -157,7 +157,7 @@ fn values_are_compared_exactly() {
     }
 }
 
-/// Buffers hold the same whether they are touched from their start or in the middle.
+/// A buffer has the same content whether accesses begin at its start or in its middle.
 #[test]
 fn buffers_are_made_where_they_are_touched() {
     let ptx = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 x, .param \
@@ -173,7 +173,7 @@ fn buffers_are_made_where_they_are_touched() {
             let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
             Script::parse(&text).unwrap().run(&mut gpu, &module).unwrap_err().to_string()
         };
-        // Pages end between some of them.
+        // Some pages end between these elements.
         let numbers: Vec<_> = [0, 1, 959, 960, 1023, 1024, 4999].map(values).to_vec();
         let state = |steps: usize| {
             let next = |state: u64| {

@@ -5,7 +5,7 @@ use ptx_sim::{Gpu, Launch, LaunchError, Module, Options, Profile, mutate};
 
 const KERNEL: &str = include_str!("../filetests/reduce.ptx");
 
-/// Words that real modules are made of.
+/// Words of real modules.
 const WORDS: &[&str] = &[
     ".version 8.0",
     ".target sm_80",
@@ -130,7 +130,7 @@ proptest! {
             %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; {body} }}"));
     }
 
-    /// A real kernel with some of its words removed, doubled or exchanged.
+    /// A real kernel with some words removed, doubled or exchanged.
     #[test]
     fn damaged_kernel(
         edits in prop::collection::vec(

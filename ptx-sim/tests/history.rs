@@ -1,10 +1,10 @@
-//! An access that others have come after still counts: for those whom nothing orders behind it, and for those
-//! who may meet the later ones but not it.
+//! An older access still counts after newer ones. It counts for accesses that nothing orders after it, and
+//! for accesses that need order with it but not with the newer ones.
 
 use crate::common::launch;
 use ptx_sim::{Kind, Options};
 
-/// What every schedule must report of `body`, where only the first thread of each warp passes `%p1`.
+/// What every schedule must report for `body`. Only the first thread of each warp passes `%p1`.
 fn check(threads: u32, body: &str, expected: &[Kind]) {
     let body = format!("and.b32 %r1, t, 31; setp.eq.u32 %p1, %r1, 0; shr.u32 %r2, t, 5; {body}");
     for seed in 0..6 {
@@ -24,7 +24,7 @@ fn races(space: &str) -> &'static [Kind] {
     }
 }
 
-/// Two warps count; the third knows of the second, and of the first only where it waits, too.
+/// Two warps count. The third knows the second, and knows the first only if it waits for it, too.
 #[test]
 fn an_atomic_is_not_forgotten_for_the_next() {
     for (space, at) in [("global", "I"), ("shared", "s")] {
@@ -43,7 +43,7 @@ fn an_atomic_is_not_forgotten_for_the_next() {
     }
 }
 
-/// Who may meet an atomic may not meet the plain store before it.
+/// An access that needs no order with an atomic may need order with the plain store before it.
 #[test]
 fn a_plain_store_is_not_forgotten_for_an_atomic() {
     let ordered = "bar.sync 0;";
@@ -60,7 +60,7 @@ fn a_plain_store_is_not_forgotten_for_an_atomic() {
     }
 }
 
-/// The read-only path is for what nobody writes during the whole launch: before or after, in whatever order.
+/// The read-only path requires that no thread writes during the launch, before or after the read.
 #[test]
 fn memory_is_read_only_for_the_whole_launch() {
     let both = |first: &str, second: &str| format!("add.u64 I, I, o; {first} bar.sync 0; {second}");

@@ -1,8 +1,8 @@
-//! What only newer devices have: that it parses, and that a module must say so.
+//! Features of newer devices: they parse, and a module must declare the target that has them.
 
 use ptx_sim::{Gpu, Launch, LaunchError, Module, Options, Profile};
 
-/// Instructions for `sm_90` and `sm_90a`, beside what they need: `.target`, `.version`.
+/// Instructions of `sm_90` and `sm_90a`, with the `.target` and `.version` that they need.
 const HOPPER: [(&str, &str, &str); 50] = [
     ("mbarrier.init.shared::cta.b64 [s], 1;", "sm_80", "7.8"),
     ("mbarrier.inval.shared::cta.b64 [s];", "sm_80", "7.8"),
@@ -55,8 +55,8 @@ const HOPPER: [(&str, &str, &str); 50] = [
     ("wgmma.fence.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.commit_group.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.wait_group.sync.aligned 0;", "sm_90a", "8.0"),
-    // A in shared memory, where both can be transposed, and in registers; the scale of D as a predicate and
-    // as a constant.
+    // A in shared memory, where A and B can be transposed, and A in registers. The scale of D is a predicate
+    // or a constant.
     (
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, w, w, p, 1, 1, 0, 0;",
         "sm_90a",
@@ -99,7 +99,7 @@ const HOPPER: [(&str, &str, &str); 50] = [
     ),
 ];
 
-/// What of them the simulator does not execute.
+/// The instructions among them that the simulator does not execute.
 const REFUSED: [&str; 2] = ["multicast", "mapa"];
 
 fn is_refused(instruction: &str) -> bool {
@@ -116,7 +116,7 @@ fn module(instruction: &str, target: &str, version: &str) -> String {
     )
 }
 
-/// What comes of launching `entry`: no thread comes to the instruction in `user`, and it is not in `k`.
+/// The result of launching `entry`. No thread reaches the instruction in `user`, and `k` does not contain it.
 fn load(entry: &str, instruction: &str, target: &str, version: &str) -> Result<(), LaunchError> {
     let module =
         Module::parse(&module(instruction, target, version)).unwrap_or_else(|e| panic!("{instruction}: {e}"));
@@ -137,7 +137,7 @@ fn hopper_parses_and_nothing_of_it_is_lost() {
     for (instruction, ..) in HOPPER {
         let module = Module::parse(&module(instruction, "sm_90a", "8.3"))
             .unwrap_or_else(|e| panic!("{instruction}: {e}"));
-        // What is not executed is refused by its line and in full.
+        // The simulator refuses what it does not execute. It names the line and the full text.
         let unsupported = module.unsupported("user");
         for unsupported in &unsupported {
             assert_eq!((unsupported.line, &*unsupported.instruction), (9, instruction));
@@ -166,8 +166,8 @@ fn a_module_has_the_instructions_of_its_target_and_version() {
             let error = load("user", instruction, older, "8.3").unwrap_err().to_string();
             let later = if target == "sm_90a" { "" } else { " or later" };
             let words = format!(
-                "ptx line 9: `{instruction}` needs `.target {target}`{later}, the module says `.target \
-                 {older}`"
+                "ptx line 9: `{instruction}` needs `.target {target}`{later}, but the module declares \
+                 `.target {older}`"
             );
             assert_eq!(error, words);
             let before = format!("{:.1}", version.parse::<f64>().unwrap() - 0.1).replace("7.9", "7.8");

@@ -1,5 +1,5 @@
-//! Handwritten kernels of Hopper's instructions: `programs/hopper.txt` says what each must earn, under every
-//! schedule.
+//! Handwritten kernels with Hopper's instructions. `programs/hopper.txt` gives the expected reports of each,
+//! for every schedule.
 
 use ptx_sim::{
     Completion, ElementType, Gpu, Launch, LaunchError, Module, Options, Outcome, Profile, Swizzle, TensorMap,
@@ -101,7 +101,7 @@ fn each_program_earns_its_verdict() {
     }
 }
 
-/// A copy that nobody waits for is reported with its own line and that of its mbarrier.
+/// The report of a copy that no thread waits for has the copy's line and its mbarrier's line.
 #[test]
 fn a_load_that_nobody_waits_for_names_both_lines() {
     let program = programs().into_iter().find(|program| program.name == "load_not_waited").unwrap();
@@ -113,7 +113,7 @@ fn a_load_that_nobody_waits_for_names_both_lines() {
     assert!(first.place.ptx_line < report.second.place.ptx_line, "{report}");
 }
 
-/// Reductions add up what several copies bring.
+/// Reductions add the contributions of several copies.
 #[test]
 fn reductions_combine() {
     for (op, ty, old, new, expected) in [

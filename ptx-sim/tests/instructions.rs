@@ -245,7 +245,7 @@ fn conversions() {
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(1.0), f(-2.0), 0], 0x38c0),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(464.5), f(f32::NEG_INFINITY), 0], 0x7efe),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [NAN, f(-0.0), 0], 0x7f80),
-        // Between 1 and 1.125, and 1.125 and 1.25: the even one.
+        // Halfway between 1 and 1.125, and between 1.125 and 1.25: rounds to the even one.
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(1.0625), f(1.1875), 0], 0x383a),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [0x3f88_0001, f(447.0), 0], 0x397e),
         // Subnormals count 2^-9; just below the least normal number.
@@ -273,7 +273,7 @@ fn conversions() {
         ("cvt.s32.s16 d, h;", [0xffff, 0, 0], n(-1)),
         ("cvt.u32.u16 d, h;", [0xffff, 0, 0], 0xffff),
         ("cvt.s32.s8 d, a;", [0x1fe, 0, 0], n(-2)),
-        // A register wider than the type is filled as the type says.
+        // The instruction extends the result to the wider register, by the type's signedness.
         ("cvt.s16.s8 d, a;", [0x1fe, 0, 0], n(-2)),
         ("cvt.s16.s32 d, a;", [0x1_8001, 0, 0], n(-0x7fff)),
         ("cvt.u16.s32 d, a;", [n(-2), 0, 0], 0xfffe),

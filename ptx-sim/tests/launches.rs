@@ -1,8 +1,9 @@
-//! What stands in a module about its launches, and what a driver refuses because of it.
+//! Launch directives in a module, and launches that a driver refuses because of them.
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 
-/// Launches `head { ret; }`, one block of `threads`; what was refused or reported, empty where nothing was.
+/// Launches `head { ret; }` with one block of `threads`. Returns what was refused or reported; empty if
+/// nothing was.
 fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> String {
     let text = format!(".version 8.0\n.target sm_80\n.address_size 64\n{head} {{ ret; }}");
     let module = match Module::parse(&text) {
@@ -35,21 +36,21 @@ fn the_registers_of_a_block_fit_the_device() {
             "",
             1024,
             Some(65),
-            "65 registers a thread, as the launch says: 1024 threads exceed the 65536 registers of a100; 64 \
-             would fit",
+            "65 registers per thread (as the launch says): 1024 threads exceed the 65536 registers of a100; \
+             64 per thread would fit",
         ),
-        // Seven warps take the place of eight.
+        // Seven warps take the registers of eight.
         ("", 224, Some(255), ""),
         ("", 288, Some(168), ""),
-        ("", 288, Some(169), "288 threads exceed the 65536 registers of a100; 168 would fit"),
+        ("", 288, Some(169), "288 threads exceed the 65536 registers of a100; 168 per thread would fit"),
         ("", 32, Some(256), "at most 255"),
         (".maxnreg 255", 256, None, ""),
-        (".maxnreg 255", 1024, None, "255 registers a thread, as `.maxnreg` allows: 1024 threads exceed"),
+        (".maxnreg 255", 1024, None, "255 registers per thread (as `.maxnreg` allows): 1024 threads exceed"),
         (".maxnreg 255", 1024, Some(40), ""),
         (".maxnreg 64", 1024, None, ""),
-        // Of these two ptxas takes `.maxnreg`, and with `.minnctapersm` the lower limit.
-        (".maxnreg 255 .reqntid 1024", 1024, None, "64 would fit"),
-        (".maxntid 1024\n.maxnreg 255", 1024, None, "64 would fit"),
+        // Of these two, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower limit.
+        (".maxnreg 255 .reqntid 1024", 1024, None, "64 per thread would fit"),
+        (".maxntid 1024\n.maxnreg 255", 1024, None, "64 per thread would fit"),
         (".maxnreg 255 .reqntid 1024 .minnctapersm 1", 1024, None, ""),
         (".reqntid 1024", 1024, None, ""),
     ]);
@@ -117,7 +118,7 @@ fn directives_are_honoured_or_refused() {
     assert!(with(".func f() .maxnreg 32 { ret; }", "").contains("no directive `.maxnreg` for a function"));
 }
 
-/// Nothing of a module's text is skipped: each directive takes what PTX gives it, and no word more.
+/// The parser skips no text: each directive accepts its PTX arguments, and no further word.
 #[test]
 fn no_directive_takes_a_word_that_it_does_not_have() {
     let module = |before: &str, inside: &str| {
@@ -149,10 +150,10 @@ fn no_directive_takes_a_word_that_it_does_not_have() {
         let text = module(before, inside);
         assert_eq!(launched(&text), Ok(()), "{text}");
         let statement = if before.is_empty() { inside } else { before };
-        // Between every two tokens of it, a word and a directive.
+        // Inserts a word and a directive between every two tokens of the statement.
         let tokens: Vec<&str> = statement.split_inclusive([' ', ',', ';', '{', '}', '=', '(', ')']).collect();
         for at in 1..tokens.len() {
-            // A name of something may be any word.
+            // The name of a variable or function may be any word.
             for planted in [" rubbish ", " .rubbish "] {
                 let changed = [&tokens[..at], &[planted], &tokens[at..]].concat().concat();
                 let text = if before.is_empty() { module("", &changed) } else { module(&changed, "") };

@@ -2,7 +2,7 @@
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile, Report, SourceLine};
 
-/// What a store to nowhere is blamed on, where `comment` stands behind its `.loc`.
+/// The source lines in the report of an invalid store, with `comment` after its `.loc`.
 fn report(comment: &str) -> Report {
     let text = format!(
         ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() {{
@@ -36,7 +36,7 @@ fn check(comment: &str, expected: &[&str]) {
 fn inlined_calls_are_listed_innermost_first() {
     let chain = ["std/ptx.rs:7", "tile/tile.rs:20", "kernel/lib.rs:30"];
     check(" // @2:20:9@1:30:5", &chain);
-    // As LLVM writes it.
+    // In LLVM's form.
     check("  // std/ptx.rs:7:14 @[ tile/tile.rs:20:9 @[ kernel/lib.rs:30:5 ] ]", &chain);
 }
 

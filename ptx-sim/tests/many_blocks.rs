@@ -1,4 +1,4 @@
-//! Many blocks that synchronise: what a launch costs grows with its blocks, not with their square.
+//! Many blocks that synchronise: the cost of a launch grows linearly with its blocks, not quadratically.
 
 use crate::common::{SHARED, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 const BLOCKS: u32 = 100_000;
 
-/// Launches `BLOCKS` blocks of one warp; what the counter is then, and what was reported.
+/// Launches `BLOCKS` blocks of one warp. Returns the final counter and the kinds of the reports.
 fn run(body: &str) -> (u32, Vec<Kind>) {
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
     let flags = 4 * BLOCKS as usize + 256;
@@ -28,7 +28,7 @@ fn run(body: &str) -> (u32, Vec<Kind>) {
     (u32::from_le_bytes(count), outcome.reports.iter().map(|report| report.kind).collect())
 }
 
-/// Kernels whose blocks count themselves, handing over to each other.
+/// Kernels whose blocks count themselves and hand over to other blocks.
 const HANDOVERS: [(&str, &str); 3] = [
     (
         "each counts, with release and acquire",
@@ -59,11 +59,11 @@ fn handing_over_costs_no_more_among_many() {
     }
 }
 
-/// Whom nothing has told of a block is told apart from those who know.
+/// A block that has not learned of another block is distinguished from blocks that have.
 #[test]
 fn among_many_one_that_was_not_told_is_found() {
     let (_, chain) = HANDOVERS[2];
-    // The last but a thousand looks without waiting.
+    // Block 99,000 looks without waiting.
     let hasty = chain.replace("W: ld.acquire", "setp.eq.u32 %p4, %r1, 99000; @%p4 bra H; W: ld.acquire");
     let hasty = hasty.replace("ld.global.u32 %r3, [I];", "H: ld.global.u32 %r3, [I];");
     assert!(hasty.contains("@%p4 bra H;") && hasty.contains("H: ld.global"));

@@ -1,4 +1,5 @@
-//! mbarriers: what they order, how they are misused, and that no step of a handover by them is superfluous.
+//! mbarriers: the order that they create, their misuse, and a test that each step of a handover with them is
+//! needed.
 
 use crate::common::{COPY, caught, caught_as, launch};
 use ptx_sim::{
@@ -7,7 +8,7 @@ use ptx_sim::{
     script::Script,
 };
 
-/// An mbarrier for 32 arrivals, in front of everything else in shared memory.
+/// An mbarrier for 32 arrivals, at the start of shared memory.
 const MBARRIER: &str = "setp.eq.u32 %p1, t, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; /*init*/ \
                         bar.sync 0; add.u32 x, x, 64;";
 
@@ -21,7 +22,7 @@ fn mbarriers() {
         P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
     );
     caught_as(
-        // The wrong parity: too early, or for ever.
+        // The wrong parity: the wait passes too early, or never ends.
         &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::Deadlock],
         64,
         &pipe.replace("[s], 0; @!%p3 bra W;", "[s], 1; @!%p3 bra W;"),
@@ -50,7 +51,7 @@ fn mbarriers() {
         ("/*init*/", "bar.sync 0;"),
     );
     caught(Kind::Mbarrier, 64, &pipe.replace("_, [s];", "_, [s], 40;"), ("[s], 40", "[s]"));
-    // What is written after the arrival is not handed over.
+    // Writes after the arrival are not handed over.
     let [good, early] = [format!("{store} {arrive}"), format!("{arrive} {store}")];
     caught(Kind::ReadAfterWrite, 64, &pipe.replace(&good, &early), (&early, &good));
     let stuck = launch(&pipe.replace(arrive, ""), 1, 64, Options::default()).unwrap();
@@ -59,7 +60,7 @@ fn mbarriers() {
     assert!(message.contains("mbarrier at shared + 0x0: phase 0, 32 of 32 arrivals missing"), "{message}");
 }
 
-/// One lane with an mbarrier of four arrivals, which it waits for twice.
+/// One lane with an mbarrier of four arrivals. The lane waits for it twice.
 #[test]
 fn arrivals_are_counted_and_dropped_by_their_number() {
     let alone = "setp.ne.u32 %p1, t, 0; @%p1 bra E; mbarrier.init.shared.b64 [s], 4;
@@ -68,7 +69,7 @@ fn arrivals_are_counted_and_dropped_by_their_number() {
         mbarrier.arrive.shared.b64 _, [s]; /*next*/
         V: mbarrier.test_wait.parity.shared.b64 %p3, [s], 1; @!%p3 bra V;
         /*more*/ mbarrier.inval.shared.b64 [s]; E: ret;";
-    // One arrival of four dropped: the next phase expects three.
+    // After one of four arrivals is dropped, the next phase expects three.
     caught(
         Kind::Deadlock,
         32,
@@ -77,12 +78,12 @@ fn arrivals_are_counted_and_dropped_by_their_number() {
     );
     let none = "mov.u32 %r1, 0; mbarrier.arrive.shared.b64 _, [s], %r1;";
     caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", none), (none, ""));
-    // What is invalidated in the middle of a phase would have been noticed at the block's end.
+    // Without the invalidation, the unfinished phase would be reported at the block's end.
     let begun = "mbarrier.init.shared.b64 [s+8], 2; mbarrier.arrive.shared.b64 _, [s+8]; ";
     let gone = "mbarrier.inval.shared.b64 [s+8];";
     let whole = "mbarrier.init.shared.b64 [s+8], 1; mbarrier.arrive.shared.b64 _, [s+8]; ";
     caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", &format!("{begun}{gone}")), (begun, whole));
-    // Left at the end: a dropped arrival is an arrival.
+    // At the block's end, a dropped arrival counts as an arrival.
     let dropped = "mbarrier.init.shared.b64 [s+8], 4; mbarrier.arrive_drop.shared.b64 _, [s+8];";
     caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", dropped), (dropped, ""));
 }
@@ -106,21 +107,21 @@ fn mbarriers_watch_copies() {
         &watched.replace("cp.async.wait_all;", ""),
         ("/*wait*/", "cp.async.wait_all;"),
     );
-    // Without `.noinc` the copies' arrivals count as expected anew, so that the phase lasts for ever.
+    // Without `.noinc`, the copies' arrivals raise the expected count, so the phase never ends.
     caught(
         Kind::Deadlock,
         64,
         &watched.replace("arrive.noinc", "arrive"),
         ("arrive.shared", "arrive.noinc.shared"),
     );
-    // An ordinary arrival says nothing of copies under way.
+    // An ordinary arrival does not cover copies in flight.
     caught_as(
         &[Kind::PendingCopy, Kind::ReadAfterWrite],
         64,
         &watched.replace(arrive, "/*now*/ mbarrier.arrive.shared.b64 %rd1, [s];"),
         ("/*now*/ mbarrier", "cp.async.wait_all; mbarrier"),
     );
-    // The copies' arrival says nothing of ordinary writes.
+    // The copies' arrival does not cover ordinary writes.
     caught(
         Kind::ReadAfterWrite,
         64,
@@ -129,7 +130,7 @@ fn mbarriers_watch_copies() {
             .replace("/*own*/", "cp.async.cg.shared.global [x+1024], [I], 16;"),
         ("/*store*/ st.shared.u32 [x], t;", "cp.async.cg.shared.global [x], [I], 16;"),
     );
-    // The producer's own wait for watched copies takes nothing from those who wait for the mbarrier.
+    // If the producer itself waits for watched copies, consumers that wait for the mbarrier still see them.
     let both =
         watched.replace("/*wait*/ cp.async.wait_all;", "cp.async.wait_all; /*dup*/ ld.shared.u32 %r5, [x];");
     caught(
@@ -143,7 +144,7 @@ fn mbarriers_watch_copies() {
 /// A ring handed over by mbarriers.
 const KERNEL: &str = include_str!("../filetests/handover.ptx");
 
-/// Whether reports or results of some schedule differ from what the file says.
+/// Whether the reports or results of some schedule differ from the file's expectations.
 fn noticed(mutant: &Mutant) -> bool {
     let text = mutant.apply(KERNEL);
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", mutant.description));
@@ -177,7 +178,7 @@ fn a_handover_by_mbarriers_has_no_superfluous_step() {
     }
 }
 
-/// Arrivals, transactions and phases that do not come out even, and what is said of them.
+/// Arrivals, transactions and phases that do not match, with the expected reports.
 #[test]
 fn mbarriers_are_balanced() {
     let arrive = "mbarrier.arrive.shared::cta.b64 %rd1, [s];";
@@ -185,15 +186,15 @@ fn mbarriers_are_balanced() {
     let too_many = "gets more arrivals than its phase expects";
     for (count, then, wrong) in [
         (32, format!("{arrive} {wait}"), ""),
-        // One too small, one too large.
+        // A count that is one too small, and one too large.
         (31, format!("{arrive} {wait}"), too_many),
         (33, format!("{arrive} {wait}"), "no warp can make progress"),
         (64, arrive.to_string(), "is left in the middle of a phase: phase 0, 32 of 64 arrivals missing"),
-        // Twice without knowing that the first phase is complete.
+        // A second arrival, without knowing that the first phase is complete.
         (32, format!("{arrive} {arrive}"), too_many),
         (32, format!("{arrive} {wait} {arrive}"), ""),
         (32, format!("{arrive} {}", wait.replace("], 0", "], 16")), "a parity that is neither 0 nor 1"),
-        // Bytes: as many as expected, one fewer, one more.
+        // The expected number of bytes, one byte fewer, one byte more.
         (32, format!("{} {wait}", transactions(64, 64)), ""),
         (32, format!("{} {wait}", transactions(64, 63)), "no warp can make progress"),
         (
@@ -202,14 +203,10 @@ fn mbarriers_are_balanced() {
             "is left in the middle of a phase: phase 0, 0 of 32 arrivals missing, 1 b",
         ),
         (32, transactions(64, 65), "-1 bytes outstanding"),
-        // More than an mbarrier counts.
+        // More bytes than an mbarrier can count.
         (32, format!("{} {wait}", transactions(1_048_575, 1_048_575)), ""),
-        (
-            32,
-            format!("{} {wait}", transactions(1_048_576, 1_048_576)),
-            "is owed more than the 2^20 - 1 bytes",
-        ),
-        // An arrival that must not be the last.
+        (32, format!("{} {wait}", transactions(1_048_576, 1_048_576)), "expects more than 2^20 - 1 bytes"),
+        // An arrival kind that must not be the last of a phase.
         (
             64,
             format!(
@@ -221,7 +218,7 @@ fn mbarriers_are_balanced() {
         (
             32,
             format!("{} {wait}", arrive.replace("arrive", "arrive.noComplete").replace("];", "], 1;")),
-            "completes its phase by an arrival with .noComplete",
+            "completes its phase with an arrival that has .noComplete",
         ),
     ] {
         let init =
@@ -236,7 +233,7 @@ fn mbarriers_are_balanced() {
     }
 }
 
-/// The first warp takes the phases one by one, the second waits for the first phase when it has gone by.
+/// The first warp waits for each phase. The second warp waits for the first phase after that phase is past.
 #[test]
 fn who_waits_is_not_two_phases_behind() {
     let phase = |parity: u32| {
@@ -250,12 +247,12 @@ fn who_waits_is_not_two_phases_behind() {
         (2, "parity.shared::cta.b64 %p2, [s], 0", "two phases behind"),
         (2, "shared::cta.b64 %p2, [s], %rd3", "two phases behind"),
         (1, "shared::cta.b64 %p2, [s], %rd3", ""),
-        // Before the first phase: as it were, the one before is complete.
+        // Before the first phase, the phase before it counts as complete.
         (0, "parity.shared::cta.b64 %p2, [s], 1", ""),
         (1, "parity.shared::cta.b64 %p2, [s], 1", "no warp can make progress"),
     ] {
         let taken: String = (0..phases).map(phase).collect();
-        // A flag, since a barrier would tell the second warp of the phases.
+        // Uses a flag, because a barrier would hand over the knowledge of phases to the second warp.
         let body = format!(
             "setp.eq.u32 %p1, t, 0; mov.u64 %rd3, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; bar.sync 0; \
              setp.ge.u32 %p3, t, 32; @%p3 bra B; {taken} @%p1 st.relaxed.cta.shared.u32 [s+16], 1; bra E; \
@@ -275,7 +272,7 @@ fn who_waits_is_not_two_phases_behind() {
     }
 }
 
-/// One thread expects and completes bytes, then all arrive.
+/// One thread expects `expected` bytes and completes `completed` bytes, then all threads arrive.
 fn transactions(expected: u32, completed: u32) -> String {
     format!(
         "@%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s], {expected}; @%p1 \
@@ -284,7 +281,7 @@ fn transactions(expected: u32, completed: u32) -> String {
     )
 }
 
-/// The ring that is handed over, with a count that is one too small or too large.
+/// The ring of the handover, with a count that is one too small or too large.
 #[test]
 fn the_counts_of_a_ring_are_exact() {
     for (at, which) in [(1024, "full"), (1032, "empty")] {

@@ -1,22 +1,22 @@
-//! Programs of every usual pattern of communication, right and wrong: what PTX's memory model says of each.
+//! Programs for every common communication pattern, right and wrong, with the verdict of PTX's memory model.
 
 use ptx_sim::{Gpu, Kind, Module, Options, Profile, script::Script};
 
-/// From `memory_model/kernels.cu`, by clang.
+/// `memory_model/kernels.cu`, compiled by clang.
 const KERNELS: &str = include_str!("memory_model/kernels.ptx");
 
-/// What must come of a launch.
+/// The expected result of a launch.
 enum Verdict {
-    /// The first buffer that is named last in the arguments, element by element; and no report.
+    /// The final values of the buffer named last, by element; and no report.
     Leaves(fn(i64) -> i64),
-    /// No report; what is left depends on who came first.
+    /// No report. The final values depend on the order of threads.
     Clean,
-    /// One of these, and nothing else.
+    /// Reports of these kinds only, and at least one.
     Reports(&'static [Kind]),
 }
 use Verdict::{Clean, Leaves, Reports};
 
-/// Kernel, buffers, grid, block, arguments beside the buffers.
+/// Kernel, buffers, grid, block, arguments after the buffers.
 type Case = (&'static str, &'static str, u32, u32, &'static str, Verdict);
 
 const SHARED: Verdict = Reports(&[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite]);

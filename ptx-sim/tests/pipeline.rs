@@ -1,4 +1,4 @@
-//! A whole pipeline of bulk copies and products, and every way to break it.
+//! A complete pipeline of bulk copies and products, and each single way to break it.
 
 use crate::common::hopper::{PIPELINE, Ran, pipeline};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn each(text: &str, check: impl Fn(&Ran, &str)) {
     }
 }
 
-/// Every schedule finds one of `kinds` where `from` is `to`.
+/// With `from` replaced by `to`, every schedule reports one of `kinds`.
 fn caught(kinds: &[Kind], from: &str, to: &str) {
     assert!(PIPELINE.contains(from), "{from}");
     each(&PIPELINE.replacen(from, to, 1), |ran, when| {
@@ -35,7 +35,7 @@ fn it_multiplies_and_nothing_is_wrong_with_it() {
     });
 }
 
-/// Groups follow each other on the same accumulators, whenever the first one is done.
+/// Successive groups use the same accumulators, whenever the first group completes.
 #[test]
 fn groups_share_their_accumulators() {
     let step = "add.u64 a, a, 2; add.u64 b, b, 2;";
@@ -64,7 +64,7 @@ fn registers_in_flight_are_left_alone() {
     for touch in ["mov.b32 y, d5;", "mov.b32 d31, y;", "add.u32 y, d0, 1;", "mov.u32 d7, 0;"] {
         caught(&[Kind::PendingProduct], "// in flight", touch);
     }
-    // Reading counts, too, when the next product follows without a fence.
+    // If the next product follows without a fence, a read counts too.
     let read = "mov.b32 y, d5; /*no fence*/";
     let next = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16";
     let at = PIPELINE.find(next).unwrap();
@@ -75,7 +75,7 @@ fn registers_in_flight_are_left_alone() {
 #[test]
 fn stages_in_flight_are_left_alone() {
     let order = [Kind::WriteAfterRead, Kind::ReadAfterWrite, Kind::PendingCopy, Kind::WriteAfterWrite];
-    // Left too early.
+    // The consumer releases the stage too early.
     let early = format!("setp.eq.u32 p, lane, 0; {ARRIVE}");
     let text = PIPELINE.replacen(ARRIVE, "", 1);
     let text = text.replacen("// in flight", &early, 1);
@@ -83,10 +83,10 @@ fn stages_in_flight_are_left_alone() {
         let found: Vec<_> = ran.outcome.reports.iter().map(|report| report.kind).collect();
         assert!(found.iter().any(|kind| order.contains(kind)), "{when}: {found:?}");
     });
-    // Refilled without waiting, read without waiting.
+    // Refilled without a wait; then read without a wait.
     caught(&[order.as_slice(), &[Kind::Mbarrier]].concat(), "@!p bra EMPTY;", "");
     caught(&[order.as_slice(), &[Kind::UninitialisedShared]].concat(), "@!p bra FULL;", "");
-    // By an ordinary write.
+    // An ordinary write overwrites the stage in flight.
     caught(&order, "// in flight", "shl.b32 y, stage, 14; add.u32 y, y, s; st.shared.u32 [y], zero;");
 }
 
@@ -96,7 +96,7 @@ fn all_warps_wait_for_a_stage_and_one_may_leave_it() {
         "FULL:\n    mbarrier.try_wait.parity.shared::cta.b64 p, [full+49152], parity;\n    @!p bra FULL;";
     let one = format!("setp.ge.u32 p, t, 32; @p bra ALL; {wait} ALL:");
     caught(&[Kind::ReadAfterWrite, Kind::PendingCopy, Kind::UninitialisedShared], wait, &one);
-    // A product is done for all when one warp has waited for it.
+    // When one warp has waited for a product, the product is complete for all warps.
     let text = PIPELINE.replace("[s+49168], 4;", "[s+49168], 1;").replace("[s+49176], 4;", "[s+49176], 1;");
     let text = text.replacen("setp.eq.u32 p, lane, 0;", "setp.eq.u32 p, t, 0;", 1);
     each(&text, |ran, when| {
@@ -109,12 +109,12 @@ fn all_warps_wait_for_a_stage_and_one_may_leave_it() {
 fn proxies_need_fences() {
     caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "");
     caught(&[Kind::MissingProxyFence], "fence.proxy.async.shared::cta;", "fence.proxy.async.global;");
-    // By those who wrote, or by those who know of it.
+    // The fence is executed by the writing threads, or by threads that know of the writes.
     let after = "bar.sync 1, 128; fence.proxy.async.shared::cta;";
     let text = PIPELINE.replacen("fence.proxy.async.shared::cta;\n    bar.sync 1, 128;", after, 1);
     each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
     caught(&[Kind::Mbarrier], "fence.mbarrier_init.release.cluster;", "");
-    // A product of what was just written.
+    // A product reads shared memory right after a write.
     let write = "setp.lt.u32 p, i, 1; @p st.shared.u32 [s], zero; bar.sync 1, 128; wgmma.fence.sync.aligned;";
     caught(&[Kind::MissingProxyFence], FENCE, write);
 }
@@ -125,20 +125,20 @@ fn bytes_are_counted() {
     caught(&stuck, "[empty], 16384;", "[empty], 16400;");
     let early = [Kind::Mbarrier, Kind::PendingCopy, Kind::UninitialisedShared, Kind::ReadAfterWrite];
     caught(&early, "[empty], 16384;", "[empty], 8192;");
-    // What nobody waits for.
+    // Bytes that no copy delivers.
     let more = "@leads mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s+49152], 16;";
     caught(&[Kind::Mbarrier], "// sent", more);
 }
 
 #[test]
 fn loads_are_waited_for() {
-    // A stage more than the consumers take.
+    // The producer fills one more stage than the consumers take.
     caught(
         &[Kind::UnwaitedCopies],
         "setp.lt.u32 p, i, 4;\n    @p bra COPY;",
         "setp.lt.u32 p, i, 5; @p bra COPY;",
     );
-    // Waits and arrivals that order nothing.
+    // Waits and arrivals that create no order.
     let order = [Kind::WriteAfterRead, Kind::ReadAfterWrite, Kind::WriteAfterWrite];
     caught(
         &order,
@@ -166,7 +166,7 @@ fn stores_are_waited_for() {
     caught(&[Kind::WriteAfterRead], "// sent", again);
     let text = PIPELINE.replacen("// read", again, 1);
     each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
-    // Another warp has to be told.
+    // Another warp must learn of it.
     let other = "setp.eq.u32 q, t, 32; add.u32 x, s, 32768; @q st.shared.u32 [x], zero;";
     caught(&[Kind::WriteAfterRead, Kind::ReadAfterWrite], "// read", other);
     let text = PIPELINE.replacen("// read", &format!("bar.sync 1, 128; {other}"), 1);
@@ -175,13 +175,13 @@ fn stores_are_waited_for() {
 
 #[test]
 fn descriptors_describe_tiles() {
-    // Half a row further, a row further, beyond all shared memory, with bits that mean nothing.
+    // Half a row further, a row further, beyond shared memory, and with unused bits set.
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 519;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 520;");
     caught(&[Kind::OutOfBounds], "add.u64 b, a, 512;", "add.u64 b, a, 8192;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 0x4000;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "cvt.u64.u32 b, lane; add.u64 b, b, a;");
-    // Another swizzle: wrong numbers, or what was never written.
+    // Another swizzle: wrong results, or reads of bytes that were never written.
     let text = PIPELINE.replacen("0x4000004000000000", "0x8000004000000000", 1);
     each(&text, |ran, when| {
         assert!(!ran.outcome.reports.is_empty() || ran.found != ran.expected, "{when}");
@@ -196,7 +196,7 @@ fn warps_of_a_warpgroup_stay_together() {
     caught(&[Kind::Wgmma], COMMIT, &format!("setp.lt.u32 p, t, 32; @p bra NONE; {COMMIT} NONE:"));
     caught(&[Kind::Wgmma], "// in flight", "setp.lt.u32 p, t, 32; @p bra END;");
     caught(&[Kind::DivergentSync], COMMIT, &format!("setp.lt.u32 p, lane, 16; @p {COMMIT}"));
-    // What stands in no arm may come at any time.
+    // Code outside of both arms may run at any time.
     let apart = format!("setp.lt.u32 p, t, 32; @p bra ONE; bar.warp.sync -1; ONE: {WAIT}");
     let text = PIPELINE.replacen(WAIT, &apart, 1);
     each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
@@ -225,7 +225,7 @@ fn boxes_lie_in_their_tensor_and_in_shared_memory() {
     assert_eq!(found(|_| {}), None);
     assert_eq!(found(|map| map.dims = &[256, 61]), Some(Kind::OutOfBounds));
     assert_eq!(found(|map| map.address = 1 << 20), Some(Kind::OutOfBounds));
-    // A box of half the rows: half the bytes.
+    // A box with half the rows has half the bytes.
     assert_eq!(found(|map| map.box_dims = &[64, 32]), Some(Kind::Deadlock));
     let wrong = pipeline(PIPELINE, Options::default(), |map| {
         (map.box_dims, map.swizzle) = (&[64, 64], Swizzle::None);
@@ -234,7 +234,7 @@ fn boxes_lie_in_their_tensor_and_in_shared_memory() {
     assert!(wrong.found != wrong.expected);
 }
 
-/// What changes nothing: numbers are names, and lanes that have sent nothing commit and wait for nothing.
+/// Harmless mutants: barrier numbers are names, and lanes without stores need no commit or wait.
 const HARMLESS: [(Operator, &str); 4] = [
     (Operator::BarrierNumber, "`bar.sync 0;` becomes `bar.sync 1;`"),
     (Operator::BarrierNumber, "`bar.sync 1, 128;` becomes `bar.sync 2, 128;`"),
@@ -245,7 +245,7 @@ const HARMLESS: [(Operator, &str); 4] = [
     ),
 ];
 
-/// One bug at a time, of those in copies, products, fences, counts and budgets.
+/// Mutants of copies, products, fences, counts and register budgets, one at a time.
 #[test]
 fn every_mutant_is_noticed() {
     let concerns = ["wgmma", "bulk", "fence", "mbarrier", "setmaxnreg", "bar.sync"];
@@ -267,7 +267,7 @@ fn every_mutant_is_noticed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// With some of its words removed, doubled or exchanged it is wrong, but nothing panics.
+    /// The text with some words removed, doubled or exchanged. It is wrong, but nothing panics.
     #[test]
     fn damaged(
         edits in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! PTX of other compilers, and forms that PTX allows: what each program of `programs/` must come to.
+//! PTX from other compilers, and rare forms of PTX, with the expected result of each program in `programs/`.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Runs `script` on the module in `ptx`; what was refused or reported, in words, and what was printed.
+/// Runs `script` on the module in `ptx`. Returns what was refused or reported, and the printed text.
 fn outcome(ptx: &str, script: &str) -> (String, String) {
     let module = match Module::parse(&read(ptx)) {
         Ok(module) => module,
@@ -26,7 +26,7 @@ fn outcome(ptx: &str, script: &str) -> (String, String) {
     }
 }
 
-/// A module, a script and parts of what must be said of it: nothing, if nothing.
+/// A module, a script, and texts that the refusal or report must contain; none if the run must be clean.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
 fn check(cases: &[Case]) {
@@ -101,7 +101,7 @@ fn forms_that_ptx_allows() {
         (
             "forms/registers.ptx",
             "buffer o u32 1\nrun nowhere block 1 args o",
-            &["a call through a pointer that is no function's address"],
+            &["a call through a pointer that is not the address of a function"],
         ),
         (
             "forms/registers.ptx",
@@ -123,7 +123,7 @@ fn what_is_not_simulated_is_refused_by_line_where_it_is_launched() {
         ("forms/others.ptx", "run cluster args u64:0", &["line 8", "asks for clusters of blocks"]),
         ("forms/others.ptx", "run newer args u64:0", &["line 9", "needs `.target sm_90` or later"]),
         ("forms/others.ptx", "run address args u64:0", &["line 10", "`image` is a texture, a sampler"]),
-        ("forms/others.ptx", "run nothing args u64:0", &["line 11", "`nowhere` is no variable or function"]),
+        ("forms/others.ptx", "run nothing args u64:0", &["line 11", "no variable or function `nowhere`"]),
         ("forms/redasync.ptx", run, &["red.async", "needs `.version 8.1` or later"]),
     ]);
 }

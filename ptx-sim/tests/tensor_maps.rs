@@ -1,10 +1,10 @@
-//! Tensor maps of five dimensions: where boxes end, in each of them; addresses that wrap; tensors that begin
-//! before the memory that is theirs.
+//! Tensor maps of five dimensions: boxes that cross the end of each dimension, addresses that wrap, and
+//! tensors that begin before their allocation.
 
 use crate::common::bulk::{BASE, IMAGE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
-/// A tensor of bf16, rows of 16 elements, and the boxes of it.
+/// A bf16 tensor with rows of 16 elements, and its boxes.
 #[derive(Clone, Copy)]
 struct Map {
     address: u64,
@@ -13,7 +13,7 @@ struct Map {
     box_dims: [u32; 5],
 }
 
-/// Dense, in the first bytes of the allocation.
+/// A dense tensor in the first bytes of the allocation.
 const DENSE: Map =
     Map { address: BASE, dims: [16, 3, 4, 3, 2], strides: [32, 96, 384, 1152], box_dims: [16, 2, 2, 2, 2] };
 
@@ -36,7 +36,7 @@ impl Map {
         self.box_dims.iter().product::<u32>() as usize * 2
     }
 
-    /// Where each byte of the box at `at` is in device memory, if the tensor has it.
+    /// The device address of each byte of the box at `at`, if the tensor contains the byte.
     fn places(&self, at: [i64; 5]) -> Vec<Option<u64>> {
         let place = |byte: usize| {
             let (mut left, mut from, mut inside) = (byte / 2, self.address + byte as u64 % 2, true);
@@ -64,7 +64,7 @@ impl Map {
         )
     }
 
-    /// The box comes with zeros for what the tensor has not, and goes where the tensor is and nowhere else.
+    /// A load of the box reads zeros outside of the tensor. A store of the box writes only inside the tensor.
     #[track_caller]
     fn check(&self, at: [i64; 5]) {
         let (places, tensor) = (self.places(at), tensor());
@@ -83,7 +83,7 @@ impl Map {
         assert_eq!(found, expected, "{at:?}");
     }
 
-    /// What is reported of a copy that expects `bytes`.
+    /// The kinds of the reports of a copy that expects `bytes`.
     fn kinds(&self, copy: &str, bytes: usize) -> Vec<Kind> {
         let (outcome, ..) = run(&self.encode(), &tensor(), copy, bytes as u32);
         outcome.reports.iter().map(|report| report.kind).collect()
@@ -100,7 +100,8 @@ fn boxes_end_in_each_dimension() {
     DENSE.check(within);
     for axis in 0..5 {
         let dim = DENSE.dims[axis] as i64;
-        // Half before, half behind, the last element alone; nothing of it on either side.
+        // Half of the box before the tensor, half after it, the last element alone, and the box entirely
+        // outside on either side.
         for start in [-1, dim - 1, -i64::from(DENSE.box_dims[axis]), dim] {
             let mut at = within;
             at[axis] = start;
@@ -123,8 +124,8 @@ fn a_box_counts_with_what_lies_beyond_the_tensor() {
     assert!(DENSE.kinds(&four, DENSE.bytes()).contains(&Kind::BulkCopy));
 }
 
-/// Rows of sequences: the second dimension ends where `END` rows have passed, the fourth leads to a
-/// sequence's end, the last one by `END` rows back: addresses pass 2^64 on the way.
+/// Rows of sequences. The second dimension ends after `END` rows. The fourth one leads to a sequence's end,
+/// and the last one leads `END` rows back. Addresses pass 2^64 on the way.
 #[test]
 fn addresses_wrap() {
     const END: u64 = 1 << 30;
@@ -143,25 +144,25 @@ fn addresses_wrap() {
             }
         }
     }
-    // Beyond what all sequences have.
+    // Beyond the rows of all sequences.
     ragged.check([0, END as i64 - 8, 0, 101, END as i64]);
     ragged.check([0, END as i64 - 8, 0, 100, END as i64 + 1]);
 }
 
 #[test]
 fn what_begins_before_its_memory_is_read_behind() {
-    // Its first three rows of the second dimension are nobody's.
+    // The first three rows of its second dimension lie outside of the allocation.
     let early = Map { address: BASE - 3 * 96, dims: [16, 3, 7, 3, 2], ..DENSE };
     early.check([0, 0, 3, 0, 0]);
     early.check([0, 0, 5, 2, 1]);
-    // Beside the tensor: zeros, wherever that would be.
+    // Outside of the tensor a load reads zeros, whatever the address.
     early.check([0, -2, 0, 0, 0]);
     early.check([0, 0, -2, 0, 0]);
     for at in [[0, 0, 2, 0, 0], [0, 0, 0, 0, 0], [8, 2, 2, -1, -1]] {
         assert_eq!(early.kinds(&Map::load(at), early.bytes())[0], Kind::OutOfBounds, "{at:?}");
         assert_eq!(early.kinds(&Map::store(at), 0), [Kind::OutOfBounds], "{at:?}");
     }
-    // The same behind the end.
+    // A tensor that extends past the end of the allocation.
     let late = Map { address: BASE + IMAGE as u64 - 384, dims: [16, 3, 7, 1, 1], ..DENSE };
     late.check([0, 0, 2, 0, 0]);
     assert_eq!(late.kinds(&Map::load([0, 0, 3, 0, 0]), late.bytes())[0], Kind::OutOfBounds);

@@ -2,7 +2,8 @@
 
 use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
 
-/// Runs `body` in one warp; `in` has `input`, lane l's registers `d0..d3` come back as `[lane][4]`.
+/// Runs `body` in one warp. `in` has `input`; the registers `d0..d3` of each lane are returned as
+/// `[lane][4]`.
 fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
@@ -79,13 +80,13 @@ fn divergence_meets_again() {
          activemask.b32 x; popc.b32 x, x; add.u32 d0, d0, x;",
         |lane| if lane < 10 { lane + 232 } else { lane + 132 },
     );
-    // A loop whose trip count differs by lane: all lanes are together behind it.
+    // A loop whose trip count differs by lane. After it, all lanes run together.
     lanes(
         "mov.u32 x, 0; L: add.u32 x, x, 1; setp.le.u32 p, x, t; @p bra L; activemask.b32 d0; popc.b32 d0, \
          d0; add.u32 d0, d0, x;",
         |lane| 33 + lane,
     );
-    // Early exit of some lanes in the middle of a branch.
+    // Some lanes exit early, in the middle of a branch.
     lanes("setp.gt.u32 p, t, 40; @p exit; mov.u32 d0, 3;", |_| 3);
 }
 
@@ -214,11 +215,11 @@ fn matrix_products_of_integers_are_exact() {
     }
 }
 
-/// Where the tensor core rounds differently from IEEE arithmetic.
+/// Inputs for which the tensor core rounds differently from IEEE arithmetic.
 #[test]
 fn exact_products_round_toward_zero_after_alignment() {
     let one = 0x3c00_u32;
-    // Only element (0, 0): a[0][0] * b[0][0] + c, the other terms zero.
+    // Sets only element (0, 0): a[0][0] * b[0][0] + c. The other terms are zero.
     let single = |a0: u32, b0: u32, c: f32, mode| {
         let mut input = vec![0; 320];
         (input[0], input[4], input[6]) = (a0, b0, c.to_bits());
@@ -232,14 +233,14 @@ fn exact_products_round_toward_zero_after_alignment() {
         assert_eq!(single(one, one, 2.0, MmaMode::Exact(arch)), 3.0);
         assert_eq!(single(one, one, f32::INFINITY, MmaMode::Exact(arch)), f32::INFINITY);
         assert!(single(0x7c00, 0, 1.0, MmaMode::Exact(arch)).is_nan(), "infinity times zero");
-        // 1 - 2^-26: cut off before the addition with 24 and with 25 fraction bits.
+        // 1 - 2^-26: truncated before the addition with 24 and with 25 fraction bits.
         assert_eq!(single(one, one, -(2f32.powi(-26)), MmaMode::Exact(arch)), 1.0);
     }
     assert_eq!(
         single(one, one, f32::from_bits(tiny.to_bits() | 0x40_0000), MmaMode::Fast),
         1.0 + 2f32.powi(-23)
     );
-    // Two terms of -2^-25 beside 1: Hopper keeps them and gives 1 - 2^-24, Ampere cuts both off.
+    // Two terms of -2^-25 beside 1: Hopper keeps them and gives 1 - 2^-24; Ampere truncates both.
     let mut input = vec![0; 320];
     (input[0], input[4], input[6]) = (one | 0x8200 << 16, one | 0x1400 << 16, (-(2f32.powi(-25))).to_bits());
     let ampere = product(&input, "f16", MmaMode::Exact(MmaArch::Ampere))[0][0];

@@ -10,9 +10,9 @@ const B: usize = 8 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Case {
     columns: usize,
-    /// Bytes of swizzle, 16 for none, of both operands.
+    /// Bytes of the swizzle of both operands, 16 for none.
     span: usize,
-    /// Neighbours of A and B are of the same depth.
+    /// Whether neighbouring elements of A and of B have equal depth (MN-major).
     across: [bool; 2],
     in_registers: bool,
     bf16: bool,
@@ -26,8 +26,8 @@ fn bits(case: &Case, x: f32) -> u16 {
     if case.bf16 { half::bf16::from_f32(x).to_bits() } else { f16(x) }
 }
 
-/// Where element (row, k) is, as PTX draws it: rows of `span` bytes whose chunks are exchanged by their
-/// number, or without swizzle blocks of eight rows of 16 bytes.
+/// The offset of element (row, k), as in PTX's figures. With a swizzle: rows of `span` bytes, with chunks
+/// permuted by the row number. Without: blocks of eight rows of 16 bytes.
 fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usize {
     let span = case.span;
     let (line, column, lines) = if across { (k, row, 16) } else { (row, k, extent) };
@@ -51,7 +51,7 @@ fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usi
 fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     let lines = if across { 16 } else { extent };
     let (leading, stride) = match (case.span, across) {
-        // From block to block along k, and along the rows.
+        // Strides between blocks along k, and along the rows.
         (16, false) => (lines / 8 * 128, 128),
         (16, true) => (128, lines / 8 * 128),
         (span, false) => (1, 8 * span),
@@ -62,7 +62,7 @@ fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     swizzle << 62 | sixteenths(stride) << 32 | sixteenths(leading) << 16 | sixteenths(start + 1024)
 }
 
-/// What the kernel, with `change` made to it, leaves in the accumulators, and what it should.
+/// The accumulators after the kernel with `change` applied, and their expected values.
 fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, Vec<f32>, Vec<f32>) {
     let Case { columns, across, .. } = *case;
     let mut image = vec![0u8; IMAGE];
@@ -142,7 +142,7 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
     let mut bytes = vec![0; 64 * columns * 4];
     gpu.read(to, &mut bytes).unwrap();
     let raw: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
-    // Thread t holds rows 16 (t / 32) + l / 4 and 8 more, of every eight columns two.
+    // Thread t holds rows 16 (t / 32) + l / 4 and 8 more, and two of every eight columns.
     let mut found = vec![0.0; 64 * columns];
     for (i, &x) in raw.iter().enumerate() {
         let (t, r) = (i / registers, i % registers);
@@ -199,7 +199,7 @@ fn signs_and_arithmetics() {
     }
 }
 
-/// Registers of A: written, before a fence, and not while they are read.
+/// The registers of A must be written before a fence, and not while a product reads them.
 #[test]
 fn a_in_registers_is_checked() {
     let case = Case { in_registers: true, ..CASE };
@@ -216,6 +216,6 @@ fn a_in_registers_is_checked() {
     let commit = "wgmma.commit_group.sync.aligned;";
     finds(Kind::PendingProduct, commit, &format!("{commit} mov.b32 a3, l;"));
     finds(Kind::PendingProduct, commit, &format!("{commit} mov.b32 l, a0;"));
-    // It is no accumulator of the same product.
+    // A register of A must not be an accumulator of the same product.
     finds(Kind::PendingProduct, "{a0, a1, a2, a3}, 46", "{d0, a1, a2, a3}, 46");
 }

@@ -1,4 +1,4 @@
-"""Runs test functions of other projects, unmodified, with parameters drawn at random, and counts what became of them."""
+"""Runs test functions of other projects, unmodified, with random parameters, and counts the results."""
 import argparse
 import collections
 import contextlib
@@ -20,9 +20,9 @@ import ferroflash
 
 
 def parameters(test, absent):
-    """Every combination of a test's parameters, and which of them are left out: ([{name: value}], {reason: count}).
+    """Every combination of a test's parameters, and how many are left out: ([{name: value}], {reason: count}).
 
-    `absent` are (parameter, its values that are not drawn, why).
+    `absent` lists (parameter, values that are never drawn, reason).
     """
     sets = []
     for mark in getattr(test, "pytestmark", []):
@@ -41,7 +41,7 @@ def parameters(test, absent):
 
 
 def attempt(test, case):
-    """What became of one case, and why: ("passed" | "skipped" | "failed", words)."""
+    """The result of one case, and its reason: ("passed" | "skipped" | "failed", words)."""
     try:
         with torch.no_grad(), contextlib.redirect_stdout(open(os.devnull, "w")):
             test(**case)
@@ -58,7 +58,7 @@ def attempt(test, case):
 
 
 def on_the_device(test):
-    """`test`, whose tensors are made on the device where it does not say where."""
+    """`test` with the GPU as the default device of its tensors."""
     @functools.wraps(test)
     def wrapped(**case):
         with torch.device("cuda"):
@@ -87,7 +87,7 @@ def run(test, absent, args, until):
 
 
 def run_all(tests, absent, args):
-    """The reports of all tests. Each has its share of the time that those before it have left, and one case at least."""
+    """The reports of all tests. Each test gets an equal share of the remaining time, and runs at least one case."""
     rows, end = [], time.monotonic() + args.seconds
     for i, test in enumerate(tests):
         now = time.monotonic()
@@ -101,7 +101,7 @@ def run_all(tests, absent, args):
 
 
 def arguments(description, what, seconds):
-    """A parser of the arguments that all such programs have."""
+    """A parser of the arguments that all programs of this kind have."""
     ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("theirs", help=what)
     ap.add_argument("out", help="JSON file")
@@ -113,7 +113,7 @@ def arguments(description, what, seconds):
 
 
 def load(path):
-    """A file of tests as a module, and its digest."""
+    """Loads a test file as a module. Also returns its digest."""
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -122,7 +122,7 @@ def load(path):
 
 
 def finish(about, rows, args):
-    """Writes the report; the exit code."""
+    """Writes the report, and returns the exit code."""
     failed, passed = sum(len(row["failed"]) for row in rows), sum(row["passed"] for row in rows)
     report = {"device": torch.cuda.get_device_name(), **about, "seed": args.seed, "passed": failed == 0, "tests": rows}
     with open(args.out, "w") as file:

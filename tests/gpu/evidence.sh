@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the GPU machine's part of docs/evidence, in calls of less than ten minutes that build nothing. In the packed folder:
+# Writes the GPU machine's part of docs/evidence. Each call takes less than ten minutes and builds nothing. In the packed folder:
 #   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
 #   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
 #   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
@@ -9,14 +9,14 @@
 #
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
 #   PEER_TESTS=FILE                    FlashAttention's tests/test_flash_attn.py
-#   FLASHINFER_TESTS=FOLDER            that has FlashInfer's tests/
-#   CANDLE=FOLDER                      candle-pack: what `cargo xtask candle gpu-pack` made
+#   FLASHINFER_TESTS=FOLDER            the folder that has FlashInfer's tests/
+#   CANDLE=FOLDER                      candle-pack, which `cargo xtask candle gpu-pack` makes
 #   BASE=FOLDER                        another commit's packed folder
-#   SECONDS_OF_CALL=N                  ends calls sooner: to try one
-#   SOAK_LAUNCHES=200                  launches of a round of soak
+#   SECONDS_OF_CALL=N                  end calls after N seconds, to try them
+#   SOAK_LAUNCHES=200                  launches per round of soak
 set -u
 
-# NAME | most seconds | needs | makes
+# NAME | time limit in seconds | needs | outputs
 table() {
     cat << 'END'
 programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the GPU tests and the embedding examples
@@ -62,7 +62,7 @@ base-entries | 570 | torch BASE | base-entries.json: FerroFlash and another comm
 END
 }
 
-# A column of the table's line of a name.
+# Prints a column of the table's line with this name.
 column() {
     table | awk -F' [|] ' -v name="$1" -v at="$2" '$1 == name { print $at }'
 }
@@ -72,28 +72,28 @@ die() {
     exit 2
 }
 
-# Lines as the elements of a JSON array.
+# Converts lines into the elements of a JSON array.
 quoted() {
     tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
 }
 
-# A folder's or a file's whole path; nothing for nothing.
+# Prints the absolute path of a folder or file; nothing without an argument.
 whole() {
     [ -z "$1" ] || realpath "$1" || die "$1 is not there"
 }
 
-# Runs a command, ended by its limit, and notes it as somebody would type it.
+# Runs a command with its time limit, and notes the command line as a user would type it.
 run() {
     shown=$(echo "$*" | sed "s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
-    # What is asked to end reports what it has.
+    # On SIGTERM, a program reports the results that it has.
     timeout -k 25 "$limit" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
     echo "== $(($(date +%s) - began)) s: $shown" >&2
     echo "$call: $shown" >> "$out/commands.new"
 }
 
-# The same, where what the command prints is the file.
+# Runs a command like `run`, and writes its output to the file.
 into() {
     file=$out/$1
     shift
@@ -101,7 +101,7 @@ into() {
     [ -s "$file" ] || rm "$file"
 }
 
-# Runs a program that passes or fails, and keeps what it said in program-NAME.json.
+# Runs a program that passes or fails, and keeps its output in program-NAME.json.
 program() {
     name=$1 before=$failed
     shift
@@ -113,13 +113,13 @@ program() {
     rm "$out/said.txt"
 }
 
-# `--config NAME ..` of the kernels whose names one expression matches and another does not.
+# Prints `--config NAME ..` for the kernels whose names match one expression and not another.
 kernels() {
     ./ferroflash kernels --json | sed -n 's/^ *"name": "\(.*\)",\{0,1\}$/\1/p' | grep -E "$1" | grep -vE "combine|${2:-^$}" \
         | sed 's/^/--config /'
 }
 
-# The kernels of a part of the table.
+# Prints the kernels of a part of the table.
 part() {
     case $1 in
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
@@ -216,10 +216,10 @@ call() {
     esac
 }
 
-# Who, when and how: of this run, and of calls of earlier ones that this one did not repeat.
+# Writes the machine, date and commands of this run, and of earlier calls that this run did not repeat.
 about() {
     touch "$out/commands.new" "$out/commands.txt"
-    # `NAME: command` of a call that was made again is the new one.
+    # If a call ran again, the new line `NAME: command` replaces the old one.
     awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$out/commands.new" "$out/commands.txt" > "$out/commands.old"
     cat "$out/commands.old" "$out/commands.new" > "$out/commands.txt"
     rm "$out/commands.old" "$out/commands.new"
@@ -274,7 +274,7 @@ case ${1:-} in
         made dry-verify dry-sanitize dry-agree dry-soak dry-fuzz dry-report
         ;;
     part)
-        # The kernels of a part of the table, one a line.
+        # Prints the kernels of a part of the table, one per line.
         cd "$(dirname "$0")" && part "${2:-}" | sed 's/^--config //'
         ;;
     pack)

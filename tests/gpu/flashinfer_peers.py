@@ -2,9 +2,9 @@
 
     python3 flashinfer_peers.py FOLDER OUT.json --seconds 300      # the folder that has tests/ of flashinfer-ai/flashinfer
 
-Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. What there is not (rotary
-embeddings, caches of 4 bits or of e5m2) is not drawn, and counted; what is refused when it is called is skipped with the
-reason. flashinfer_shim.py says which of FlashInfer's functions are ours, and which only say what is right.
+Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. Parameters of features that
+FerroFlash lacks (rotary embeddings, caches of 4 bits or of e5m2) are not drawn, but counted. A case that FerroFlash refuses
+is skipped, with the reason. flashinfer_shim.py says which functions run FerroFlash, and which compute expected results.
 """
 import inspect
 import os
@@ -18,20 +18,20 @@ import drawing
 import ferroflash
 import flashinfer_shim as shim
 
-# Those with few combinations first: later ones have the time that these leave.
+# Tests with few combinations come first, because later tests get the remaining time.
 FILES = ["attention/test_page.py", "attention/test_decode_prefill_lse.py", "utils/test_triton_cascade.py",
          "attention/test_non_contiguous_decode.py", "attention/test_shared_prefix_kernels.py",
          "attention/test_decode_fp8_calibration_scale.py", "attention/test_attention_sink.py",
          "attention/test_tensor_cores_decode.py", "attention/test_batch_decode_kernels.py"]
-# Its inputs, billions of numbers, are drawn where tensors are made by default.
+# This test draws billions of inputs on the default device of tensors.
 DRAWN_ON_THE_DEVICE = "utils/test_triton_cascade.py"
-# Names of tests, why they are left out.
+# Tests that are left out: name, reason.
 TESTS_LEFT_OUT = [
     (r"^test_nvfp4_|_kv_cache_nvfp4", "there are no caches of 4 bits"),
     (r"torch_compile", "it starts another process, where nothing stands in for FlashInfer"),
     (r"rejects_mismatched_q_len", "what FlashInfer's own front refuses, in its words"),
 ]
-# Parameter, its values that are not drawn, why.
+# Parameter, values that are never drawn, reason.
 LEFT_OUT = [
     ("pos_encoding_mode", lambda value: value != "NONE", "there are no rotary embeddings"),
     ("dtype", lambda value: value == torch.float8_e5m2, "there are no caches of e5m2"),
@@ -40,7 +40,7 @@ LEFT_OUT = [
 
 
 class Absent:
-    """What a test file imports, and we have not: refused when it is called."""
+    """A name that a test file imports and that FerroFlash lacks. A call of it is refused."""
 
     def __init__(self, name):
         self.name = name
@@ -49,7 +49,7 @@ class Absent:
         return Absent(f"{self.name}.{name}")
 
     def __or__(self, _other):
-        """As a type of an annotation."""
+        """Makes the name usable in a type annotation."""
         return self
 
     def __call__(self, *_args, **_options):
@@ -57,7 +57,7 @@ class Absent:
 
 
 def absent(module):
-    """The module's attributes that it has not."""
+    """Stands for the attributes that the module lacks."""
     def attribute(name):
         if name.startswith("__"):
             raise AttributeError(name)
@@ -66,11 +66,11 @@ def absent(module):
 
 
 class GPUArchitectureError(RuntimeError):
-    """Nothing of ours raises it."""
+    """FerroFlash never raises this error."""
 
 
 def stand_in():
-    """The modules that test files import."""
+    """Installs the modules that test files import."""
     own = {name: value for name, value in vars(shim).items() if getattr(value, "__module__", "") == shim.__name__}
     sinks = {"attention_sink_decl": {"fa2": "", "fa3": ""}}
     contents = {
@@ -102,7 +102,7 @@ def stand_in():
 
 
 def tests_of(theirs, wanted):
-    """A file's tests, and which are left out: ([test], [{test, left_out}])."""
+    """A file's tests, and the tests that are left out: ([test], [{test, left_out}])."""
     tests, left_out = [], []
     for name, test in inspect.getmembers(theirs, callable):
         if name.startswith("test_") and (not wanted or name in wanted):

@@ -1,18 +1,21 @@
 """FlashInfer's functions for decoding, pages, merging and sinks on torch tensors, through FerroFlash's C ABI.
 
-Arguments are FlashInfer's in its order, log-sum-exps are (rows, heads) to base 2. A plan turns page numbers in one row behind
-the other (CSR) into a padded table on the device; how many pages a sequence has at most it reads on the host, as FlashInfer's
-does, unless a graph may be captured: then a row has room for all pages. A run waits for nothing.
+Arguments are FlashInfer's, in its order. Log-sum-exps are (rows, heads) to base 2. A plan converts page indices from CSR into a
+padded table on the device. Like FlashInfer's plan, it reads the largest number of pages of a sequence on the host. If a graph
+may be captured, it does not: a row of the table then has room for all pages. A run waits for nothing.
 
-What is what:
-- Wrappers of batches: our kernels. Decoding with `use_tensor_cores` or a fixed size of splits is our batch-invariant mode, in
-  parts of that size (of SPLIT keys); without, the library chooses the parts.
-- Sinks: in our kernel where it decodes, that is queries of equal numbers and at most 64 rows a key head; else by a merge of
-  what attention has made with them.
-- `append_paged_kv_cache`, `merge_state`, `merge_state_in_place`, `merge_states`: our kernels.
-- `single_decode_with_kv_cache`: float32 by PyTorch, for tests compare batches with it; ours with `use_tensor_cores` or scales.
-- What the two wrappers with a shared prefix make of the prefix, and how they merge: float32 by PyTorch, for tests compare
-  `MultiLevelCascadeAttentionWrapper` with them. `plain_merge_state` and the like stand for FlashInfer's Triton kernels.
+FerroFlash's kernels run:
+- all wrappers of batches. With `use_tensor_cores` or a fixed split size, decoding uses the batch-invariant mode with splits of
+  that size (default: SPLIT keys). Otherwise the library chooses the splits.
+- sinks. Decode kernels include them: with equal numbers of queries, and at most 64 rows per key head. Otherwise a merge adds
+  them to the result of attention.
+- `append_paged_kv_cache`, `merge_state`, `merge_state_in_place`, `merge_states`.
+- `single_decode_with_kv_cache` with `use_tensor_cores` or scales.
+
+PyTorch computes in float32 what tests use as expected results:
+- `single_decode_with_kv_cache` otherwise.
+- the prefix and the merge of the two wrappers with a shared prefix. Tests compare `MultiLevelCascadeAttentionWrapper` with them.
+- `plain_merge_state` and similar functions, which replace FlashInfer's Triton kernels.
 """
 import math
 
@@ -24,14 +27,14 @@ import varlen
 from ferroflash import Error, Unsupported, masked
 
 LOG2_E = math.log2(math.e)
-# Keys of a part in the batch-invariant mode, and of one that no sequence outgrows.
+# Keys per split in the batch-invariant mode, and a split size that no sequence exceeds.
 SPLIT, WHOLE = 256, 1 << 20
-# Rows of a key head that are decoded; packed queries and more are prefilled.
+# Decode kernels take up to this number of rows per key head. Prefill kernels take varlen queries and more rows.
 DECODED_ROWS = 64
 
 
 def check(pos_encoding_mode="NONE", **options):
-    """Refuses what is not here: whatever `options` has beyond what decides nothing of ours."""
+    """Refuses every option except those that do not affect FerroFlash's result."""
     if pos_encoding_mode != "NONE":
         raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: there are no rotary embeddings")
     idle = {"q_data_type", "kv_data_type", "data_type", "o_data_type", "non_blocking", "rope_scale", "rope_theta",
@@ -67,7 +70,7 @@ def plain(q, k, v, scale=None, softcap=0.0, causal=False):
 
 
 def plain_merge_states(v, s):
-    """States v [rows, states, heads, head_dim], s [rows, states, heads] to base 2 as one, in float32."""
+    """Merges states v [rows, states, heads, head_dim], s [rows, states, heads] to base 2, in float32."""
     merged = torch.logsumexp(s.float() / LOG2_E, 1)
     weights = torch.exp(s.float() / LOG2_E - merged[:, None])
     return (weights[..., None] * v.float()).sum(1).to(v.dtype), merged * LOG2_E
@@ -83,7 +86,7 @@ def plain_merge_state_in_place(v, s, v_other, s_other):
 
 
 def plain_variable_length_merge_states(v, s, indptr):
-    """States indptr[i] to before indptr[i + 1] of v [states, heads, head_dim] and s [states, heads] are row i's."""
+    """Merges states of v [states, heads, head_dim] and s [states, heads]: row i has states indptr[i] .. indptr[i + 1] - 1."""
     ends = indptr.tolist()
     rows = [plain_merge_states(v[None, begin:end], s[None, begin:end]) for begin, end in zip(ends, ends[1:])]
     return tuple(torch.cat(parts) for parts in zip(*rows))
@@ -104,7 +107,7 @@ def single_decode_with_kv_cache(q, k, v, kv_layout="NHD", pos_encoding_mode="NON
 
 def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=True, window_left=-1, scale=None, softcap=None,
              scales=(None, None), sinks=None, chunk=0, out=None):
-    """Attention of packed q on pages: o, and lse [rows, heads] to base 2. Without `starts` all have `longest` queries."""
+    """Attention of varlen q on pages: o, and lse [rows, heads] to base 2. Without `starts`, each sequence has `longest` queries."""
     if k.dtype == torch.float8_e4m3fn:
         scales = tuple(1.0 if scale is None else scale for scale in scales)
     elif scales != (None, None):
@@ -124,17 +127,17 @@ def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=Tru
 
 
 def with_sinks(o, lse, sinks):
-    """What attention has made, o and natural lse [heads, rows], with sinks: o, and lse [rows, heads] to base 2."""
+    """Adds sinks to o and natural lse [heads, rows] of attention: o, and lse [rows, heads] to base 2."""
     if sinks is not None:
         merge.prepare(o, [(o, lse)], lse, sinks)()
     return o, lse.t() * LOG2_E
 
 
 class Table:
-    """Pages of sequences in rows of `columns` numbers, and their keys, on the device; rewritten where it is."""
+    """A block table with rows of `columns` pages, and the keys of each sequence, on the device. Updates are in place."""
 
     def __init__(self, batch, columns, device):
-        # The last row takes numbers that are no sequence's.
+        # The last row collects pages that belong to no sequence.
         self.rows = torch.empty(batch + 1, max(columns, 1), dtype=torch.int32, device=device)
         self.numbers, self.lengths = self.rows[:batch], torch.empty(batch, dtype=torch.int32, device=device)
 
@@ -148,11 +151,11 @@ class Table:
 
 
 def tabled(table, columns, indptr, indices, last_page_len, page_size, device, host=None):
-    """The table of a plan: the one that there is already where its `columns` are fixed."""
+    """The table of a plan: the existing table if its `columns` are fixed, else a new one."""
     batch = indptr.shape[0] - 1
     if columns is None:
         host = indptr.cpu() if host is None else host
-        # Numbers may be left behind those of the last sequence.
+        # `indices` may have old entries past the last sequence.
         table, indices = None, indices[:int(host[-1])]
         columns = int((host[1:] - host[:-1]).max())
     if table is None or table.lengths.shape[0] != batch:
@@ -201,7 +204,7 @@ def fast_decode_plan(wrapper, *args, **options):
 
 class BatchPrefillWithPagedKVCacheWrapper:
     def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, **options):
-        # What the attention with sinks says here beforehand, plans say again.
+        # A plan repeats the options that the attention with sinks gets here.
         check(use_cuda_graph=use_cuda_graph or None,
               **{name: value for name, value in options.items() if name not in ("head_dim_qk", "window_left")})
         self.device, self.layout = float_workspace_buffer.device, kv_layout
@@ -224,7 +227,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
 
 
 class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
-    """`run` is given sinks and a scale."""
+    """A wrapper whose `run` takes sinks and a scale."""
 
 
 class BatchPrefillWithRaggedKVCacheWrapper:
@@ -251,7 +254,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
 
 
 def queries(indptr, device):
-    """Where sequences begin, on the device; the longest one's rows; whether all have as many."""
+    """cu_seqlens on the device; the rows of the longest sequence; whether all sequences have equal numbers of rows."""
     lengths = (indptr[1:] - indptr[:-1]).tolist()
     return indptr.to(device, torch.int32), max(lengths), len(set(lengths)) == 1
 
@@ -296,7 +299,7 @@ def get_seq_lens(kv_indptr, kv_last_page_len, page_size):
 
 
 def get_batch_indices_positions(append_indptr, seq_lens, nnz):
-    """Of each new token its sequence, and where it is there; new tokens are a sequence's last."""
+    """The sequence of each new token, and its position there. New tokens are the last of their sequence."""
     at = torch.arange(nnz, dtype=torch.int32, device=append_indptr.device)
     indptr = append_indptr.to(torch.int32)
     batch = torch.searchsorted(indptr[1:], at, right=True)
@@ -312,7 +315,7 @@ def append_paged_kv_cache(append_key, append_value, batch_indices, positions, pa
 
 
 def merged(states, out=None):
-    """States (v [rows, heads, head_dim], s [rows, heads] to base 2) as one, in `out` or elsewhere."""
+    """Merges states (v [rows, heads, head_dim], s [rows, heads] to base 2) into `out` or a new tensor."""
     v, s = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in states[0]) if out is None else out
     merge.prepare(v, [(v_of, s_of.t()) for v_of, s_of in states], s.t(), unit=merge.BASE_TWO)()
     return v, s
@@ -323,7 +326,7 @@ def merge_state(v_a, s_a, v_b, s_b):
 
 
 def merge_state_in_place(v, s, v_other, s_other, mask=None):
-    """Rows that `mask` has not stay as they are: for them the other state has seen no key."""
+    """Merges in place. Rows outside of `mask` do not change: for them, the other state has seen no key."""
     s_other = s_other if mask is None else s_other.masked_fill(~mask[:, None], -math.inf)
     merged([(v, s), (v_other, s_other)], (v, s))
 

@@ -2,8 +2,8 @@
 
     python3 invariance.py OUT.json [--batches 200] [--seed 1]      # in the packed folder, with PyTorch
 
-Each batch draws type, heads, head dim, page size, queries, the chunk that sequences are cut into, how many others there are, how
-long they are, and the sequence's place among them. All of it in the batch-invariant mode: parts of `chunk` keys.
+Each batch draws dtype, heads, head dim, page size, queries, chunk size, the number and lengths of the other sequences, and the
+place of the sequence in the batch. All launches use the batch-invariant mode: splits of `chunk` keys.
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ HEADS = [(32, 8), (8, 8), (28, 4), (16, 1), (64, 8)]
 
 
 def drawn(rng):
-    """One problem, as words and numbers."""
+    """One random problem: its description and its numbers."""
     heads, heads_k = rng.choice(HEADS)
     return {
         "dtype": rng.choice(["float16", "bfloat16"]), "heads": heads, "heads_k": heads_k,
@@ -32,7 +32,7 @@ def drawn(rng):
 
 
 def attention(case, lengths, place):
-    """O and LSE of the sequence at `place`: its numbers are its own, whatever the batch; others have any."""
+    """O and LSE of the sequence at `place`. Its inputs do not depend on the batch; other sequences have random inputs."""
     dtype, page, longest = getattr(torch, case["dtype"]), case["page"], max(lengths)
     columns = max(1, -(-longest // page))
     own = torch.Generator("cuda").manual_seed(case["seed"])
@@ -41,7 +41,7 @@ def attention(case, lengths, place):
     q_own = draw(own, case["queries"], case["heads"], case["head_dim"])
     k_own, v_own = (draw(own, case["keys"], *shape) for _ in range(2))
     any_ = torch.Generator("cuda").manual_seed(case["seed"] + 1 + len(lengths))
-    # All others share pages of any numbers.
+    # All other sequences share pages of random numbers.
     pages = 2 * columns + 1
     k, v = (draw(any_, pages, page, *shape) for _ in range(2))
     q = draw(any_, len(lengths), case["queries"], case["heads"], case["head_dim"])

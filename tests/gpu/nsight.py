@@ -3,8 +3,8 @@ DRAM is used.
 
     python3 nsight.py OUT.json [--length 8192] [TEXT ..]   # in the packed folder, with PyTorch and ncu; only entries with a TEXT
 
-Starts itself again under ncu. Each entry does 4 x 8 heads of 2048 queries and keys, or of another length, at its head dim;
-numbers are of that launch.
+Starts itself again under ncu. Each entry computes 4 x 8 heads of 2048 queries and keys, or of another length, at its head dim.
+The report has the counters of that launch.
 """
 import argparse
 import csv
@@ -29,7 +29,7 @@ def table():
 
 
 def launch(length, texts):
-    """What runs under ncu: one launch an entry."""
+    """The program under ncu: one launch per entry."""
     import torch
     import ferroflash
 

@@ -2,10 +2,10 @@
 
     python3 peers.py test_flash_attn.py OUT.json --seconds 300      # the file: tests/ of Dao-AILab/flash-attention
 
-Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. There are no gradients
-here: `torch.autograd.grad` gives zeros to both sides, so that what a test says of them holds emptily, and what it says of
-outputs and caches counts. What there is not (dropout, rotary embeddings, padding on the left) is not drawn, and
-counted; what is refused when it is called is skipped with the reason.
+Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. FerroFlash has no gradients:
+`torch.autograd.grad` returns zeros to both sides, so that a test's assertions on gradients hold trivially. Its assertions on
+outputs and caches count. Parameters of features that FerroFlash lacks (dropout, rotary embeddings, padding on the left) are
+not drawn, but counted. A case that FerroFlash refuses is skipped, with the reason.
 """
 import sys
 import types
@@ -20,7 +20,7 @@ import varlen
 
 TESTS = ["test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test_flash_attn_kvcache", "test_flash_attn_splitkv",
          "test_flash_attn_output", "test_flash_attn_causal", "test_flash_attn_varlen_qkvpacked"]
-# Parameter, its values that are not drawn, why.
+# Parameter, values that are never drawn, reason.
 LEFT_OUT = [
     ("dropout_p", lambda value: value > 0, "there is no dropout"),
     ("rotary_fraction", lambda value: value > 0, "there are no rotary embeddings"),
@@ -29,17 +29,17 @@ LEFT_OUT = [
 
 
 def eights(*tensors):
-    """Columns to the next multiple of 8, as FlashAttention's own front does."""
+    """Pads columns to the next multiple of 8, as FlashAttention's front does."""
     return [t if t is None else F.pad(t, (0, -t.shape[-1] % 8)) for t in tensors]
 
 
 def cut(out, columns):
-    """O without the columns that were added, with whatever stands behind it."""
+    """O without the padding columns, and the other results unchanged."""
     return (out[0][..., :columns], *out[1:]) if isinstance(out, tuple) else out[..., :columns]
 
 
 def on_eights(function):
-    """`function` of q, k, v of any number of columns, and a default scale that is theirs."""
+    """`function` for q, k, v with any number of columns. The default scale follows from the unpadded columns."""
     def wrapped(q, k, v, *args, softmax_scale=None, **options):
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
         return cut(function(*eights(q, k, v), *args, softmax_scale=scale, **options), q.shape[-1])
@@ -61,7 +61,7 @@ def no_rotary(*_args, **_options):
 
 
 def unpad_input(hidden_states, attention_mask):
-    """Rows that the mask keeps, their numbers, where sequences begin, the longest one's rows, rows of each."""
+    """The rows that the mask keeps, their indices, cu_seqlens, the rows of the longest sequence, the rows of each sequence."""
     lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
     indices = attention_mask.flatten().nonzero().flatten()
     starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
@@ -69,14 +69,14 @@ def unpad_input(hidden_states, attention_mask):
 
 
 def pad_input(hidden_states, indices, batch, seqlen):
-    """The rows where they were, zeros elsewhere."""
+    """The rows at their former positions, zeros elsewhere."""
     out = torch.zeros(batch * seqlen, *hidden_states.shape[1:], dtype=hidden_states.dtype, device=hidden_states.device)
     out[indices] = hidden_states
     return out.view(batch, seqlen, *hidden_states.shape[1:])
 
 
 def stand_in():
-    """The modules that the test file imports."""
+    """Installs the modules that the test file imports."""
     dense, packed = on_eights(ferroflash.flash_attn_func), on_eights(varlen.flash_attn_varlen_func)
     contents = {
         "flash_attn": {
@@ -100,7 +100,7 @@ def stand_in():
 
 
 def zeros(_outputs, inputs, *_gradients):
-    """In place of gradients."""
+    """Replaces gradients."""
     return tuple(torch.zeros_like(t) for t in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
 
 

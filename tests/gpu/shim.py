@@ -1,10 +1,10 @@
-"""Are `ferroflash.py`, `kvcache.py` and `varlen.py`, the Python front that is measured through, right on a card?
+"""Tests on a GPU that `ferroflash.py`, `kvcache.py` and `varlen.py`, the front of all measurements, give right results.
 
     python3 shim.py OUT.json          # in the packed folder, on a machine with PyTorch
 
-Every case is compared with float64 within the tolerance rule, largest error at most twice that of the naive
-computation in the inputs' own precision, and with SDPA where SDPA has the mask. Then: equal bits twice, another
-stream, a captured graph, threads, what must be refused.
+The program compares every case with float64 by the tolerance rule: the largest error is at most twice that of the naive
+computation in the inputs' precision. If SDPA has the mask, it also compares with SDPA. It then tests equal bits in two calls,
+another stream, a captured graph, threads, and requests that must be refused.
 """
 import json
 import sys
@@ -70,7 +70,7 @@ def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=Non
     position = torch.arange(rows, device=q.device)[:, None] + keys - rows
     key = torch.arange(keys, device=q.device)[None, :]
     if alibi_slopes is not None:
-        # Never rounded to `dtype`, as in FlashAttention's own reference.
+        # Never rounded to `dtype`, as in FlashAttention's reference.
         wide = torch.promote_types(dtype, torch.float32)
         slopes = alibi_slopes.to(wide).reshape(-1, q.shape[1], 1, 1)
         scores = scores.to(wide) - slopes * (position - key).abs()
@@ -110,13 +110,13 @@ def check(name, dtype, sizes, options):
             *(t.transpose(1, 2) for t in (q, k, v)), is_causal=options.get("causal", False),
             enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
         row["sdpa_error"] = largest(sdpa.double() - exact)
-    # Written so that an error that is not a number fails.
+    # The comparison fails on NaN.
     row["passed"] = row["equal_twice"] and empty and error <= tolerance and lse_error <= lse_tolerance
     return row
 
 
 def refused(word, options):
-    """A request that must be refused by a message that names what is wrong."""
+    """A request that must be refused with a message that names the fault."""
     q, k, v = tensors(F16, [1, 64, 64, 4, 4, 64])
     try:
         ferroflash.flash_attn_func(q, k, v, **options)
@@ -126,7 +126,7 @@ def refused(word, options):
     return {"name": f"refused: {word}", "said": said, "passed": word.split("_")[-1] in said}
 
 
-# name, [batch, seqlen_q, heads_q, heads_k, head_dim], keys of a page (None: no pages), options
+# name, [batch, seqlen_q, heads_q, heads_k, head_dim], keys per page (None: no pages), options
 CACHES = [
     ("cache", [3, 1, 8, 2, 128], None, {}),
     ("cache, pages of 16", [5, 1, 8, 2, 64], 16, {}),
@@ -134,13 +134,13 @@ CACHES = [
     ("cache, pages of 48, window, softcap", [3, 2, 4, 1, 128], 48, {"window_size": (60, 0), "softcap": 20.0}),
     ("cache, chunks", [3, 1, 8, 2, 128], 16, {"chunk": 128}),
     ("cache, two parts", [3, 1, 8, 2, 128], 16, {"num_splits": 2}),
-    # Powers of two, so that what the reference reads is exact.
+    # Powers of two, so that the reference reads exact numbers.
     ("cache of eight bits", [3, 1, 8, 2, 128], 16, {"k_descale": 2.0**-5, "v_descale": 0.5}),
 ]
 
 
 def cached(name, sizes, page, options):
-    """Two new keys put into a cache of ragged lengths, and decoded; each sequence against float64."""
+    """Appends two keys to a cache of ragged lengths and decodes; compares each sequence with float64."""
     batch, rows, heads, heads_k, dim = sizes
     new, most = max(rows, 2), 640
     lengths = torch.tensor([(97 * (b + 3)) % 600 for b in range(batch)], dtype=torch.int32, device="cuda")
@@ -161,7 +161,7 @@ def cached(name, sizes, page, options):
     for b, length in enumerate(lengths.tolist()):
         numbers = table[b].long() if page else torch.tensor([b], device="cuda")
         own = [t[numbers].reshape(-1, heads_k, dim)[None, :length + new] for t in pool]
-        # The new keys stand where they belong.
+        # The new keys are at their positions.
         placed = all(torch.equal(t[0, length:].float(), stored(fresh[b], scale).float())
                      for t, fresh, scale in zip(own, (k, v), scales))
         own = [read(*pair) for pair in zip(own, scales)]
@@ -174,7 +174,7 @@ def cached(name, sizes, page, options):
     return row
 
 
-# name, [heads_q, heads_k, head_dim], [(queries, keys), ..], keys of a page (None: packed keys), options
+# name, [heads_q, heads_k, head_dim], [(queries, keys), ..], keys per page (None: varlen keys), options
 PACKED = [
     ("packed", [4, 2, 64], [(100, 100), (1, 1), (333, 333)], None, {"causal": True}),
     ("packed, fewer queries, empty ones, no key", [4, 4, 128], [(5, 90), (0, 17), (130, 0), (64, 40)], None,
@@ -186,7 +186,7 @@ PACKED = [
 
 
 def packed(name, heads, lengths, page, options):
-    """Sequences of any lengths, their keys packed or in pages; each against float64."""
+    """Varlen sequences with varlen or paged keys; compares each sequence with float64."""
     heads_q, heads_k, dim = heads
     starts = [[sum(pair[i] for pair in lengths[:b]) for b in range(len(lengths) + 1)] for i in range(2)]
     make = lambda rows, heads: torch.randn(max(rows, 1), heads, dim, device="cuda", dtype=F16)
@@ -250,7 +250,7 @@ def in_a_graph():
 
 
 def packed_in_a_graph():
-    """Captured for some lengths, replayed with others: the same as a call for these."""
+    """A graph captured for some lengths and replayed with others gives the bits of a direct call."""
     q, k, v = (t[0] for t in tensors(F16, [1, 600, 600, 4, 2, 64]))
     lengths = lambda *values: torch.tensor(values, dtype=torch.int32, device="cuda")
     starts, other = lengths(0, 200, 400, 600), lengths(0, 37, 37, 600)
@@ -266,7 +266,7 @@ def packed_in_a_graph():
 
 
 def merged():
-    """What attention makes of two halves of the keys becomes what it makes of all."""
+    """The merged results of two halves of the keys equal the result of all keys."""
     q, k, v = tensors(F16, [1, 70, 300, 4, 4, 64])
     halves = [ferroflash.flash_attn_func(q, *(t[:, part] for t in (k, v)), return_lse=True)
               for part in (slice(0, 111), slice(111, 300))]
@@ -274,7 +274,7 @@ def merged():
     merge.merge_attn_states(o, *(t[0] for half in halves for t in half))
     exact, _ = attend(q, k, v, torch.float64)
     naive, _ = attend(q, k, v, F16)
-    # Each half has been rounded once more.
+    # Each half has one more rounding.
     return largest(o.double() - exact[0]) <= 3 * largest(naive.double() - exact) + 1e-5
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Opens docs/evidence/index.html in headless Chromium at 1280 and 390 pixels: nothing but what scrolls by itself may be wider than the page.
-# Takes pictures of both widths, light and dark, into target/page. Not part of ci, which has no browser.
+# Opens docs/evidence/index.html in headless Chromium at 1280 and 390 pixels. Only elements with their own scroll bar may be wider
+# than the page. Takes pictures of both widths, light and dark, into target/page. ci does not run this: it has no browser.
 #
 #     tests/page/check.sh [chromium]
 set -eu

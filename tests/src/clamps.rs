@@ -1,5 +1,5 @@
-//! Kernels clamp integers that stand on the device, since nobody has checked them. Here each clamp of a
-//! module is taken out: what stands on the device must then be noticed.
+//! Kernels clamp integers from device memory, because the host cannot check them. The functions here remove
+//! each clamp of a module: with garbage in device memory, a test must notice the missing clamp.
 use crate::mutation::Subject;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
@@ -9,22 +9,22 @@ use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-/// Where the clamps are.
+/// The source files that contain clamps.
 pub const FILES: [&str; 2] = ["/lengths.rs", "/table.rs"];
 
-/// A launch on a cache, with whatever stands on the device.
+/// A launch on a cache, with garbage in device memory.
 #[derive(Clone, Debug)]
 pub struct Garbage {
-    /// What the host is told, and what the cache holds.
+    /// The case that the host plans, with the contents of the cache.
     pub case: DecodeCase,
-    /// Lengths.
+    /// Lengths of the sequences in device memory.
     pub lengths: Vec<i32>,
-    /// Where packed sequences begin, if not where they should.
+    /// Starts of the varlen sequences in device memory, if they differ from the case's.
     pub starts: Option<Vec<i32>>,
 }
 
 impl Garbage {
-    /// Bits of all results.
+    /// The bits of all results.
     fn run(&self, attention: &Attention<SimDriver>, config: &str) -> Result<Vec<u32>, Error> {
         let memory = DecodeMemory::new(&self.case);
         let mut loaded = LoadedDecode::new(attention, &memory, Some(config))?;
@@ -38,9 +38,9 @@ impl Garbage {
     }
 }
 
-/// Launches that every clamp of paged kernels is for: lengths that are off by one, or none at all, starts
-/// behind all rows, one before the next, pages that nobody has in every tile of a sequence. Some are of a
-/// size that divides no tile.
+/// Launches that need every clamp of paged kernels: lengths that are off by one, lengths that are no lengths,
+/// starts behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some
+/// page sizes divide no tile.
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
@@ -65,15 +65,16 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     all
 }
 
-/// So many instructions are enough for a launch; those that take a length for billions end.
+/// Instructions that are enough for a launch. A kernel that takes garbage for a length of billions exceeds
+/// them and ends.
 const BUDGET: u64 = 20_000_000;
 
-/// The clamps of `subject` whose removal changes nothing in any of `launches`, neither a bit nor what the
-/// simulator says. Those that have all words of one of `superfluous`, in their lines or in what they become,
-/// are left out.
+/// The clamps of `subject` whose removal changes neither a bit nor a report of the simulator in any of
+/// `launches`. It skips a clamp if the text of the clamp or of its replacement has all words of an entry of
+/// `superfluous`.
 ///
 /// # Panics
-/// Where the kernel itself is not clean.
+/// If the unchanged kernel fails.
 pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]]) -> Vec<String> {
     let (kernel, config) = (subject.kernel, subject.of.contract().symbol);
     let run = |text: &str, launch: &Garbage| {
@@ -104,11 +105,11 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]
 /// A module without one of its clamps.
 #[derive(Clone, Debug)]
 pub struct WithoutClamp {
-    /// The instruction that is gone, and the lines of Rust that it comes from.
+    /// The removed instruction, and its lines of Rust.
     pub clamp: String,
-    /// Which operand stands in its place, 1 or 2.
+    /// The operand that replaces it, 1 or 2.
     pub operand: usize,
-    /// The module.
+    /// The changed module.
     pub text: String,
 }
 
@@ -118,12 +119,12 @@ impl fmt::Display for WithoutClamp {
     }
 }
 
-/// All of a module: in place of each minimum and maximum that comes from one of `files`, by the source lines
-/// that the module names, stands the one operand, or the other. Those of one line that is called from one
-/// line are one clamp, and go together.
+/// All variants of a module that lack one clamp. In each variant, one operand replaces a minimum or maximum
+/// from one of `files`, by the source lines that the module names. Instructions from one line with one caller
+/// are one clamp, and are replaced together.
 ///
 /// # Panics
-/// Where the module has no source lines.
+/// If the module has no source lines.
 pub fn without_each_clamp(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
     assert!(text.contains(".loc"), "the module has no source lines");
     let paths: HashMap<&str, &str> = text.lines().filter_map(file).collect();
@@ -159,7 +160,7 @@ fn file(line: &str) -> Option<(&str, &str)> {
     Some((number, path.trim().trim_matches('"')))
 }
 
-/// File and line of a `.loc`, and of the calls around it that LLVM dissolved, innermost first.
+/// File and line of a `.loc`, and of the inlined calls around it, innermost first.
 fn frames(place: &str) -> impl Iterator<Item = (&str, &str)> {
     let (own, calls) = place.split_once("//").unwrap_or((place, ""));
     let mut own = own.split_whitespace();

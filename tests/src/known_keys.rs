@@ -1,5 +1,6 @@
-//! Decode kernels on tensors instead of caches, in the simulator: `[batch, keys, heads, head_dim]`, whose
-//! lengths the host knows, and varlen `[total_k, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
+//! Decode kernels on tensors instead of caches, in the simulator. Dense tensors are `[batch, keys, heads,
+//! head_dim]`, and the host knows their lengths. Varlen tensors are `[total_k, heads, head_dim]`, and
+//! `cu_seqlens_k` gives the start of each sequence.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::Contract;
@@ -10,7 +11,7 @@ use reference::{HostTensor, Inputs, Random, Reference};
 use spec::*;
 use std::ops::Range;
 
-/// A launch on one entry of f16.
+/// A launch on one f16 entry.
 #[derive(Clone, Debug)]
 pub struct KnownKeys {
     /// The entry.
@@ -19,24 +20,24 @@ pub struct KnownKeys {
     pub batch: usize,
     /// Queries per sequence, query heads, key heads, head dim.
     pub shape: [usize; 4],
-    /// Keys of a sequence, at most.
+    /// Upper bound of a sequence's keys.
     pub max_keys: usize,
-    /// Splits of each sequence; 0 where the device decides.
+    /// Splits of each sequence; 0 lets the device decide.
     pub splits: u32,
-    /// Varlen: rows of K and V, and `cu_seqlens_k`, whatever it holds.
+    /// Varlen: rows of K and V, and `cu_seqlens_k`, which may hold garbage.
     pub varlen: Option<(usize, Vec<i32>)>,
-    /// Used keys of each sequence, whatever they are; `None` where the host knows them.
+    /// Used keys of each sequence, which may be garbage; `None` if the host knows them.
     pub used: Option<Vec<i32>>,
 }
 
-/// O and LSE, bit by bit.
+/// The bits of O and LSE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     o: Vec<u16>,
     lse: Vec<u32>,
 }
 
-/// Inputs, the same for every launch of a shape.
+/// The inputs. Every launch of a shape has equal inputs.
 struct Tensors {
     q: Vec<u16>,
     k: Vec<u16>,
@@ -52,7 +53,7 @@ fn bytes<const N: usize>(words: impl IntoIterator<Item = [u8; N]>) -> Vec<u8> {
 }
 
 impl KnownKeys {
-    /// The same with each sequence cut into as many splits.
+    /// Sets the number of splits of each sequence.
     #[must_use]
     pub fn splits(self, splits: u32) -> Self {
         KnownKeys { splits, ..self }
@@ -61,7 +62,7 @@ impl KnownKeys {
     /// The entry's contract.
     ///
     /// # Panics
-    /// Where the table has no such entry.
+    /// If the table has no such entry.
     pub fn contract(&self) -> &'static Contract {
         &info(self.symbol).contract
     }
@@ -71,13 +72,13 @@ impl KnownKeys {
         self.varlen.as_ref().map_or(self.batch * self.max_keys, |(rows, _)| *rows)
     }
 
-    /// Rows of sequence `b`, by the rule for integers that nobody has checked.
+    /// Rows of sequence `b`, by the kernels' rule for integers that the host has not checked.
     fn keys(&self, b: usize) -> Range<usize> {
         let used = self.used.as_ref().map_or(self.max_keys, |used| used[b].max(0) as usize);
         let (first, rows) = match &self.varlen {
             None => (b * self.max_keys, self.max_keys),
             Some((rows, starts)) => {
-                // A negative number is a large one.
+                // As an unsigned number, a negative number is large.
                 let (first, end) = (starts[b] as u32 as usize, (starts[b + 1] as u32 as usize).min(*rows));
                 (first, end.saturating_sub(first))
             }
@@ -98,7 +99,7 @@ impl KnownKeys {
     /// Launches `ptx` on this driver.
     ///
     /// # Errors
-    /// The driver's, and what checkers of the simulator find.
+    /// Errors of the driver, with the reports of the simulator's checkers.
     pub fn run(&self, driver: &SimDriver, ptx: &str) -> Result<Written, Error> {
         let ([queries, heads, kv_heads, columns], batch) = (self.shape, self.batch);
         let (entry, Tensors { q, k, v }) = (info(self.symbol), self.tensors());
@@ -208,10 +209,10 @@ impl KnownKeys {
         Ok(Written { o: o_bytes.chunks(2).map(half).collect(), lse: lse_bytes.chunks(4).map(word).collect() })
     }
 
-    /// What is wrong with these results.
+    /// Says in words what is wrong with these results.
     ///
     /// # Panics
-    /// Where the case contradicts itself.
+    /// If the case contradicts itself.
     pub fn failures(&self, written: &Written) -> Vec<String> {
         let ([queries, heads, kv_heads, columns], Tensors { q, k, v }) = (self.shape, self.tensors());
         let tensor = |bits, rows, heads| {

@@ -1,6 +1,6 @@
-//! What FerroFlash's tests share: [`check`], one case on one entry by any driver.
+//! The functions that FerroFlash's tests share. [`check`] runs one case on one entry with any driver.
 //!
-//! Reference, tolerance rule and cases are the crate `reference`, which the program uses, too.
+//! Reference, tolerance rule and cases are in the crate `reference`, which the program uses too.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
@@ -17,7 +17,7 @@ pub mod mutation;
 pub mod on_cache;
 pub mod subjects;
 
-/// The kernels that this build carries: every one, or the sample that stands for all (`cargo xtask test`).
+/// The kernels in this build: all kernels, or the sample (`cargo xtask test`).
 pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
     subjects().filter(|subject| is_carried(subject.contract().symbol))
 }
@@ -25,7 +25,7 @@ pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
 /// Calls `check` with each item, on every core.
 ///
 /// # Panics
-/// Where `check` does.
+/// If `check` panics.
 pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -43,7 +43,7 @@ pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
 /// A simulator of the smallest card that holds `entry`.
 ///
 /// # Panics
-/// Where no card does.
+/// If no card holds the entry.
 pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
     let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
@@ -54,7 +54,7 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
 /// Runs `case` on `entry` and judges the result by the tolerance rule.
 ///
 /// # Panics
-/// Where the driver refuses, a checker of the simulator finds something, or the result is wrong.
+/// If the driver refuses the launch, a checker of the simulator reports something, or the result is wrong.
 #[track_caller]
 pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();

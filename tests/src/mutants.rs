@@ -1,5 +1,5 @@
-//! `ferroflash-mutants`: the mutation score of every kernel that this build carries, written to
-//! docs/evidence. `cargo xtask mutate` builds it with every kernel and runs it.
+//! `ferroflash-mutants`: the mutation score of every kernel in this build, written to docs/evidence. `cargo
+//! xtask mutate` builds it with every kernel and runs it.
 use clap::Parser;
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, unused_excuses, write};
@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Break every kernel in every way, and count what the simulator and the results notice.
+/// Break every kernel in every way, and count the mutants that the simulator or a wrong result reveals.
 #[derive(Parser)]
 struct Arguments {
-    /// Only kernels whose name contains this; may be repeated.
+    /// Test only kernels whose name contains this text; may be repeated.
     #[arg(long)]
     entry: Vec<String>,
-    /// Keep the scores of other kernels that the folder holds.
+    /// Keep the scores of other kernels in the folder.
     #[arg(long)]
     keep: bool,
-    /// At most so many mutants of each operator of a kernel; all without it.
+    /// Largest number of mutants per operator and kernel [default: all].
     #[arg(long)]
     sample: Option<usize>,
     /// Seed of the sample.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Start no other kernel after so many seconds.
+    /// Start no kernel after this number of seconds.
     #[arg(long, default_value_t = u64::MAX)]
     seconds: u64,
-    /// Threads; as many as there are processors without it.
+    /// Number of threads [default: the number of processors].
     #[arg(long, default_value_t = 0)]
     jobs: usize,
     /// Folder for mutation.json and mutation.md.
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
             );
         }
         evidence.put(score);
-        // After each: a run takes long.
+        // Writes the files after each kernel, because a run takes long.
         if let Err(error) = write(&evidence, &arguments.out) {
             return failed(&arguments.out, &error);
         }
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     for excuse in &unused {
         println!("no mutant needs this excuse: {excuse}");
     }
-    // Of a sample, one mutant that changes nothing may be more than the share that a whole may miss.
+    // A sample may contain one harmless mutant, and this one may exceed the share that a whole run may miss.
     let is_sharp = if arguments.sample.is_none() { evidence.is_sharp() } else { evidence.mutants > 0 };
     if unexplained > 0 || !unused.is_empty() || !is_sharp { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -1,8 +1,8 @@
-//! The mutation score: barriers, waits, predicates, operands, constants and the order of instructions in a
-//! kernel's PTX, broken one at a time, must be noticed.
+//! The mutation score. A mutation breaks one barrier, wait, predicate, operand, constant or instruction order
+//! in a kernel's PTX. A test must notice it.
 //!
-//! A mutant is *caught* where a checker of the simulator reports it or the result is wrong by the tolerance
-//! rule, on the problems that hit the entry's edges. One that survives must have its reason in
+//! A mutant is *caught* if a checker of the simulator reports it, or if the result breaks the tolerance rule,
+//! on problems that hit the entry's edges. A mutant that survives must have its reason in
 //! `mutation/harmless.rs`.
 use ferroflash::ptx;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
@@ -28,76 +28,77 @@ pub use spot::{Spot, spot};
 pub use subject::Subject;
 use trial::{Kernel, SCHEDULES, Trial};
 
-/// How a mutant ended.
+/// What happened to a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// A checker reported this kind.
+    /// A checker reported a hazard of this kind.
     Checker(&'static str),
-    /// The launch was refused, or the PTX.
+    /// The driver refused the PTX or the launch.
     Refused(String),
     /// No report, but the result is wrong.
     Result,
-    /// Nobody noticed.
+    /// Nothing revealed the mutant.
     Survived,
 }
 
-/// What a survivor changes.
+/// How a survivor differs from the unbroken kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Nothing: it did what the unbroken kernel does, in every launch.
+    /// Not at all: in every launch it did what the unbroken kernel does.
     Idle,
-    /// Nothing: what it orders no longer, others order on every way through the kernel.
+    /// Not at all: on every path through the kernel, other instructions keep the order that it no longer
+    /// keeps.
     Redundant,
-    /// Something, with a reason why that does no harm, or without.
+    /// It differs. A reason why this does no harm may be known.
     Some,
 }
 
-/// A survivor and why that does no harm.
+/// A survivor, and the reason why it does no harm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survivor {
-    /// Whether it changes anything.
+    /// How it differs from the unbroken kernel.
     pub change: Change,
-    /// What was changed.
+    /// The mutation operator.
     pub operator: Operator,
     /// Line of the PTX.
     pub line: u32,
-    /// Its source, innermost first: `file:line (function)`.
+    /// The source lines of the instruction, innermost first: `file:line (function)`.
     pub source: Vec<String>,
     /// The instruction before and after.
     pub description: String,
-    /// Why nothing can come of it; `None` fails the run.
+    /// Why the mutant does no harm; `None` fails the run.
     pub reason: Option<&'static str>,
 }
 
-/// How an entry's mutants ended.
+/// The results of all mutants of a kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Score {
     /// The kernel's symbol.
     pub entry: &'static str,
     /// Launches that each mutant had to pass.
     pub launches: usize,
-    /// All mutants that were run.
+    /// Mutants that ran.
     pub mutants: usize,
-    /// How many there are, run or not.
+    /// Mutants that exist, whether they ran or not.
     pub population: usize,
-    /// Reported by a checker, by kind.
+    /// Mutants that a checker reported, by kind.
     pub checkers: BTreeMap<&'static str, usize>,
-    /// Refused at loading or launching.
+    /// Mutants that were refused when they were loaded or launched.
     pub refused: usize,
-    /// Not reported, but wrong.
+    /// Mutants without a report, but with a wrong result.
     pub results: usize,
-    /// All, survivors, those of them that were idle, and those that are redundant, by operator.
+    /// By operator: all mutants, survivors, idle survivors, redundant survivors.
     pub operators: BTreeMap<Operator, [usize; 4]>,
-    /// Those that nobody noticed.
+    /// Mutants that nothing revealed.
     pub survivors: Vec<Survivor>,
 }
 
-/// Breaks `subject` in every way that `sample` takes, calling `done` after each mutant.
+/// Breaks `subject` in every way that `sample` takes. Calls `done` after each mutant.
 ///
 /// # Panics
-/// Where the kernel itself, unbroken, is not clean.
+/// If the unbroken kernel fails.
 pub fn score(
     subject: &Subject,
     sample: Sample,
@@ -128,7 +129,7 @@ pub fn score(
     Score { population, ..score }
 }
 
-/// The text of a kernel, those of its mutants that `sample` takes, and how many it has.
+/// The text of a kernel, the mutants that `sample` takes, and the number of all its mutants.
 fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     let symbol = subject.kernel.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
@@ -139,25 +140,26 @@ fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     (text, drawn, population)
 }
 
-/// Excuses that no mutant of this process has needed. After every mutant of every kernel they are of nothing.
+/// Excuses that no mutant of this process has used. After a run with every mutant of every kernel, they
+/// excuse nothing.
 pub fn unused_excuses() -> Vec<String> {
     harmless::unused()
 }
 
-/// Bytes of a worker's stack: while it waits for a part of one trial it takes up another.
+/// Bytes of a worker's stack. A worker that waits for a part of one trial starts another trial.
 pub const STACK: usize = 64 << 20;
 
-/// So many mutants go ahead, and say which trials catch the most.
+/// Mutants that run first, to find out which trials catch the most.
 const SCOUTS: usize = 48;
 
-/// Puts trials first that caught the most of those sent ahead.
+/// Sorts trials by the number of scouts that each has caught.
 fn sharpen(trials: &mut [Trial], caught: impl Iterator<Item = usize>) {
     caught.for_each(|by| trials[by].catches += 1);
     trials.sort_by_key(|trial| std::cmp::Reverse(trial.catches));
 }
 
-/// Runs `mutant` until something is noticed, in every trial in which it may differ from the unbroken kernel;
-/// and the trial in which that was.
+/// Runs `mutant` in every trial in which it may differ from the unbroken kernel, until one reveals it.
+/// Returns that trial, too.
 fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>) {
     let kernel = match Kernel::load(subject, &mutant.apply(text)) {
         Ok(kernel) => kernel,
@@ -178,8 +180,8 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
     (Fate::Survived, None)
 }
 
-/// Whether a mutant that nobody noticed did anything else than the unbroken kernel in any trial: it did not
-/// where each warp made the same accesses with the same values between the same synchronisations.
+/// Whether a survivor differed from the unbroken kernel in any trial. A mutant is equal if each warp made the
+/// same accesses with the same values between the same synchronisations.
 fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
     let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
     let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));
@@ -247,7 +249,7 @@ impl Score {
         self.survivors.iter().filter(|survivor| survivor.change != Change::Some).count()
     }
 
-    /// Survivors without a reason.
+    /// Survivors without a known reason.
     pub fn unexplained(&self) -> impl Iterator<Item = &Survivor> {
         self.survivors.iter().filter(|survivor| survivor.reason.is_none())
     }

@@ -1,30 +1,31 @@
-//! Cases of attention on a cache, in the simulator.
+//! Runs attention cases on a cache in the simulator.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ptx_sim::Kind;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
-/// A card of 16 SMs, which holds every entry from sm_80 on: splits and several rounds with few blocks.
+/// A card of 16 SMs that holds every entry from sm_80 on. With few blocks, kernels need splits and several
+/// rounds.
 const CARD: &str = "orin";
 
-/// A simulator of it.
+/// A simulator of [`CARD`].
 ///
 /// # Panics
-/// Where there is no such card.
+/// If there is no such card.
 pub fn attention() -> Attention<SimDriver> {
     Attention::new(SimDriver::new(CARD).expect("a known card"))
 }
 
-/// Launches one plan on each of these lengths, and judges what comes back.
+/// Launches one plan on each of these lengths, and judges the results.
 ///
 /// # Panics
-/// Where a launch is refused, a checker of the simulator finds something, or a result is wrong.
+/// If a launch is refused, a checker of the simulator reports something, or a result is wrong.
 #[track_caller]
 pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
     check_lengths_on(&attention(), case, config, lengths)
 }
 
-/// The same by this driver.
+/// [`check_lengths`] with this driver.
 ///
 /// # Panics
 /// As [`check_lengths`].
@@ -52,7 +53,7 @@ pub fn check_lengths_on(
     }
 }
 
-/// The same on the case's own lengths.
+/// [`check_lengths`] on the case's lengths.
 ///
 /// # Panics
 /// As [`check_lengths`].
@@ -61,7 +62,7 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
     check_on(&attention(), case, config)
 }
 
-/// The same by this driver.
+/// [`check`] with this driver.
 ///
 /// # Panics
 /// As [`check_lengths`].
@@ -71,11 +72,11 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Opt
     check_lengths_on(attention, case, config, &[lengths]);
 }
 
-/// A plan knows bounds only: lengths, starts and pages that make no sense touch nothing outside of the
-/// tensors. What is judged are sequences whose lengths, clamped, the cache has.
+/// A plan knows only bounds. With invalid lengths, starts and pages, a launch must touch nothing outside of
+/// its tensors. A sequence is judged if the cache has the keys of its clamped length.
 ///
 /// # Panics
-/// Where something outside is touched, and as [`check_lengths`].
+/// If a launch touches memory outside of its tensors, and as [`check_lengths`].
 #[track_caller]
 pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
     let most = 120;
@@ -90,7 +91,7 @@ pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&st
         let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
         loaded.start(&starts).expect("as long");
         let launched = loaded.run(None, &lengths(turn));
-        // Sequences that overlap write the same rows.
+        // Overlapping sequences write the same rows.
         let (races, reports): (Vec<_>, Vec<_>) =
             attention.driver().take_reports().into_iter().partition(|report| report.kind == Kind::GlobalRace);
         let fine = reports.is_empty() && (launched.is_ok() || !races.is_empty());

@@ -1,4 +1,4 @@
-//! Problems of any family, in the simulator.
+//! Runs problems of any family in the simulator.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, Options};
@@ -7,7 +7,7 @@ use reference::{OnDevice, Rule, Subject, Task};
 /// A simulator of the smallest card that runs a subject.
 ///
 /// # Panics
-/// Where no card does.
+/// If no card runs it.
 pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver> {
     let runs = |name: &&str| {
         let card = Capabilities::profile(name).expect("a known card");
@@ -16,20 +16,20 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
     if subject.family() == "hopper paged" {
-        // Blocks are persistent: with two multiprocessors each has several tiles in small problems, too.
+        // Blocks are persistent. With two SMs, each block has several tiles even in small problems.
         let card = SimDriver::of_multiprocessors(card, options, Some(2));
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
 }
 
-/// Runs every round of a problem on a subject, and judges what it has left.
+/// Runs every round of a problem on a subject, and judges the outputs.
 ///
 /// # Errors
-/// Those of the launches, the simulator's reports among them.
+/// Errors of the launches, which include the simulator's reports.
 ///
 /// # Panics
-/// Where another kernel runs, or a result is wrong.
+/// If another kernel runs, or a result is wrong.
 pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task) -> Result<(), Error> {
     let (work, symbol) = (task.work(), subject.contract().symbol);
     let judge = work.judge(Rule::Tolerance).expect("problems are valid");
@@ -41,10 +41,10 @@ pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task)
     Ok(())
 }
 
-/// A subject on all of its edges, with copies that land late, at once and at random in turn.
+/// Runs a subject on all of its edges. Copies land late, at once and at random in turn.
 ///
 /// # Panics
-/// Where a launch is refused, a checker of the simulator finds something, or a result is wrong.
+/// If a launch is refused, a checker of the simulator reports something, or a result is wrong.
 #[track_caller]
 pub fn check_edges(subject: &dyn Subject) {
     let attention = simulator(subject, Options::default());

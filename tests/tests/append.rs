@@ -1,4 +1,4 @@
-//! What keeps appends inside of a cache. `simulated.rs` runs each kernel on its edges.
+//! Appends stay inside of the cache. `simulated.rs` runs each kernel on its edges.
 use ferroflash::spec::{APPENDS, AppendInfo};
 use ferroflash::{Error, ptx};
 use ferroflash_tests::subjects::{run, simulator};
@@ -12,10 +12,10 @@ fn a_slot_that_is_not_skipped_is_reported() {
     let text = ptx::source(symbol).expect("this build carries it");
     const CLAMP: &str = "setp.ge.u64";
     assert_eq!(text.matches(CLAMP).count(), 1, "the one comparison of 64 bits");
-    // One beyond all rows; negative ones.
+    // Without one half of the clamp: a slot past all rows, then negative slots.
     for removed in ["setp.gt.u64", "setp.ge.s64"] {
         let attention = simulator(copy, Options::default());
-        // SAFETY: the simulator checks what it does.
+        // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(symbol, &text.replace(CLAMP, removed)).expect("loads") };
         let wrong: Result<(), Error> = copy.edges(1).iter().try_for_each(|task| run(&attention, copy, task));
         let report = wrong.expect_err(removed).to_string();

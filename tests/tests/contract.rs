@@ -1,5 +1,5 @@
-//! Table, planner and cases agree: every entry can be reached, and every case reaches the entry that it is
-//! for.
+//! Table, planner and cases agree: the planner can select every entry, and every case runs on the entry that
+//! it tests.
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Scratch};
@@ -39,14 +39,14 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
             );
             let smaller =
                 ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
-            // Hopper's copy engine is slow at rows that begin within 32 bytes, unless panels are whole.
+            // TMA is slow on rows that do not begin at multiples of 32 bytes, unless panels are whole.
             let whole = entry.has_maps() && entry.head_dim == 128 && [72, 88].contains(&problem.head_dim);
             assert!(!smaller || whole, "{problem}: {} pads more than it must", entry.contract.symbol);
         }
     }
 }
 
-/// Plans `case` on an H200, which holds every entry, with `entry` asked for by name.
+/// Plans `case` on an H200, which holds every entry, and requests `entry` by name.
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
@@ -64,7 +64,7 @@ fn check_case(case: &Case, entry: &AttnInfo) {
     let blocks = match (persistent, entry.is_varlen(), entry.splits) {
         (false, false, false) => tiles,
         (true, false, false) => {
-            // Pairs of tiles, unless these would leave more to one block than single ones do.
+            // Blocks take pairs of tiles, unless pairs would give one block more tiles than single tiles do.
             let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
             let paired = entry.has_maps() && entry.mask == MaskKind::Causal && even;
             let pairs = (tiles / 2).min(resident);
@@ -72,12 +72,13 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         }
         (false, false, true) => tiles * slices,
         (true, false, true) => (tiles * slices).min(resident),
-        // As many as the longest has for each sequence, or one for each that the rows do not fill.
+        // Each sequence gets the tiles of the longest sequence, or one tile per sequence that does not fill
+        // it.
         (false, true, _) => {
             let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
-        // Two of these a block, or where all are as long as the longest, as many blocks as the card holds.
+        // Each block takes two of these tiles. With equal lengths, the grid has one block per SM instead.
         (true, true, _) => {
             let [rows, keys] = case.problem.varlen.expect("the case is packed");
             let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
@@ -95,7 +96,7 @@ fn every_case_is_solved_by_the_entry_that_it_is_for() {
             check_case(case, entry);
         }
     }
-    // The long ones take no part in what differs between entries.
+    // Long cases do not depend on the entry.
     for case in grid(&ENTRIES[0], 1).iter().filter(|case| case.problem.seqlen_k < 600) {
         check_case(case, &ENTRIES[0]);
     }

@@ -1,4 +1,4 @@
-//! Prints and assertions in kernels: there when asked for, and nothing of them in what is shipped.
+//! Prints and assertions in kernels: present in a debug build, absent from release PTX.
 use cuda_builder::CudaBuilder;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::ENTRIES;

@@ -1,5 +1,5 @@
-//! Decode kernels in the simulator: lengths, pages and splits of every kind, and what stands on the device
-//! whatever it is. `simulated.rs` runs each kernel on its edges.
+//! Decode kernels in the simulator: lengths, pages and splits of every kind, and garbage in device memory.
+//! `simulated.rs` runs each kernel on its edges.
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{DECODE_COMBINES, DECODES};
@@ -9,8 +9,8 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// More rows than a block takes: those of a key head are dealt out to several blocks of the same keys. Query
-/// heads of a key head, queries, and what they see.
+/// More rows than a block takes: several blocks share the rows of a key head and read the same keys. Cases
+/// vary the query heads per key head, the queries and the mask.
 #[test]
 fn blocks_of_rows() {
     let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
@@ -36,7 +36,7 @@ fn blocks_of_rows() {
             );
         }
     }
-    // One sequence alone: as many blocks of 8 rows as leave it four splits on a card of 16 SMs.
+    // A single sequence. Its blocks of 8 rows leave SMs for four splits on a card of 16 SMs.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
         let one =
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
@@ -63,7 +63,7 @@ fn many_sequences() {
     }
 }
 
-/// A plan knows bounds only: what a graph replays are other lengths.
+/// A plan knows only bounds: a replayed graph may find other lengths.
 #[test]
 fn other_lengths_under_one_plan() {
     let filled = vec![500, 40, 300, 1, 64];
@@ -74,8 +74,8 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Whatever stands on the device, nothing outside of the tensors is touched: what is judged are sequences
-/// whose lengths, clamped, the cache has.
+/// Garbage in device memory: a launch touches nothing outside of its tensors. A sequence is judged if the
+/// cache has the keys of its clamped length.
 #[test]
 fn garbage_lengths_and_pages() {
     let most = 120;
@@ -90,8 +90,8 @@ fn garbage_lengths_and_pages() {
     }
 }
 
-/// Launches that every clamp of decode kernels is for: few sequences and many, lengths that are off by one,
-/// or none at all, pages that nobody has.
+/// Launches that need every clamp of decode kernels: few and many sequences, lengths that are off by one,
+/// lengths that are no lengths, unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
     let plain =
@@ -112,22 +112,22 @@ fn garbage(counters: bool) -> Vec<Garbage> {
     all
 }
 
-/// Clamps that others make superfluous: a column of the table follows from a length that has been clamped,
-/// to no more keys than the table has pages for (the host has checked); a length that is 0 is that whatever
-/// the largest is; and of a sequence too many that seems to have keys a block looks for an item in vain. LLVM
-/// names no line of some columns.
+/// Clamps that other clamps make superfluous. A table column follows from a clamped length, and the host has
+/// checked that the table has pages for it. A length of 0 stays 0 under any maximum. For a sequence past the
+/// last that seems to have keys, a block looks for a work item and finds none. LLVM gives some columns no
+/// line.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
     &["max_keys) == 0 {"],
     &["max_keys) > 0)", "becomes operand 1"],
     &["max_keys) > 0)", "min.u32"],
-    // Sequences that begin at `cu_seqlens_k`: `decode_tensors.rs` takes these out.
+    // Sequences that begin at `cu_seqlens_k`: `decode_tensors.rs` removes these clamps.
     &["order.starts"],
     &["Self::within(starts.get(index)"],
 ];
-/// In the kernel that merges what was cut, too many sequences without keys do no harm either: these launches
-/// cut few, whose items are the first.
+/// In the combine kernel, extra sequences without keys do no harm either. These launches split few sequences,
+/// whose work items come first.
 const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
@@ -149,8 +149,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     }
 }
 
-/// With chunks, the bits of a sequence are its own: whatever is beside it, in whichever place, whatever its
-/// pages are.
+/// With chunks, the bits of a sequence do not depend on other sequences, on its place in the batch, or on its
+/// pages.
 #[test]
 fn chunks_make_sequences_independent() {
     const ROUNDS: usize = 200;
@@ -163,13 +163,13 @@ fn chunks_make_sequences_independent() {
         let (o, lse) = outcome.bits(b);
         (o.to_vec(), lse.to_vec())
     };
-    // Three chunks, beside sequences of none to two.
+    // Three chunks, beside sequences of zero to two chunks.
     let (keys, heads) = (300, [2, 1]);
     let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], heads, ..DecodeCase::new([keys]) };
     let expected = one(&alone, 0);
     for round in 0..ROUNDS {
         let batch = 1 + (random.bits() % 24) as usize;
-        // At an even place, where it shares no page with the one before.
+        // At an even place, a sequence shares no page with the sequence before.
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];

@@ -1,4 +1,4 @@
-//! Decode kernels on dense and varlen tensors, in the simulator, every access, barrier and copy checked.
+//! Decode kernels on dense and varlen tensors in the simulator, which checks every access, barrier and copy.
 use ferroflash::driver::SimDriver;
 use ferroflash::{DType, ptx};
 use ferroflash_tests::clamps::{FILES, without_each_clamp};
@@ -7,14 +7,15 @@ use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};
 use spec::{DECODES, Keys, MaskKind, PageKind};
 
-/// Instructions that are enough for a launch; what takes a garbage length for billions ends.
+/// Instructions that are enough for a launch. A kernel that takes garbage for a length of billions exceeds
+/// them and ends.
 const BUDGET: u64 = 20_000_000;
 
 fn plain(symbol: &'static str) -> KnownKeys {
     KnownKeys { symbol, batch: 3, shape: [1, 4, 2, 64], max_keys: 70, splits: 1, varlen: None, used: None }
 }
 
-/// Varlen K and V of `rows` rows, with as many sequences as `starts` has, less one.
+/// Varlen K and V of `rows` rows. `starts` has one number per sequence and the end.
 fn varlen(of: &KnownKeys, rows: usize, starts: &[i32]) -> KnownKeys {
     KnownKeys { batch: starts.len() - 1, varlen: Some((rows, starts.to_vec())), ..of.clone() }
 }
@@ -38,7 +39,7 @@ fn check(case: &KnownKeys) {
     }
 }
 
-/// One entry of f16 for each mask and kind of pages of head dim 64.
+/// One f16 entry of head dim 64 for each mask and kind of pages.
 fn entries() -> impl Iterator<Item = &'static str> {
     [
         (MaskKind::Causal, PageKind::Tiles),
@@ -81,8 +82,8 @@ fn varlen_keys_of_single_queries() {
     }
 }
 
-/// `cu_seqlens_k` and used keys that nobody has checked: every sequence has the rows that the rule of
-/// `lengths.rs` gives it, and nothing outside of the tensors is read.
+/// Garbage in `cu_seqlens_k` and in the used keys. Every sequence has the rows that the rule in `lengths.rs`
+/// gives it, and the kernel reads nothing outside of its tensors.
 fn garbage(symbol: &'static str) -> Vec<KnownKeys> {
     let plain = KnownKeys { max_keys: 120, ..plain(symbol) };
     let starts: [&[i32]; 5] = [
@@ -117,7 +118,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     let mut seen = 0;
     for clamp in without_each_clamp(&text, &FILES) {
         let words = clamp.to_string();
-        // `decode.rs` tests the clamps of lengths that have no starts beside them.
+        // `decode.rs` tests the clamps of lengths without starts.
         if !words.contains("order.starts") && !words.contains("Self::within(") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Many queries on caches in pages by Hopper's copy engine, in the simulator: pages of every size that a
-//! kernel takes, and what stands on the device whatever it is. `simulated.rs` runs each kernel on its edges.
+//! Many queries on paged caches through TMA, in the simulator: pages of every size that a kernel takes, and
+//! garbage in device memory. `simulated.rs` runs each kernel on its edges.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
@@ -16,7 +16,7 @@ use reference::{DecodeCase, Pages, paged_edges};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An H200 with two multiprocessors: blocks are persistent, and have several tiles each in small problems.
+/// An H200 with two SMs: blocks are persistent, and take several tiles each even in small problems.
 fn h200() -> Attention<SimDriver> {
     let card = SimDriver::of_multiprocessors("h200", Options::default(), Some(2));
     Attention::new(card.expect("a known card"))
@@ -28,8 +28,8 @@ fn smallest() -> &'static AttnInfo {
     HOPPERS_PAGED.iter().find(is_it).expect("a build carries one")
 }
 
-/// What orders a block's tiles among each other, taken away instruction by instruction: waits for stores to
-/// leave their buffer, barriers of a consumer warpgroup around it, arrivals that release a stage or Q.
+/// Removes the instructions that order the tiles of a block, one by one: waits for stores to leave their
+/// buffer, barriers of a consumer warpgroup around the wait, arrivals that release a stage or Q.
 #[test]
 fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
     let entry = smallest();
@@ -41,7 +41,7 @@ fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
             Options { budget: 60_000_000, patience: 2_000_000, max_reports: 1, ..Options::default() };
         let card = SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card");
         let attention = Attention::new(card);
-        // SAFETY: nothing but the simulator runs it, and that checks each access.
+        // SAFETY: only the simulator runs it, which checks every access.
         unsafe { attention.load_from(symbol, text) }.expect("a module");
         attention
     };
@@ -62,13 +62,13 @@ fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
         catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(symbol)))).is_ok()
     });
     let unnoticed: Vec<_> = unnoticed.collect();
-    // The last arrival of the text releases a stage of a block's last tile: nobody fills it again.
+    // The last arrival in the text releases a stage of a block's last tile. No producer refills it.
     let last = mutants.iter().rfind(|mutant| mutant.operator == Operator::DeleteArrive);
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 
-/// Boxes of a part of a page, of all of it, of several stages' worth; pages that two sequences share, and
-/// sequences that end in the middle of a page, of a box, of a stage, or with one.
+/// Boxes smaller than a page, equal to a page, and several stages large. Two sequences share pages. Sequences
+/// end in the middle of a page, a box or a stage, or at its end.
 #[test]
 fn pages_of_every_size() {
     let (symbol, lengths) = (smallest().contract.symbol, [261, 130, 256, 0, 37, 128]);
@@ -76,7 +76,7 @@ fn pages_of_every_size() {
     let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
     for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
         let case = DecodeCase { pages, mask: Mask::Causal, ..DecodeCase::new(lengths) };
-        // Packed, and as many queries of each sequence.
+        // Varlen, or equal numbers of queries per sequence.
         let case = match turn % 2 {
             0 => case.packed([1, 130, 20, 3, 0, 12]),
             _ => DecodeCase { queries: 9, ..case },
@@ -95,7 +95,7 @@ fn garbage_lengths_starts_and_pages() {
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     let subject = Subject::all().find(|subject| subject.kernel.symbol == smallest().contract.symbol);
-    // Of rows behind a sequence's end, too, boxes are begun: a column of the table is clamped by itself.
+    // Boxes may begin in rows past a sequence's end, so the kernel clamps a table column separately.
     let unnoticed = unnoticed(&subject.expect("in the table"), &garbage_on_pages(Pages::Hnd(40)), &[]);
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

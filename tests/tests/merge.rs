@@ -1,4 +1,4 @@
-//! What keeps a merge in place right. `simulated.rs` runs each kernel on its edges.
+//! The barrier that makes a merge in place right. `simulated.rs` runs each kernel on its edges.
 use ferroflash::ptx;
 use ferroflash::spec::MERGES;
 use ferroflash_tests::is_carried;
@@ -17,7 +17,7 @@ fn a_result_that_takes_its_place_too_early_is_a_race() {
     let task = kernel.edges(1).into_iter().find(is_in_place).expect("a result in a state's place");
     run(&simulator(kernel, Options::default()), kernel, &task).expect("with its barrier");
     let attention = simulator(kernel, Options::default());
-    // SAFETY: the simulator checks what it does.
+    // SAFETY: the simulator checks every access.
     unsafe { attention.load_from(symbol, &text.replace(BARRIER, "")).expect("loads") };
     let report = run(&attention, kernel, &task).expect_err("without").to_string();
     assert!(report.contains("race"), "{report}");

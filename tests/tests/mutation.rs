@@ -1,20 +1,20 @@
-//! The mutation score of a kernel of each kind, of a sample: every mutant is caught, or has a reason to
-//! survive. All of all kernels: `cargo xtask mutate`.
+//! The mutation score of one kernel of each kind, on a sample: every mutant is caught, or has a reason to
+//! survive. `cargo xtask mutate` runs every mutant of every kernel.
 use ferroflash::kernels::{AttnInfo, MaskKind, Schedule, entry};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
 use ptx_sim::mutate::Operator;
 use std::collections::BTreeMap;
 
-/// Mutants of each operator that a test runs: more where nobody waits.
+/// Mutants per operator in these tests; more in CI.
 fn sample() -> Sample {
     Sample { each: Some(if std::env::var_os("CI").is_some() { 2 } else { 1 }), seed: 1 }
 }
 
-/// The mutants of the first kernel of a kind that this build carries.
+/// Runs the mutants of the first kernel of a kind in this build.
 #[track_caller]
 fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
-    // The first test makes the workers of all.
+    // The first test creates the thread pool of all tests.
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
     let subject = carried.find(is_of_kind).expect("a build carries one of each kind");
@@ -25,7 +25,7 @@ fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }
 
-/// The same of forward kernels of head dim 64.
+/// [`check`] for forward kernels of head dim 64.
 #[track_caller]
 fn check_forward(is_of_kind: impl Fn(&AttnInfo) -> bool) {
     check(sample(), |subject| {
@@ -66,7 +66,7 @@ fn decoding() {
 
 #[test]
 fn merging_splits() {
-    // Much of it finds out whose work is whose, where many mutants only deal it out otherwise.
+    // A large part of this kernel distributes work. Many mutants of that part only distribute it differently.
     let sample = Sample { each: sample().each.map(|each| each + 1), ..sample() };
     check(sample, |subject| subject.merges() && subject.of.family() == "decode");
 }
@@ -86,7 +86,7 @@ fn merging_states() {
     check(sample(), |subject| subject.of.family() == "merge");
 }
 
-/// Which of Hopper's bodies a kernel is of.
+/// Which of Hopper's kernel bodies a kernel has.
 fn kind(symbol: &str) -> &'static str {
     let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
     match (symbol.starts_with("hopper_packed"), wide) {
@@ -99,8 +99,8 @@ fn kind(symbol: &str) -> &'static str {
     }
 }
 
-/// Every line of Hopper's tables that this build carries: a mutant of each operator on its first edges. Which
-/// of them do no harm takes all of its launches to say (`cargo xtask mutate --entry hopper`).
+/// Every line of Hopper's tables in this build: one mutant per operator, on the first edges. Only all of its
+/// launches can show which survivors do no harm (`cargo xtask mutate --entry hopper`).
 #[test]
 fn every_hopper_kernel() {
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
@@ -111,14 +111,14 @@ fn every_hopper_kernel() {
     let of_kind =
         |subject: &Subject| all.iter().filter(|a| kind(a.kernel.symbol) == kind(subject.kernel.symbol));
     for (at, subject) in all.iter().enumerate() {
-        // Where a build carries a line in both types, either in turn.
+        // If a build has a line in both types, the types take turns.
         let twin = |other: &&Subject| {
             other.kernel.symbol.replace("_bf16_", "_f16_") == subject.kernel.symbol.replace("_bf16_", "_f16_")
         };
         if all.iter().filter(twin).count() > 1 && at / 2 % 2 != at % 2 {
             continue;
         }
-        // Of a kind with few kernels more mutants each.
+        // A kind with few kernels runs more mutants per kernel.
         let each = 8_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
         let fates = || spot.ends.iter().map(|(_, fate, _)| fate);

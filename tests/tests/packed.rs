@@ -1,5 +1,5 @@
-//! Packed sequences in the simulator: other lengths by one plan, integers that make no sense, and what the
-//! clamps are good for. `simulated.rs` runs every packed kernel on its edges.
+//! Varlen sequences in the simulator: other lengths with one plan, invalid integers, and tests that each
+//! clamp is needed. `simulated.rs` runs every varlen kernel on its edges.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
@@ -16,7 +16,7 @@ const ROWS: [usize; 2] = [100, 120];
 const HEADS: [usize; 2] = [2, 1];
 const HEAD_DIM: usize = 64;
 
-/// A launch whose tensors end where their buffers do.
+/// A launch whose tensors end where their buffers end.
 struct Launch<'a> {
     attention: &'a Attention<SimDriver>,
     plan: Plan,
@@ -24,7 +24,7 @@ struct Launch<'a> {
     o: <SimDriver as Harness>::Buffer,
     /// `cu_seqlens_q`, `cu_seqlens_k`, `seqused_k`.
     integers: [<SimDriver as Harness>::Buffer; 3],
-    /// What must live as long.
+    /// Buffers that must outlive the launch.
     _others: Vec<<SimDriver as Harness>::Buffer>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Launch<'a> {
         Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }
     }
 
-    /// O for these integers, and what the simulator has to say.
+    /// O for these integers, and the kinds of the simulator's reports.
     fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<Kind>) {
         let driver = self.attention.driver();
         for (buffer, values) in self.integers.iter_mut().zip(integers) {
@@ -119,10 +119,10 @@ fn one_plan_serves_any_lengths() {
     }
 }
 
-/// Numbers that no length is, and some that are off by one.
+/// Invalid lengths, and lengths that are off by one.
 const GARBAGE: [i32; 6] = [0, -1, i32::MIN, i32::MAX, 101, 121];
 
-/// Every integer in turn is garbage, and all together.
+/// Makes each integer garbage in turn, then all together.
 fn garbage() -> impl Iterator<Item = [Vec<i32>; 3]> {
     let right = [vec![0, 30, 60, 100], vec![0, 40, 90, 120], vec![40, 3, 30]];
     let one = (0..11).flat_map({
@@ -148,7 +148,8 @@ fn integers_that_make_no_sense_stay_in_bounds() {
     }
 }
 
-/// Where a sequence lies is then in the maps of a copy engine, too. (Some of it: these kernels take seconds.)
+/// The tensor maps then hold the positions of the sequences, too. (These kernels take seconds, so this runs
+/// some of the cases.)
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
     let masks = [MaskKind::Causal, MaskKind::Local];
@@ -160,20 +161,20 @@ fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
     }
 }
 
-/// Checks that a kernel stays in bounds, whatever it is told.
+/// Checks that a kernel stays in bounds with garbage integers.
 #[track_caller]
 fn check_garbage(entry: &AttnInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>) {
     let attention = simulator_with(entry, Options::default());
     let mut launch = Launch::new(&attention, entry);
     for integers in garbage {
         let (_, reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
-        // Rows of two sequences are written twice; nothing else may be wrong.
+        // Rows of two sequences may be written twice; no other report is allowed.
         let others: Vec<_> = reports.iter().filter(|kind| **kind != Kind::GlobalRace).collect();
         assert!(others.is_empty(), "{}: {integers:?}: {others:?}", entry.contract.symbol);
     }
 }
 
-/// Right integers, and those that each clamp is for.
+/// Valid integers, and integers that need each clamp.
 const CLAMPED: [[&[i32]; 3]; 7] = {
     let [q, k, used]: [&[i32]; 3] = [&[0, 30, 60, 100], &[0, 40, 90, 120], &[40, 3, 30]];
     [
@@ -193,7 +194,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     let symbol = entry.contract.symbol;
     let run = |text: &str| {
         let attention = simulator_with(entry, Options::default());
-        // SAFETY: the simulator checks each access.
+        // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(symbol, text).expect("loads") };
         let mut launch = Launch::new(&attention, entry);
         CLAMPED.map(|integers| launch.run(integers))

@@ -1,5 +1,5 @@
-//! Many queries on caches in pages, in the simulator: pages of every size, prompts in chunks, and what stands
-//! on the device whatever it is. `simulated.rs` runs each kernel on its edges.
+//! Many queries on paged caches in the simulator: pages of every size, chunked prefill, and garbage in device
+//! memory. `simulated.rs` runs each kernel on its edges.
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::PAGED;
@@ -9,8 +9,8 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_garbage};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
-/// Whatever a page holds, and in whichever order: whole tiles, parts of one, several tiles; first pages that
-/// two sequences share. More rows than decode kernels take, without packing: the planner's own choice.
+/// Pages hold whole tiles, parts of a tile, or several tiles, in any order; two sequences share their first
+/// page. There are more rows than decode kernels take, without varlen: the planner selects the kernel.
 #[test]
 fn pages_of_every_size() {
     for pages in [Pages::Nhd(1), Pages::Hnd(3), Pages::Nhd(16), Pages::Interleaved(64), Pages::Dense] {
@@ -20,8 +20,8 @@ fn pages_of_every_size() {
     }
 }
 
-/// A prompt in chunks that begin where tiles do gives the bits of the prompt at once: one memory, one plan,
-/// other numbers on the device.
+/// A prompt in chunks that begin at tile boundaries gives the bits of the prompt in one call: same memory,
+/// same plan, other integers on the device.
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
     let causal = PAGED.iter().filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
@@ -59,8 +59,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     for entry in smallest {
         let (symbol, dtype) = (entry.contract.symbol, entry.dtype);
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
-        // A column of the table follows from a length that has been clamped, to no more keys than the table
-        // has pages for (the host has checked).
+        // A table column follows from a clamped length, and the host has checked that the table has pages for
+        // it.
         let superfluous: [&[&str]; 1] = [&["column.min(cache.columns - 1)"]];
         let mut launches = garbage_on_pages(Pages::Hnd(5));
         launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = (dtype, dtype));

@@ -1,4 +1,4 @@
-//! A plan launches what it was made for, in memory as large as its launches need, and nothing else.
+//! A plan launches only the request that it was made for, in memory of at least the planned size.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
@@ -10,7 +10,7 @@ use ferroflash::{Attention, DType, Error};
 const KEYS: usize = 1024;
 const DIM: usize = 64;
 
-/// A simulator, and buffers that stay as long as it.
+/// A simulator, and buffers that live as long as it.
 struct Device {
     attention: Attention<SimDriver>,
     buffers: Vec<<SimDriver as Harness>::Buffer>,
@@ -21,7 +21,7 @@ impl Device {
         Device { attention: Attention::new(SimDriver::new("l4").expect("a known card")), buffers: vec![] }
     }
 
-    /// The address of these bytes.
+    /// Copies these bytes to the device, and returns their address.
     fn put(&mut self, name: &str, bytes: &[u8]) -> u64 {
         let driver = self.attention.driver();
         let mut buffer = driver.allocate_named(name, bytes.len()).expect("room");
@@ -31,13 +31,13 @@ impl Device {
         address
     }
 
-    /// `rows` rows of zeros of one head.
+    /// `rows` rows of one head, filled with zeros.
     fn rows(&mut self, name: &str, rows: usize) -> TensorView {
         let address = self.put(name, &vec![0; rows * DIM * 2]);
         TensorView::bshd(address, (rows * DIM) as u64, DType::F16, [1, rows, 1, DIM])
     }
 
-    /// Launches `other` by the plan that was made for `own`.
+    /// Launches `other` with the plan of `own`.
     fn launch<R: Request>(&self, own: &R, other: &R) -> Result<(), Error> {
         let plan = self.attention.plan(own).expect("a plan");
         let stream = self.attention.driver().stream().expect("a stream");
@@ -46,7 +46,7 @@ impl Device {
     }
 }
 
-/// Expects an error that has all these words, and nothing on the device.
+/// Expects an error with all these words, and no launch.
 #[track_caller]
 fn check_refused(device: &Device, outcome: Result<(), Error>, words: &[&str]) {
     let error = outcome.expect_err("it is not what the plan was made for").to_string();

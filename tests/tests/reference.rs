@@ -1,4 +1,4 @@
-//! The reference against answers that were worked out by hand, and against the definition in a few lines.
+//! The reference against results that were computed by hand, and against the definition in a few lines.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
@@ -9,7 +9,7 @@ fn f16s(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| f16::from_f32(*x).to_bits()).collect()
 }
 
-/// One batch, one head, f16; rows of `head_dim` numbers.
+/// One batch, one head, f16, rows of `head_dim` numbers.
 struct Tiny<'a> {
     head_dim: usize,
     q: &'a [f32],
@@ -240,7 +240,7 @@ fn refuses_what_it_cannot_read() {
     let bits = [0; 48];
     let tensor = |shape| HostTensor::bshd(&bits, DType::F16, shape);
     let message = |shape| tensor(shape).expect_err("does not fit").to_string();
-    assert!(message([1, 7, 1, 8]).contains("0..=55 are addressed, the slice has 48"));
+    assert!(message([1, 7, 1, 8]).contains("reach elements 0..=55, but the slice has 48"));
     assert!(message([1, 0, 1, 8]).contains("has a zero"));
     let strided = |offset, strides| HostTensor::new(&bits, offset, DType::F16, [1, 2, 1, 8], strides);
     assert!(strided(0, [0, -8, 0, 1]).is_err());

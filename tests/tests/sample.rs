@@ -6,7 +6,7 @@ use ferroflash::{Capabilities, DType};
 use reference::subjects;
 use std::collections::BTreeSet;
 
-/// What is not among the sample's of what `traits` says of every kernel.
+/// The traits that some kernel has and no kernel of the sample has.
 #[track_caller]
 fn check<K: Copy>(
     kernels: impl Iterator<Item = K>,

@@ -1,5 +1,5 @@
-//! Every kernel that this build carries in the simulator, every access, barrier and copy checked, on the
-//! problems that hit its edges.
+//! Every kernel in this build, in the simulator, on the problems that hit its edges. The simulator checks
+//! every access, barrier and copy.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, entries};
@@ -20,7 +20,7 @@ fn every_kernel_on_its_edges() {
     on_every_core(&subjects, |subject| check_edges(*subject));
 }
 
-/// The first entry of a kind that this build carries.
+/// The first entry with this mask in this build.
 fn entry(mask: &str) -> &'static AttnInfo {
     let is_it = |entry: &&AttnInfo| entry.mask.name() == mask && is_carried(entry.contract.symbol);
     entries().find(is_it).expect("a build carries every mask")

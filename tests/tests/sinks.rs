@@ -1,11 +1,10 @@
-//! Logits that belong to no key, as large and as small as there are.
+//! Sink logits of extreme sizes.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, Sinks, TensorView};
 use ferroflash::{Attention, DType};
 
-/// What a logit does to a row whose value is 1 throughout and whose scores are 0, on 16 keys: O, and its
-/// log-sum-exp.
+/// O and log-sum-exp of a row with 16 keys, values of 1, scores of 0, and this sink logit.
 fn row_beside(logit: f32) -> (f32, f32) {
     const DIM: usize = 64;
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
@@ -44,7 +43,7 @@ fn take_their_share_however_large() {
         (alone, 0.5, 32f32.ln()),
         (88.0, 0.0, 88.0),
         (2e38, 0.0, 2e38),
-        // Base 2 they are beyond all numbers, and count as the largest.
+        // In base 2 these logits overflow f32, and count as the largest number.
         (3e38, 0.0, 2.3586e38),
         (f32::INFINITY, 0.0, 2.3586e38),
     ] {

@@ -1,4 +1,4 @@
-//! The rule that judges a result, on results that are wrong in one way each.
+//! The tolerance rule, on results that are wrong in one way each.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
@@ -78,7 +78,7 @@ fn what_is_not_a_number_fails_wherever_it_is() {
 fn rows_with_no_key_are_zero_and_minus_infinity() {
     check(true, |out, lse, _| assert!(out[..16].iter().all(|x| *x == 0) && lse[0] == f32::NEG_INFINITY));
     check(true, |out, _, _| out[3] = f16::NEG_ZERO.to_bits());
-    // Far below the tolerance of others: nothing is rounded here.
+    // The error is far below the tolerance of other rows, but in this row nothing is rounded.
     let worst = check(false, |out, _, _| out[3] = f16::from_bits(1).to_bits()).out;
     assert_eq!((worst.row, worst.column, worst.tolerance), (0, 3, 0.0));
     check(false, |_, lse, _| lse[0] = -1e30);
@@ -97,7 +97,7 @@ fn lse_has_a_tolerance_of_its_own() {
 
 #[test]
 fn nothing_passes_where_the_rule_has_no_bound() {
-    // Inputs that overflow f16 in the naive steps: no tolerance follows from them.
+    // These inputs overflow f16 in the naive steps, so the rule has no tolerance for them.
     let bits = vec![f16::MAX.to_bits(); 8];
     let tensor = HostTensor::bshd(&bits, DType::F16, [1, 1, 1, 8]).expect("fits");
     let problem = problem([1, 1, 1, 8]).scale(1.0);
@@ -107,8 +107,8 @@ fn nothing_passes_where_the_rule_has_no_bound() {
     assert!(!verdict.passed());
     let words = verdict.out.to_string();
     assert!(words.ends_with(
-        "the tolerance rule has no bound for these inputs: computed in their own type, naively, they \
-         overflow or are no numbers"
+        "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives \
+         NaN"
     ));
 }
 

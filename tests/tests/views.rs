@@ -1,4 +1,4 @@
-//! Inputs that repeat themselves, as strides say it, are as good as explicit copies.
+//! Inputs with strides of 0 give the results of explicit copies.
 use ferroflash::driver::SimDriver;
 use ferroflash::driver::{Harness, SimBuffer, SimStream};
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
@@ -49,7 +49,7 @@ fn one_head_of_keys_for_all_heads_and_batches_and_for_the_values_too() -> Result
     let backwards = TensorView { strides: [0, -d, 0, 1], ..repeats };
     let refused = run(backwards, Mask::Full).expect_err("negative strides").to_string();
     assert!(refused.contains("k.strides") && refused.contains("negative"), "{refused}");
-    // Rows that overlap each other are only read.
+    // Overlapping rows are only read.
     let sliding = TensorView { strides: [0, 8, 0, 1], ..repeats };
     run(sliding, Mask::Full).map(drop)
 }

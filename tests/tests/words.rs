@@ -1,11 +1,11 @@
-//! Nothing of a kernel's PTX is skipped by the simulator: it knows every word of every shipped kernel, and
-//! refuses each instruction and each directive with a word more, by its line.
+//! The simulator knows every word of every shipped kernel. If a test adds a word to an instruction or a
+//! directive, the simulator refuses it and names the line.
 use ferroflash::{ptx, spec};
 use ptx_sim::Module;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A statement of a line of PTX: where it begins in the line.
+/// A statement in a line of PTX, with its position in the line.
 type Statement<'t> = (usize, &'t str);
 
 /// The statements that begin in `line`, without guards, labels and braces.
@@ -33,7 +33,7 @@ fn opcode<'t>((_, text): &Statement<'t>) -> Option<&'t str> {
     opcode.starts_with(|c: char| c.is_ascii_lowercase()).then_some(opcode).filter(|_| text.contains(';'))
 }
 
-/// What the simulator refuses of `entry`: lines and reasons.
+/// What the simulator refuses in `entry`: lines and reasons.
 fn refused(text: &str, entry: &str) -> Vec<(u32, String)> {
     match Module::parse(text) {
         Err(error) => vec![(error.line, error.message)],
@@ -41,7 +41,7 @@ fn refused(text: &str, entry: &str) -> Vec<(u32, String)> {
     }
 }
 
-/// Plants a word behind each opcode of `text`; the lines that have one.
+/// Inserts a word after each opcode of `text`. Returns the lines that it changed.
 fn planted(text: &str) -> (String, BTreeSet<u32>) {
     let (mut changed, mut lines) = (String::with_capacity(2 * text.len()), BTreeSet::new());
     for (number, line) in (1..).zip(text.lines()) {
@@ -74,7 +74,7 @@ fn every_instruction_of_every_kernel_is_known_and_takes_no_other_word() {
             (kernel.symbol, opcodes)
         })
         .collect();
-    // A kernel for each opcode.
+    // One kernel per opcode.
     let mut of: BTreeMap<&str, &str> = BTreeMap::new();
     for (symbol, opcodes) in &texts {
         opcodes.iter().for_each(|opcode| {

@@ -1,52 +1,54 @@
-//! What may not grow: the kernels that a library embeds, what a registry gets, the time that `ci` takes.
+//! Limits: the size of the embedded kernels, the size of packages, and the processor time of `ci`.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::process::Result;
 
-/// Compressed code of the kernels that every user's library embeds: without the lineage's, and without source
-/// lines, which only a simulator carries. Every program that embeds us carries it. It was 2.4 MB, and 4.2
-/// where each module was compressed by itself.
+/// Compressed code of the kernels that every user's library embeds: all kernels but the lineage's, without
+/// source lines, which only a simulator needs. Every program with FerroFlash carries it. It was 2.4 MB, and
+/// 4.2 MB when each module was compressed alone.
 pub const EMBEDDED_MB: f64 = 3.0;
 
-/// The largest package: a registry takes 10 MiB.
+/// Largest package: a registry accepts 10 MiB.
 pub const PACKAGE_MB: f64 = 9.0;
 
-/// Minutes of processor time of a whole `cargo xtask ci` from a fresh clone, on the machine by which
-/// `calibration` measures others: 45 minutes of two idle cores, two thirds of them busy.
+/// Minutes of processor time of a whole `cargo xtask ci` from a fresh clone, on the reference machine of
+/// `calibration`: 45 minutes on two idle cores, two thirds of them busy.
 pub const CI_MINUTES: f64 = 60.0;
 
-/// The same of `cargo xtask demo` on a machine that has nothing yet: three minutes of two cores.
+/// Minutes of processor time of `cargo xtask demo` on a machine without any tools: three minutes on two
+/// cores.
 pub const DEMO_MINUTES: f64 = 6.0;
 
-/// The same of `cargo xtask test` alone: six minutes.
+/// Minutes of processor time of `cargo xtask test` alone: six minutes on two cores.
 pub const TEST_MINUTES: f64 = 12.0;
 
-/// Prints what a task has used of its processor time, where the system says: somebody's machine may be slow.
+/// Prints a task's processor time beside its budget, if the system reports it. It never fails, because a
+/// user's machine may be slow.
 pub fn show(what: &str, most: f64) {
     if let Some(used) = processor_time() {
         let used = used.as_secs_f64() / 60.0;
-        println!("budget: {what}: {used:.2} of {most:.0} minutes of processors");
+        println!("budget: {what}: {used:.2} of {most:.0} minutes of processor time");
     }
 }
 
-/// Prints what is used of a budget.
+/// Prints the used part of a budget.
 ///
 /// # Errors
-/// More than there is.
+/// If the use exceeds the budget.
 pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
     let line = format!("budget: {what}: {used:.2} of {most:.0} {unit}");
     println!("{line}");
     if used <= most { Ok(()) } else { Err(format!("{line}: too much").into()) }
 }
 
-/// Processor time of this process and of its children that have ended; `None` where the system does not say.
+/// Processor time of this process and of its ended children; `None` if the system does not report it.
 pub fn processor_time() -> Option<Duration> {
     of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
 }
 
-/// The four times of proc(5)'s `stat`, whose second field, in parentheses, may hold anything.
+/// The four times of proc(5)'s `stat`. Its second field, in parentheses, may contain any text.
 fn of_stat(stat: &str) -> Option<Duration> {
     const TICKS: u64 = 100;
     let (_, fields) = stat.rsplit_once(") ")?;

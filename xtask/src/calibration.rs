@@ -1,6 +1,5 @@
-//! What a fixed piece of work costs on this machine at this time: a budget of processor time is divided by
-//! it. A core that is shared, or slow, or whose other thread is busy, takes up to three times as long for the
-//! same work.
+//! Measures the time of a fixed piece of work on this machine. Budgets of processor time are scaled by it. On
+//! a shared or slow core, or beside a busy hardware thread, the same work takes up to three times as long.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -9,21 +8,22 @@ use std::time::Duration;
 
 use crate::budgets::processor_time;
 
-/// What the work takes on the machine by which budgets were set, two idle cores, in seconds of one core.
+/// Seconds of one core that the work takes on the reference machine, which has two idle cores. The budgets
+/// were set there.
 const REFERENCE: f64 = 0.21;
 
-/// Numbers that the work sorts and looks up: more than the fastest caches hold, as in a compiler.
+/// Numbers that the work sorts and looks up. They exceed the fastest caches, as a compiler's data does.
 const NUMBERS: u32 = 200_000;
 
-/// Samples of the machine's pace, taken while something else is measured.
+/// Samples of the machine's pace during a measurement.
 #[derive(Default)]
 pub struct Calibration {
     samples: Vec<Duration>,
 }
 
 impl Calibration {
-    /// Takes a sample: the work on every core at once, as whatever is measured has them. Where the system
-    /// does not say what it took there is none.
+    /// Takes a sample: runs the work on every core concurrently, as the measured task runs. Adds none if the
+    /// system does not report the time.
     pub fn sample(&mut self) {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let Some(before) = processor_time() else { return };
@@ -36,8 +36,8 @@ impl Calibration {
         self.samples.push(took / cores as u32);
     }
 
-    /// How many times as long as on the reference machine things take here: the mean of all samples, 1
-    /// without any.
+    /// Time on this machine divided by time on the reference machine: the mean of all samples, 1 without
+    /// samples.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;
@@ -47,7 +47,7 @@ impl Calibration {
     }
 }
 
-/// The work: numbers without order go into a tree and are found there again.
+/// The work: inserts unordered numbers into a tree, and looks them up.
 fn work(seed: u32) {
     let mut state = seed.wrapping_mul(2) + 1;
     let mut next = || {

@@ -1,5 +1,5 @@
-//! `cargo xtask candle`: what stands on candle. Its workspace has a lock file of its own, and its build
-//! runs nvcc: the machine's, or else one from wheels, or where nothing is run a stand-in.
+//! `cargo xtask candle`: tasks of the workspace candle/. It has a separate lock file, and its build runs
+//! nvcc: the machine's nvcc, or one from wheels, or a stand-in for tasks that run no kernel.
 
 mod pack;
 mod package;
@@ -15,24 +15,24 @@ use clap::Subcommand;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 
-/// What may be done there.
+/// The tasks of candle's workspace.
 #[derive(Subcommand)]
 pub enum Task {
     /// Check everything that needs neither a GPU nor nvcc: clippy, docs, format, and tests on the CPU
     Check,
-    /// Build the library, the examples and candle's own tests with nvcc
+    /// Build the library, the examples and candle's tests with nvcc
     Build,
-    /// Build candle's own tests of candle-flash-attn on these kernels, and run them
+    /// Build candle's tests of candle-flash-attn on FerroFlash's kernels, and run them
     Test,
-    /// Compile candle-flash-attn's own kernels, those that are compared with, as a library
+    /// Compile those kernels of candle-flash-attn that the benchmark compares, as a library
     Peer,
-    /// Gather in ./candle-pack tests, comparison and `generate` for a GPU machine without Rust
+    /// Collect tests, comparison and `generate` in ./candle-pack, for a GPU machine without Rust
     GpuPack,
-    /// Package what is published, and check it as it was unpacked, outside this repository
+    /// Package the published crate, unpack it outside of this repository, and check it there
     Package,
 }
 
-/// Does it.
+/// Runs a task.
 pub fn run(root: &Path, task: &Task) -> Result {
     match task {
         Task::Check => check(root),
@@ -47,20 +47,20 @@ pub fn run(root: &Path, task: &Task) -> Result {
     }
 }
 
-/// Everything that needs neither a GPU nor nvcc.
+/// Checks everything that needs neither a GPU nor nvcc.
 pub fn check(root: &Path) -> Result {
     peer::tests(root)?;
     let nvcc = toolkit::stand_in(root)?;
     let run = |arguments: &[&str]| {
         let mut command = workspace(root, &nvcc);
         command.args(arguments).env("RUSTDOCFLAGS", "-Dwarnings");
-        // Nothing runs a kernel: the library does without.
+        // No kernel runs here, so the library is built without kernels.
         if env::var_os("FERROFLASH_PTX_DIR").is_none() {
             command.env("FERROFLASH_PTX_DIR", toolkit::folder(root, "no-ptx")?);
         }
         loud(&mut command)
     };
-    // candle's own tests are as they are: they must compile.
+    // candle's tests are unmodified; they must only compile.
     let ours = ["-p", "ferroflash-candle", "-p", "candle-bench", "-p", "generate"];
     run(&[&["fmt", "--check"][..], &ours].concat())?;
     run(&[&["clippy", "--quiet", "--all-targets"][..], &ours, &["--", "-Dwarnings"]].concat())?;
@@ -69,12 +69,12 @@ pub fn check(root: &Path) -> Result {
     run(&["test", "--quiet", "-p", "generate", "--no-default-features"])
 }
 
-/// Runs cargo in candle's workspace, in the release profile, with all kernels and nvcc, and where they are
-/// given with candle-flash-attn's own kernels beside ours.
+/// Runs cargo in candle's workspace: release profile, all kernels, nvcc. With `peer`, candle-flash-attn's
+/// kernels are linked beside FerroFlash's.
 fn with_nvcc(root: &Path, arguments: &[&str], peer: Option<&Path>) -> Result {
     peer::tests(root)?;
     let mut command = workspace(root, &toolkit::nvcc(root)?);
-    let (first, rest) = arguments.split_first().ok_or("no command of cargo's")?;
+    let (first, rest) = arguments.split_first().ok_or("the arguments name no cargo command")?;
     command.arg(first).arg("--release").args(rest);
     if let Some(peer) = peer {
         command.env("CANDLE_FLASH_ATTN", peer);
@@ -87,7 +87,7 @@ fn with_nvcc(root: &Path, arguments: &[&str], peer: Option<&Path>) -> Result {
     loud(&mut command)
 }
 
-/// cargo in candle's workspace, with somebody's nvcc.
+/// cargo in candle's workspace, with this nvcc.
 fn workspace(root: &Path, nvcc: &toolkit::Nvcc) -> Command {
     let mut command = cargo();
     nvcc.on(&mut command);
@@ -95,7 +95,7 @@ fn workspace(root: &Path, nvcc: &toolkit::Nvcc) -> Command {
     command
 }
 
-/// Where candle's workspace is built: beside the root's, whose crates come with other features.
+/// The build folder of candle's workspace. It is separate from the root's, whose crates have other features.
 fn target(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from).join("candle")
 }

@@ -1,4 +1,4 @@
-//! The tasks that run others: `demo` and `ci`.
+//! The tasks that run other tasks: `demo` and `ci`.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
 use crate::{budgets, candle, evidence, package, setup, stats, tidy};
 
-/// What the entries begin with that the demo's problem may run on, whatever card there is. *Held by
-/// `host/cli/tests/program/options.rs`.*
+/// Prefix of the entries on which the demo's problem may run, on any card.
+/// *`host/cli/tests/program/options.rs` checks it.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
-/// `cargo xtask demo`: brings what is missing, builds, and computes attention on a small real input. The
-/// first time it compiles the kernels that it may need, and not the other three hundred.
+/// `cargo xtask demo`: installs missing tools, builds, and computes attention on a small real input. On its
+/// first run, it compiles only the kernels that the demo may need, not the other three hundred.
 pub fn demo(root: &Path, arguments: &[String]) -> Result {
     setup::device_compiler(root)?;
     println!("building the program and its kernels");
     let mut command = cargo();
-    // In the tests' profile: what counts is optimised there too, and the rest compiles in half the time.
+    // Uses the tests' profile. It optimises the code that matters, and compiles the rest in half the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
     if !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
@@ -36,17 +36,17 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// `cargo xtask ci`: everything that must hold before a change goes in. Every step runs, and the last lines
-/// say what of it cost what, and which failed.
+/// `cargo xtask ci`: runs every check that a change must pass. It runs every step even if one fails. The last
+/// lines give the time of each step, and name the failed steps.
 ///
-/// Steps share what they build: one profile, one set of features, the same flags for rustc; kernels are
-/// compiled once for a target, by whichever step comes first.
+/// Steps share their builds: one profile, one set of features, equal flags for rustc. The first step that
+/// needs a kernel for a target compiles it.
 pub fn ci(root: &Path) -> Result {
     let begun = Instant::now();
     setup::run(root)?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
-        // Not RUSTFLAGS: others for one step would compile every dependency again.
+        // It does not set RUSTFLAGS: other flags in one step would compile every dependency again.
         command.args(arguments).env("RUSTDOCFLAGS", "-Dwarnings").current_dir(root);
         loud(&mut command)
     };
@@ -87,8 +87,11 @@ pub fn ci(root: &Path) -> Result {
     println!("{}\nci: all      {:.0} s", costs.join("\n"), begun.elapsed().as_secs_f64());
     if let Some(used) = budgets::processor_time() {
         let (minutes, factor) = (used.as_secs_f64() / 60.0, pace.factor());
-        println!("ci: {minutes:.0} minutes of processors, at {factor:.2} times the reference machine's cost");
-        let held = budgets::hold("ci", minutes / factor, budgets::CI_MINUTES, "minutes of its processors");
+        println!(
+            "ci: {minutes:.0} minutes of processor time, at {factor:.2} times the reference machine's cost"
+        );
+        let held =
+            budgets::hold("ci", minutes / factor, budgets::CI_MINUTES, "minutes of processor time there");
         if let Err(error) = held {
             println!("{error}");
             failed.push("budget");
@@ -97,13 +100,13 @@ pub fn ci(root: &Path) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// What of the whole table's mutants ci breaks: a mutant of each operator of two small kernels, from planting
-/// to the page of scores. The tests have more.
+/// The mutants that ci runs: one mutant per operator of two small kernels, from the mutation to the page of
+/// scores. The tests run more.
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 
-/// Entries that are compiled for a newer target too: one of each order of work. The others differ from these
-/// in numbers.
+/// Entries that are also compiled for a newer target: one per tile order. Other entries differ from these
+/// only in numbers.
 const NEWER: [&str; 6] = [
     "fwd_f16_d64_full_128x32",
     "fwd_bf16_d64_causal_128x64",
@@ -113,8 +116,8 @@ const NEWER: [&str; 6] = [
     "combine_f16_d64",
 ];
 
-/// The kernels compile without warnings, break no rule on any target, cost what the golden figures say, and
-/// fit into what a library may embed.
+/// Checks the kernels: they compile without warnings, break no rule on any target, match the golden figures,
+/// and fit the budget of a library.
 fn kernels_hold(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     if !output.warnings.is_empty() {
@@ -123,7 +126,7 @@ fn kernels_hold(root: &Path) -> Result {
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
     gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
     stats::check(root, &reports)?;
-    // Newer instructions may hide behind the target: they must at least compile.
+    // Instructions that need a newer target must at least compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;
     if let Some(gone) = NEWER.iter().find(|name| made.iter().all(|module| module.contract.symbol != **name)) {
@@ -135,14 +138,14 @@ fn kernels_hold(root: &Path) -> Result {
     budgets::hold("embedded kernels, compressed", megabytes, budgets::EMBEDDED_MB, "MB")
 }
 
-/// The feature `cubins` takes machine code as `build-cubin` makes it. Two kernels of the table stand for all,
-/// whose machine code takes minutes: one that attends and one that merges slices.
+/// Checks that the feature `cubins` accepts the machine code of `build-cubin`. Machine code of all kernels
+/// takes minutes, so this uses two: an attention kernel and a combine kernel.
 fn cubins_embed(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let folder = root.join("target/ci-cubins");
     let ptx = folder.join("source");
     if ptx.is_dir() {
-        // The folder is all that the library will carry: nothing of an older table may stay.
+        // The library embeds everything in the folder, so no module of an older table may remain.
         fs::remove_dir_all(&ptx)?;
     }
     fs::create_dir_all(&ptx)?;

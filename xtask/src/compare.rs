@@ -1,5 +1,4 @@
-//! `cargo xtask build-ptx --against FOLDER`: whether today's kernels are those of a folder, line numbers
-//! apart.
+//! `cargo xtask build-ptx --against FOLDER`: compares today's kernels with a folder's, without line numbers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,16 +9,16 @@ use cuda_builder::{Module, lines};
 
 use crate::process::Result;
 
-/// How a module compares with the folder's.
+/// The result of comparing a module with the folder's.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict<'a> {
-    /// The same instructions, labels and registers.
+    /// Equal instructions, labels and registers.
     Equal,
-    /// The same but for the numbers of virtual registers, which are free.
+    /// Equal except for the numbers of virtual registers, which do not matter.
     Renumbered,
     /// The folder has no such module.
     New,
-    /// The first line that differs: its number among lines of code, the line today, the folder's line.
+    /// The first different line: its number among lines of code, the line today, the folder's line.
     Different(usize, &'a str, &'a str),
 }
 
@@ -30,17 +29,17 @@ impl fmt::Display for Verdict<'_> {
             Verdict::Renumbered => f.write_str("equal except for the numbers of virtual registers"),
             Verdict::New => f.write_str("new: the folder has no such module"),
             Verdict::Different(number, today, before) => {
-                write!(f, "different from line {number} of code on: `{today}`, before `{before}`")
+                write!(f, "different from line {number} of code on: `{today}`, in the folder `{before}`")
             }
         }
     }
 }
 
-/// Compares each module with the file of its symbol in `folder`, and prints one line per entry and a count.
-/// Numbers of virtual registers are free: where they alone differ, an entry counts as the folder's.
+/// Compares each module with the file of its symbol in `folder`. Prints one line per entry, and a count. An
+/// entry counts as equal if only the numbers of virtual registers differ.
 ///
 /// # Errors
-/// Where a module is new or different, or where `folder` cannot be read.
+/// If a module is new or different, or `folder` cannot be read.
 pub fn against(folder: &Path, modules: &[Module]) -> Result {
     fs::read_dir(folder).map_err(|error| format!("--against {}: {error}", folder.display()))?;
     let (mut equal, mut renumbered) = (0, 0);
@@ -85,12 +84,12 @@ fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
     Verdict::Equal
 }
 
-/// The same code with virtual registers numbered per class in the order of their first use.
+/// The code with virtual registers renumbered per class, in order of first use.
 fn renumbered(code: &str) -> String {
     let mut numbers: HashMap<(&str, &str), usize> = HashMap::new();
     let mut next: HashMap<&str, usize> = HashMap::new();
     let mut out = String::with_capacity(code.len());
-    // Declarations say how many there are, which the instructions show.
+    // Drops register declarations: they only count registers, and the instructions show these.
     for line in code.lines().filter(|line| !line.trim_start().starts_with(".reg")) {
         let mut rest = line;
         while let Some(at) = rest.find('%') {

@@ -1,5 +1,5 @@
-//! `cargo xtask evidence`: one page that shows, to somebody without a GPU, that the kernels are right and how
-//! fast they are.
+//! `cargo xtask evidence`: makes one page that shows to a reader without a GPU that the kernels are right,
+//! and how fast they are.
 
 mod chart;
 mod front;
@@ -20,19 +20,19 @@ use crate::kernels::{self, Build};
 use crate::process::{Result, stdout};
 use crate::stats;
 
-/// Where evidence lies, relative to the root. docs/evidence/README.md says what belongs where.
+/// The folder of the evidence, relative to the root. docs/evidence/README.md explains its files.
 const FOLDER: &str = "docs/evidence";
-/// ptxas's figures, which this task makes itself.
+/// ptxas's figures, which this task computes.
 const STATS: &str = "ptx-stats.json";
-/// Who, when and how, beside the files of one machine.
+/// Machine, date and commands of a run, beside its files.
 const RUN: &str = "run.json";
-/// Its own data, not to be taken for evidence.
+/// The page's data, which is not evidence.
 const DATA: &str = "evidence.json";
 
-/// What to gather
+/// What to collect
 #[derive(Args)]
 pub struct Evidence {
-    /// Take ptxas's figures as they are in docs/evidence, instead of assembling the kernels
+    /// Use ptxas's figures in docs/evidence instead of assembling the kernels
     #[arg(long)]
     as_is: bool,
 }
@@ -40,29 +40,28 @@ pub struct Evidence {
 /// One file of evidence.
 #[derive(Debug, Serialize)]
 pub struct Piece {
-    /// Relative to docs/evidence.
+    /// Path relative to docs/evidence.
     pub path: String,
-    /// What it says; a plot's SVG as text.
+    /// The content; for a plot, its SVG as text.
     pub data: Value,
 }
 
-/// Everything that was found.
+/// All collected evidence.
 #[derive(Debug, Serialize)]
 pub struct Pack {
     /// The commit that this page was made from.
     pub commit: String,
-    /// Where, when, from which commit and by which commands the files of a folder were made, where that is
-    /// known.
+    /// For each folder: machine, date, commit and commands of its files, if they are known.
     pub runs: BTreeMap<String, Value>,
-    /// Pieces by part; a part without any is missing.
+    /// Pieces by part. A part without pieces is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
-    /// Plots: pictures of data that is here.
+    /// Plots, whose data is also here.
     #[serde(skip)]
     pub plots: Vec<Piece>,
 }
 
 impl Pack {
-    /// How a piece was made: null where that is not known.
+    /// The run that made a piece: null if it is unknown.
     pub fn run(&self, piece: &Piece) -> &Value {
         self.runs.get(folder(&piece.path)).unwrap_or(&Value::Null)
     }
@@ -96,7 +95,7 @@ pub fn run(root: &Path, evidence: &Evidence) -> Result {
     Ok(())
 }
 
-/// Fails where ptxas's figures in docs/evidence are not of the kernels in the table.
+/// Fails if ptxas's figures in docs/evidence do not belong to the kernels in the table.
 pub fn check(root: &Path) -> Result {
     let rows = read(&root.join(FOLDER).join(STATS))?;
     let shown = rows.as_array().into_iter().flatten().filter_map(|row| row["entry"].as_str()).collect();
@@ -108,7 +107,7 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
     match (list(table - shown), list(shown - table)) {
         (missing, gone) if missing.is_empty() && gone.is_empty() => Ok(()),
         (missing, gone) => Err(format!(
-            "{FOLDER}/{STATS} is of other kernels than the table: run cargo xtask evidence\n  it lacks: \
+            "{FOLDER}/{STATS} does not match the kernels of the table: run cargo xtask evidence\n  it lacks: \
              {missing}\n  it has too many: {gone}"
         )
         .into()),
@@ -138,7 +137,7 @@ fn gather(root: &Path, folder: &Path) -> Result<Pack> {
     Ok(pack)
 }
 
-/// The first document of a file: a command that fails prints its error as a second one.
+/// The first document of a file: a failed command prints its error as a second one.
 fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter().next();
@@ -146,8 +145,8 @@ fn read(path: &Path) -> Result<Value> {
     Ok(compact(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
 }
 
-/// The same in fewer bytes: five digits a number, more than anything was measured to, and no fields that are
-/// null.
+/// The value in fewer bytes: numbers with five digits, which is more than the precision of any measurement,
+/// and no null fields.
 fn compact(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(compact).collect(),

@@ -1,4 +1,4 @@
-//! The kernels: `cargo xtask build-ptx` and `build-cubin`, and what the other tasks need of them.
+//! The kernels: `cargo xtask build-ptx` and `build-cubin`, and functions for other tasks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,32 @@ use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 use crate::process::{Result, bar};
 use crate::setup;
 
-/// The targets on which every kernel must assemble within the rules, unless a task is told otherwise.
+/// The default targets. On each, every kernel must assemble and keep the rules.
 pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
-/// The targets that have machine code of their own.
+/// The targets for which machine code exists.
 pub const CUBIN_TARGETS: [Arch; 5] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// What to build
 #[derive(Args)]
 pub struct Build {
-    /// The PTX's target: sm_80 runs on everything since the A100
+    /// The PTX's target; sm_80 runs on every GPU since the A100
     #[arg(long, default_value = "sm_80")]
     pub arch: Arch,
-    /// A folder for a copy of every module
+    /// Copy every module into this folder
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Build only the entries whose symbol contains this; may be given several times
+    /// Build only the entries whose symbol contains this text; may be repeated
     #[arg(long = "entry", value_name = "TEXT")]
     pub entries: Vec<String>,
-    /// Another device crate than kernels-gpu, every kernel of it with 128 threads
+    /// Build another device crate instead of kernels-gpu; each of its kernels gets 128 threads
     #[arg(long = "crate", value_name = "FOLDER", hide = true)]
     pub device_crate: Option<PathBuf>,
-    /// An argument for LLVM, such as -inline-threshold=1000; may be given several times
+    /// An argument for LLVM, such as -inline-threshold=1000; may be repeated
     #[arg(long = "llvm-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub llvm_args: Vec<String>,
-    /// With prints and assertions: bounds of tiles, overflow. Slow, within no rule, and never shipped
+    /// Build with prints and assertions: bounds of tiles, overflow. The kernels are slow, break the rules,
+    /// and are never shipped
     #[arg(long)]
     pub debug_kernels: bool,
     /// Show cargo's output
@@ -45,7 +46,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// Every entry, for the oldest target: what is shipped.
+    /// Every entry, for the oldest target, as shipped.
     pub fn all() -> Self {
         Self {
             arch: Arch::Sm80,
@@ -59,8 +60,7 @@ impl Build {
     }
 }
 
-/// `cargo xtask build-ptx`: builds, and holds the modules against the rules on the targets they are meant
-/// for.
+/// `cargo xtask build-ptx`: builds the modules, and checks the rules on their targets.
 pub fn build_ptx(root: &Path, build: &Build) -> Result {
     if build.debug_kernels {
         let output = ptx(root, build)?;
@@ -78,7 +78,7 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
     let names: Vec<_> = targets.iter().filter(is_meant).map(|t| t.name()).collect();
     println!(
-        "{} modules for {} ({:.1} MB), within the rules on {}, in {}",
+        "{} modules for {} ({:.1} MB), no rule broken on {}, in {}",
         output.modules.len(),
         build.arch,
         bytes as f64 / 1e6,
@@ -88,15 +88,15 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     Ok(())
 }
 
-/// `cargo xtask build-cubin`: machine code for exactly the GPUs named, from the sm_80 PTX.
+/// `cargo xtask build-cubin`: compiles the sm_80 PTX to machine code for exactly these GPUs.
 pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     let output = ptx(root, build)?;
     let modules: Vec<_> = output.modules.iter().collect();
     cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
 }
 
-/// Machine code of `modules` below `out`, beside the PTX that it was made of. Both as they are, and
-/// compressed as the feature `cubins` of `ferroflash` takes them.
+/// Writes the machine code of `modules` below `out`, beside its PTX. Writes it both uncompressed, and
+/// compressed as the feature `cubins` of `ferroflash` reads it.
 pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) -> Result {
     setup::cuda_tools(root)?;
     let assembler = Assembler::locate(root)?;
@@ -108,12 +108,12 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     let progress = bar("assembling", modules.len());
     let (mut bytes, mut count) = (0, 0);
     for module in modules {
-        // Source lines would be five sixths of a cubin.
+        // Splits off the source lines, which would be five sixths of a cubin.
         let (symbol, (code, _)) = (module.contract.symbol, lines::split(&module.text));
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.lzma"));
         let bare = ptx.join(format!("{symbol}.ptx"));
         if !fs::read(&bare).is_ok_and(|old| old == code.as_bytes()) {
-            // Machine code of older PTX goes first, that of targets not asked for too.
+            // Removes machine code of older PTX first, including that of other targets.
             for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
                 fs::remove_file(stale)?;
             }
@@ -136,29 +136,31 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-/// Bytes of the kernels that every user's library embeds, compressed: all but the lineage's.
+/// Compressed bytes of the kernels that every user's library embeds: all kernels but the lineage's.
 pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
     let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
     Ok(Archive::of(&compressed(root), CODE, &codes, spec::family)?.bytes())
 }
 
-/// Where compressed modules are kept.
+/// The folder of compressed modules.
 pub fn compressed(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/lzma")
 }
 
-/// The PTX modules of every entry in the table (or of those asked for), compiled if anything changed.
+/// The PTX modules of every entry in the table, or of the requested entries. Compiles them if anything has
+/// changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
     compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
 }
 
-/// Whether no kernel would have to be compiled.
+/// Whether every kernel is in the cache.
 pub fn are_kept(root: &Path) -> Result<bool> {
     Ok(builder(root, &Build::all())?.is_kept()?)
 }
 
-/// Makes `folder` hold the modules of these kernels and no others, for a library that carries them alone.
+/// Writes the modules of these kernels to `folder` and removes all others, for a library with only these
+/// kernels.
 pub fn some<'a>(
     root: &Path,
     symbols: impl Iterator<Item = &'a str> + Clone,
@@ -223,7 +225,7 @@ fn compile(builder: CudaBuilder, what: &str) -> Result<Output> {
     Ok(output)
 }
 
-/// What every module costs on every target.
+/// The resources of every module on every target.
 pub fn reports<'m>(
     root: &Path,
     modules: &'m [Module],
@@ -238,12 +240,12 @@ pub fn reports<'m>(
     Ok(reports)
 }
 
-/// Where reports are kept: where the builder keeps them, so that nothing is assembled twice.
+/// The folder of cached reports. The builder uses it too, so that nothing is assembled twice.
 pub fn cache(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/reports")
 }
 
-/// The targets that PTX for `arch` is assembled for.
+/// The targets for which PTX for `arch` is assembled.
 pub fn targets_of(arch: Arch) -> Vec<Arch> {
     TARGETS.into_iter().filter(|&t| t >= arch).collect()
 }

@@ -1,4 +1,4 @@
-//! FerroFlash's tasks. `cargo xtask --help` lists them.
+//! FerroFlash's development tasks. `cargo xtask --help` lists them.
 
 mod budgets;
 mod calibration;
@@ -23,7 +23,7 @@ use cuda_builder::Arch;
 
 use process::Result;
 
-/// FerroFlash's tasks
+/// FerroFlash's development tasks
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Arguments {

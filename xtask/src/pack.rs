@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-pack`: one folder that holds all that a GPU machine without Rust needs.
+//! `cargo xtask gpu-pack`: collects in one folder everything that a GPU machine without Rust needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::process::{Result, cargo, spinner, stdout};
 /// The folder, relative to the root.
 const FOLDER: &str = "gpu-pack";
 
-/// What a folder may weigh that is copied to a rented machine, in bytes.
+/// Largest size in bytes of the folder, which is copied to rented machines.
 const LIMIT: u64 = 60 << 20;
 
-/// The program, the embedding examples, the tests that want a GPU.
+/// The program, the embedding examples, and the tests that need a GPU.
 const PROGRAMS: [&str; 14] = [
     "--package",
     "ferroflash-cli",
@@ -30,8 +30,8 @@ const PROGRAMS: [&str; 14] = [
     "ferroflash/cust,ferroflash/cudarc",
 ];
 
-/// Builds the program, the C library (both with the kernels' PTX inside), the embedding examples and the
-/// tests that want a GPU, and puts them beside the scripts.
+/// Builds the program, the C library (both with the kernels' PTX), the embedding examples and the tests that
+/// need a GPU. Puts them beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
@@ -39,7 +39,7 @@ pub fn run(root: &Path) -> Result {
     }
     fs::create_dir_all(&pack)?;
     let progress = spinner("building the program, the examples and the GPU tests");
-    // In one go, with one set of features: the library and what it embeds are compiled once.
+    // One cargo command with one set of features compiles the library and its modules once.
     let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
     progress.finish_and_clear();
     let progress = spinner("building the C library");
@@ -49,7 +49,7 @@ pub fn run(root: &Path) -> Result {
     for (name, file) in programs.into_iter().chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
-    // Both have a README: that of the folder is the one about such a machine.
+    // Both folders have a README; this keeps the one about GPU machines.
     let scripts = ["bench", "tests/gpu"].map(|folder| fs::read_dir(root.join(folder)));
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
@@ -70,8 +70,8 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// Runs cargo and returns the executables and C libraries that it made, by target name. They come without
-/// symbols: nobody debugs there.
+/// Runs cargo, and returns the resulting executables and C libraries by target name. They have no symbols,
+/// because nobody debugs on such a machine.
 fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);

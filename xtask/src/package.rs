@@ -1,8 +1,8 @@
-//! `cargo xtask package`: what is published, packaged, and built from the packages.
+//! `cargo xtask package`: packages the published crates, and builds from the packages.
 //!
-//! The published `ferroflash` carries its kernels compiled, so that it needs no device compiler. They, the
-//! licences and the README are put into a copy of the sources: in the checkout they would shadow what is
-//! being worked on.
+//! The published `ferroflash` contains its compiled kernels, so that users need no device compiler. This task
+//! puts kernels, licences and README into a copy of the sources. In the checkout, they would shadow the files
+//! under development.
 
 mod elsewhere;
 
@@ -20,18 +20,18 @@ use crate::budgets;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
-/// The targets whose machine code a package carries: of the L4, and of the H100 and H200 in their own
-/// instructions, too. Each generation is a quarter of what a registry takes, the PTX almost half: a third
-/// does not fit.
+/// The targets whose machine code a package contains: the L4, and the H100 and H200 with their special
+/// instructions. Machine code of one generation is a quarter of a registry's limit, and the PTX is almost
+/// half. A third generation does not fit.
 const CARRIED: [Arch; 3] = [Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
-/// A workspace member that is published, as `cargo metadata` describes it.
+/// A published workspace member, as `cargo metadata` describes it.
 #[derive(serde::Deserialize)]
 struct Package {
     name: String,
     version: String,
     manifest_path: PathBuf,
-    /// Registries it may go to; an empty list is `publish = false`.
+    /// The registries to which it may be published; an empty list is `publish = false`.
     publish: Option<Vec<String>>,
     dependencies: Vec<Dependency>,
 }
@@ -43,7 +43,7 @@ struct Dependency {
 }
 
 impl Package {
-    /// Its folder's and its file's name.
+    /// The name of its folder and of its file.
     fn full_name(&self) -> String {
         format!("{}-{}", self.name, self.version)
     }
@@ -54,12 +54,12 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// Packages every published crate into `target/package-stage/target/<sources>/package`, checks all of them as
-/// they were unpacked, and builds `ferroflash` as somebody does who embeds it.
+/// Packages every published crate into `target/package-stage/target/<sources>/package`, checks each unpacked
+/// package, and builds `ferroflash` as a user's program would.
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let stage = root.join("target/package-stage");
-    // Cargo unpacks a version of a package once for each build folder: other sources need another folder.
+    // Cargo unpacks each version of a package once per build folder, so other sources need another folder.
     let target = stage.join("target").join(format!("{:016x}", copy_sources(root, &stage)?));
     remove_others(&target)?;
 
@@ -82,7 +82,8 @@ pub fn run(root: &Path) -> Result {
 
     let progress = spinner("packaging");
     let mut command = cargo();
-    // Not verified by cargo, which would compile every dependency once more: they are checked together below.
+    // Cargo's verification would compile every dependency again for each package. `elsewhere` checks all
+    // packages together.
     command
         .args(["package", "--allow-dirty", "--no-verify", "--target-dir"])
         .arg(&target)
@@ -103,8 +104,8 @@ pub fn run(root: &Path) -> Result {
     elsewhere::check(root, &packages, &target.join("package"), if carries_cubins { &["cubins"] } else { &[] })
 }
 
-/// Puts the machine code that `cargo xtask build-cubin` made into the package, where it was made from this
-/// PTX, and says whether. Without it the feature `cubins` does not build from the package.
+/// Puts the machine code of `cargo xtask build-cubin` into the package if it was made from this PTX, and
+/// returns whether it did. Without it, the feature `cubins` does not build from the package.
 fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     let (made, carried) = (root.join("target/cubin"), stage.join("host/cubins"));
     for module in modules {
@@ -127,7 +128,7 @@ fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes build folders of other sources than those of `target`.
+/// Removes the build folders of all sources but `target`'s.
 fn remove_others(target: &Path) -> Result {
     for entry in target.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         if entry.path().is_dir() && entry.path() != target {
@@ -137,8 +138,8 @@ fn remove_others(target: &Path) -> Result {
     Ok(())
 }
 
-/// Makes `stage` hold the files that git knows or would take, keeps its build folders, and returns what tells
-/// these sources from others. Untouched files keep their times.
+/// Mirrors the files that git tracks or would add into `stage`, keeps the build folders there, and returns a
+/// hash of the sources. Unchanged files keep their times.
 pub fn copy_sources(root: &Path, stage: &Path) -> Result<u64> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);

@@ -1,4 +1,4 @@
-//! Running other programs, and saying so.
+//! Runs other programs and reports their failures.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use std::{env, fmt};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A task's result: any error ends it, in the error's words.
+/// A task's result. An error ends the task, and its text is printed.
 pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// A program that ended badly.
+/// A program that failed.
 #[derive(Debug)]
 struct Failed {
     command: String,
@@ -26,7 +26,7 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs a program; its output is shown only if it fails.
+/// Runs a program, and shows its output only if it fails.
 pub fn quiet(command: &mut Command) -> Result {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", describe(command)))?;
     if output.status.success() {
@@ -37,7 +37,7 @@ pub fn quiet(command: &mut Command) -> Result {
     Err(Failed { command: describe(command), output }.into())
 }
 
-/// Runs a program that speaks for itself.
+/// Runs a program that prints to the terminal.
 pub fn loud(command: &mut Command) -> Result {
     let status = command.status().map_err(|e| format!("{}: {e}", describe(command)))?;
     if status.success() {
@@ -47,7 +47,7 @@ pub fn loud(command: &mut Command) -> Result {
     }
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program, and returns its standard output.
 pub fn stdout(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", describe(command)))?;
     if !output.status.success() {
@@ -62,13 +62,13 @@ pub fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// A program on PATH.
+/// Finds a program on PATH.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file())
 }
 
-/// A line that shows something is under way, on a terminal; it is silent elsewhere.
+/// A line on a terminal that shows that something is running; silent without a terminal.
 pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.set_style(
@@ -79,7 +79,7 @@ pub fn spinner(message: &str) -> ProgressBar {
     bar
 }
 
-/// A bar for work of known length, on a terminal.
+/// A bar on a terminal for work of known length.
 pub fn bar(message: &str, length: usize) -> ProgressBar {
     let bar = ProgressBar::new(length as u64).with_message(message.to_owned());
     let style = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} ({eta})");

@@ -1,9 +1,9 @@
-//! `cargo xtask setup`: brings the device compiler and NVIDIA's assembler and disassembler, where the machine
-//! has none.
+//! `cargo xtask setup`: downloads the device compiler and NVIDIA's assembler and disassembler, if the machine
+//! lacks them.
 //!
-//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. A part is unpacked beside its
-//! place and moved there only when its tools have run, so an interrupted setup is simply run again: what was
-//! downloaded completely is kept, and checked again, by apt and pip.
+//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. Setup unpacks a part beside its
+//! place, runs its tools, and then moves it there. You can therefore repeat an interrupted setup: apt and pip
+//! keep complete downloads, and check them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const COMPILER_PACKAGES: [&str; 5] = [
     "libllvm22",
 ];
 
-/// What LLVM itself is linked to, by library: fetched only where the image lacks it.
+/// The libraries that LLVM links to, and their packages. Setup downloads only those that the image lacks.
 const LIBRARY_PACKAGES: [(&str, &str); 8] = [
     ("libz3.so", "libz3-4"),
     ("libedit.so", "libedit2"),
@@ -43,7 +43,7 @@ nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd8436
 nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe18b3b8a1257cda0903e23c17bdbf3
 ";
 
-/// Brings what is missing and says what is used.
+/// Downloads what is missing, and prints what is used.
 pub fn run(root: &Path) -> Result {
     let compiler = device_compiler(root)?;
     println!("device compiler  {} ({})", compiler.rustc.display(), compiler.version);
@@ -53,7 +53,7 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// The device compiler, fetched if need be.
+/// The device compiler; downloads it if necessary.
 pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     let Err(missing) = DeviceCompiler::locate(root) else { return Ok(DeviceCompiler::locate(root)?) };
     if process::find("apt-get").is_none() || process::find("dpkg-deb").is_none() {
@@ -67,7 +67,7 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     fetch_packages(&downloads, &COMPILER_PACKAGES).map_err(|e| format!("{e}\n{missing}"))?;
     unpack(&downloads, &partial, &COMPILER_PACKAGES)?;
     let rustc = partial.join("usr/bin/rustc");
-    // Each round can uncover what the libraries of the last one need.
+    // In each round, new libraries may need further libraries.
     for _ in 0..4 {
         let packages = missing_libraries(&partial)?;
         if packages.is_empty() {
@@ -82,7 +82,7 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     Ok(DeviceCompiler::locate(root)?)
 }
 
-/// ptxas, nvdisasm and cuobjdump, fetched if need be.
+/// ptxas, nvdisasm and cuobjdump; downloads them if necessary.
 pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
     let locate = || {
         CudaTool::ALL.into_iter().map(|tool| tool.locate(root)).collect::<std::result::Result<Vec<_>, _>>()
@@ -102,9 +102,10 @@ pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(locate()?)
 }
 
-/// Fetches wheels, a requirement with its hash a line, to `downloads`, unpacks them, and removes them.
+/// Downloads wheels to `downloads`, unpacks them, and removes them. `list` has one requirement with its hash
+/// per line.
 pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> Result {
-    let cure = "python3 with pip fetches NVIDIA's wheels: apt-get install python3-pip, or install a CUDA \
+    let cure = "NVIDIA's wheels need python3 with pip: apt-get install python3-pip, or install a CUDA \
                 toolkit and put it on PATH";
     let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
     if !pip.is_ok_and(|output| output.status.success()) {
@@ -114,7 +115,7 @@ pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> R
     let requirements = downloads.join("requirements.txt");
     fs::write(&requirements, list)?;
     let progress = spinner(&format!("fetching {what}"));
-    // Platform and interpreter are those of the wheels, so that any Python can fetch them.
+    // Names the wheels' platform and interpreter, so that any Python can download them.
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
     for platform in ["manylinux_2_17_x86_64", "manylinux2010_x86_64", "any"] {
@@ -132,11 +133,11 @@ pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> R
     Ok(fs::remove_dir_all(downloads)?)
 }
 
-/// apt checks every file against its signed lists, keeps what is complete and fetches the rest.
+/// Downloads packages with apt, which checks every file against its signed lists and keeps complete files.
 fn fetch_packages(downloads: &Path, packages: &[&str]) -> Result {
     let progress = spinner(&format!("fetching {} (140 MB in all)", packages.join(", ")));
     let download = || {
-        // Root's apt would drop to a user who cannot write here, and warn.
+        // apt as root would drop to a user who cannot write here, and print a warning.
         let mut apt = Command::new("apt-get");
         apt.args(["-o", "APT::Sandbox::User=", "-q", "download"]).args(packages).current_dir(downloads);
         process::quiet(&mut apt)
@@ -164,7 +165,7 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
         let deb = found.ok_or_else(|| format!("apt-get download left no file of {name}"))?;
         progress.set_message(format!("unpacking {name}"));
         if name == "rust-web-src" {
-            // A tenth of the sources is the library; the rest is the compiler and its tests.
+            // The library is a tenth of the sources; the rest is the compiler and its tests.
             let script = "dpkg-deb --fsys-tarfile \"$0\" \
                           | tar -x -C \"$1\" --wildcards './usr/src/*/library' './usr/lib/*'";
             process::quiet(Command::new("sh").args(["-c", script]).arg(&deb).arg(into))?;
@@ -176,7 +177,7 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
     Ok(())
 }
 
-/// The packages of the libraries that the loader does not find for the unpacked compiler.
+/// The packages of libraries that the unpacked compiler needs and the loader does not find.
 fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
     let mut paths = Vec::new();
     for lib in [root.join("usr/lib"), root.join("lib")] {

@@ -1,5 +1,5 @@
-//! `cargo xtask ptx-stats`: what every entry costs on every target; and the golden figures, which show when
-//! that changes.
+//! `cargo xtask ptx-stats`: the resources of every entry on every target, and the golden figures, which
+//! reveal changes.
 
 use std::fmt::Write;
 use std::fs;
@@ -46,7 +46,7 @@ struct Row<'a> {
     local_depot: bool,
     static_smem_bytes: u32,
     dynamic_smem_bytes: u32,
-    /// The GPU that the occupancy is computed for.
+    /// The GPU for which the occupancy is computed.
     device: &'static str,
     blocks_per_sm: u32,
     warps_per_sm: u32,
@@ -62,7 +62,7 @@ struct Row<'a> {
     main_loop: &'a BTreeMap<String, u32>,
 }
 
-/// Reports; fails if a rule is broken, after printing.
+/// Prints the report. It fails afterwards if a rule is broken.
 pub fn run(root: &Path, stats: &Stats) -> Result {
     let output = kernels::ptx(root, &stats.build)?;
     let reports = kernels::reports(root, &output.modules, &kernels::targets_of(stats.build.arch))?;
@@ -78,13 +78,13 @@ pub fn run(root: &Path, stats: &Stats) -> Result {
     Ok(gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?)
 }
 
-/// What every entry costs on every target, as JSON.
+/// The resources of every entry on every target, as JSON.
 pub fn json(reports: &[(&Module, EntryReport)]) -> Result<String> {
     let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
     Ok(serde_json::to_string_pretty(&rows)?)
 }
 
-/// `cargo xtask bless`: today's figures become the golden ones.
+/// `cargo xtask bless`: writes today's figures to the golden file.
 pub fn bless(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
@@ -95,9 +95,9 @@ pub fn bless(root: &Path) -> Result {
     Ok(())
 }
 
-/// Compares with the golden figures. Those of other tools say nothing about a change in the kernels, so they
-/// are not compared, which is said. In CI that fails for the assembler, which setup brings in one version;
-/// the compiler may be any toolchain's that has the sources of `core`.
+/// Compares with the golden figures. Figures of other tools say nothing about a change in the kernels. In
+/// this case it compares nothing, and prints so. In CI it then fails because of ptxas, of which setup
+/// installs one version. The compiler may come from any toolchain with the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     let path = root.join(GOLDEN);
     let old =
@@ -126,11 +126,11 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     .into())
 }
 
-/// Says loudly that nothing was compared; fails in CI unless only the compiler, which the first line names,
-/// is another.
+/// Prints clearly that nothing was compared. Fails in CI, unless only the compiler differs, which the first
+/// line names.
 fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
-    let versions = format!("they are for\n{old_tools}and this machine has\n{new_tools}");
+    let versions = format!("they belong to\n{old_tools}and this machine has\n{new_tools}");
     if in_ci && assembler(old_tools) != assembler(new_tools) {
         let cure = "unset PTXAS and NVDISASM, and remove other versions from PATH: `cargo xtask setup` \
                     fetches the right ones";
@@ -164,7 +164,7 @@ fn golden(root: &Path, reports: &[(&Module, EntryReport)]) -> Result<String> {
     Ok(text)
 }
 
-/// The lines that name the tools, and the rest.
+/// The lines that name the tools, and the remaining lines.
 fn header(text: &str) -> (&str, &str) {
     let end = text.split_inclusive('\n').take_while(|line| line.starts_with('#')).map(str::len).sum();
     text.split_at(end)

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: the kernels that stand for all (or all), and every test program of the workspace, side
-//! by side on all cores.
+//! `cargo xtask test`: compiles the sample of the kernels, or all of them, and runs every test program of the
+//! workspace on all cores.
 
 mod binaries;
 mod queue;
@@ -16,10 +16,10 @@ use binaries::Environment;
 pub use binaries::FEATURES;
 use queue::{Job, Kind};
 
-/// Where the sample's modules are put for the library's build.
+/// The folder with the sample's modules for the library's build.
 const SAMPLE: &str = "target/sample-ptx";
 
-/// Names the folder from which the library's build takes its modules.
+/// The variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
 /// Test programs that `cargo xtask test` leaves to `--all` and `ci`, and what each of them does.
@@ -34,18 +34,18 @@ const LAUNCHING: [&str; 2] = ["ferroflash-cli", "ferroflash-tests"];
 /// What to test
 #[derive(Args)]
 pub struct Test {
-    /// Compile and test every kernel of the table, not the sample that stands for all
+    /// Compile and test every kernel of the table, not only the sample
     #[arg(long)]
     all: bool,
-    /// Run the tests that need a GPU, and no others
+    /// Run only the tests that need a GPU
     #[arg(long, conflicts_with = "all")]
     gpu: bool,
-    /// Passed on to `cargo test`, which then runs what they name
+    /// Passed on to `cargo test`, which then runs only the tests that they name
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// Brings what is missing, then tests.
+/// Installs missing tools, then tests.
 pub fn run(root: &Path, test: &Test) -> Result {
     setup::device_compiler(root)?;
     setup::cuda_tools(root)?;
@@ -58,13 +58,11 @@ pub fn run(root: &Path, test: &Test) -> Result {
         let minutes = budgets::TEST_MINUTES;
         match test.all {
             false => println!(
-                "testing a sample of the kernels: {:.0} minutes on two idle cores that have nothing compiled \
+                "testing a sample of the kernels: {:.0} minutes on two idle cores with nothing compiled \
                  (`--all` tests every kernel, in half an hour)",
                 minutes / 2.0
             ),
-            true => println!(
-                "testing every kernel, in half an hour on two idle cores where nothing is compiled yet"
-            ),
+            true => println!("testing every kernel: half an hour on two idle cores with nothing compiled"),
         }
         all(root, test.all)?;
         budgets::show("test", if test.all { budgets::CI_MINUTES } else { minutes });
@@ -75,14 +73,14 @@ pub fn run(root: &Path, test: &Test) -> Result {
     loud(command.envs(modules(root, test.all)?))
 }
 
-/// `cargo xtask mutate`: the mutation score of every kernel, or of those that the arguments name.
+/// `cargo xtask mutate`: the mutation score of every kernel, or of the kernels that the arguments name.
 pub fn mutate(root: &Path, arguments: &[String]) -> Result {
     kernels::ptx(root, &Build::all())?;
     let mutants = ["run", "--quiet", "--package", "ferroflash-tests", "--bin", "ferroflash-mutants"];
     loud(cargo().args(mutants).args(["--features", FEATURES, "--"]).args(arguments).current_dir(root))
 }
 
-/// `cargo xtask fuzz`: random problems by a seed of now, unless the arguments name one.
+/// `cargo xtask fuzz`: random problems with a seed from the clock, unless the arguments name one.
 pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     kernels::ptx(root, &Build::all())?;
     let seed = UNIX_EPOCH.elapsed()?.as_secs().to_string();
@@ -93,7 +91,7 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// Compiles the kernels, and gives what the environment must be for a library that carries them.
+/// Compiles the kernels, and returns the environment for building a library that carries them.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
         kernels::ptx(root, &Build::all())?;
@@ -102,11 +100,11 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
     let folder = root.join(SAMPLE);
     let sample = sample::sample();
     kernels::some(root, sample.iter().map(|kernel| kernel.symbol), &folder)?;
-    println!("{} kernels stand for all {}", sample.len(), spec::KERNELS.len());
+    println!("the sample has {} of {} kernels", sample.len(), spec::KERNELS.len());
     Ok(Some((PTX_DIR, folder)))
 }
 
-/// Every test of the workspace on a sample of the kernels, or on all of them.
+/// Runs every test of the workspace on the sample of the kernels, or on all of them.
 pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();

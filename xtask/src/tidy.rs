@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the invariants of ARCHITECTURE.md that can be read off the text.
+//! `cargo xtask tidy`: checks the invariants of ARCHITECTURE.md that the text shows.
 
 mod circles;
 mod imports;
@@ -10,13 +10,13 @@ use std::process::Command;
 
 use crate::process::{self, Result};
 
-/// Lines a source file may have: one concept, one file.
+/// Maximum number of lines of a source file: one file per concept.
 const MAX_LINES: usize = 400;
 
-/// Columns a line of Rust, C or prose may have: two stand side by side on a screen.
+/// Maximum number of columns in Rust, C and prose, so that two files fit side by side on a screen.
 const MAX_COLUMNS: usize = 110;
 
-/// One invariant: files below `applies` (but not below `except`) contain none of `words` in their code.
+/// An invariant: the code of files below `applies`, but not below `except`, contains none of `words`.
 struct Rule {
     applies: &'static [&'static str],
     except: &'static [&'static str],
@@ -71,7 +71,7 @@ const RULES: &[Rule] = &[
             "Alibi",
             "slope",
         ],
-        why: "device/* names nothing of attention",
+        why: "device/* contains no word of attention",
     },
     Rule {
         applies: &["device", "kernels-gpu"],
@@ -93,12 +93,12 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Folders that are one machine's. No text names a path in them: not code, not prose, not evidence.
+/// Folders that exist on one machine only. No text may name a path in them: no code, no prose, no evidence.
 const MACHINE_FOLDERS: [&str; 4] =
     [concat!("/ro", "ot"), concat!("/ho", "me"), concat!("/tm", "p"), concat!("/wo", "rk")];
 
-/// Checks every text file that git knows or would take; of Rust's sources all rules, of the others that they
-/// name no machine's path.
+/// Checks every text file that git tracks or would add. It checks all rules on Rust sources, and machine
+/// paths and line lengths on all texts.
 pub fn run(root: &Path) -> Result {
     let list = process::stdout(
         Command::new("git")
@@ -107,7 +107,7 @@ pub fn run(root: &Path) -> Result {
     )?;
     let (mut broken, mut sources) = (Vec::new(), Vec::new());
     for name in list.lines() {
-        // Deleted, but not yet from git; or no text.
+        // The file is deleted but still tracked, or it is not text.
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
         if name.ends_with(".rs") {
             check(name, &text, &mut broken);
@@ -146,8 +146,8 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
     }
 }
 
-/// The lines of Rust, C and prose that want wrapping. A table's row cannot be wrapped, nor a line of one
-/// word, such as a link; what a program wrote (docs/evidence) is nobody's to wrap.
+/// The lines of Rust, C and prose that are too long. A row of a table cannot be wrapped, and neither can a
+/// line of one word, such as a link. docs/evidence contains programs' output, which is not wrapped.
 fn wide_lines(name: &str, text: &str) -> Vec<String> {
     let held = [".rs", ".md", ".h", ".c"].iter().any(|end| name.ends_with(end));
     if !held || below(name, &["docs/evidence"]) {
@@ -162,8 +162,8 @@ fn wide_lines(name: &str, text: &str) -> Vec<String> {
     wide.map(|(at, (_, n))| format!("{name}:{}: {n} columns; at most {MAX_COLUMNS}", at + 1)).collect()
 }
 
-/// The places where a text names a folder of one machine. A folder of that name somewhere below another is
-/// none.
+/// The places where a text names a folder of one machine. A folder of that name below another folder does not
+/// count.
 fn machine_paths(name: &str, text: &str) -> Vec<String> {
     let continues = |c: char| c.is_alphanumeric() || "_-.~})]>".contains(c);
     let names = |line: &str, folder: &str| {

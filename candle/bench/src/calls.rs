@@ -19,7 +19,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                     let q = random(&[1, s, 32, d], device)?;
                     let [k, v] = [random(&[1, s, heads_k, d], device)?, random(&[1, s, heads_k, d], device)?];
                     let mut sides = Side::all();
-                    // f32 scores of 32 heads are 8 GB at 8192, and slow enough before.
+                    // f32 scores of 32 heads take 8 GB at 8192, and are slow at shorter lengths.
                     sides.retain(|side| *side != Side::Plain || (s <= 2048 && heads_k == 32));
                     let scale = 1.0 / (d as f32).sqrt();
                     let times = clock.measure(device, &sides, |side| {
@@ -105,7 +105,7 @@ pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
             let pool = batch * columns;
             let [keys, values] = [random(&[pool, page, 8, d], device)?, random(&[pool, page, 8, d], device)?];
             let q = random(&[batch, 32, d], device)?;
-            // No sequence's pages lie in order.
+            // The pages of a sequence are not in order.
             let entries: Vec<u32> = (0..pool).map(|i| ((i * 7919) % pool) as u32).collect();
             let table = Tensor::from_vec(entries, (batch, columns), device)?;
             let (ones, lengths) = (starts(&vec![1; batch], device)?, starts(&vec![length; batch], device)?);

@@ -44,8 +44,8 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
                 let slopes: Vec<f32> = (0..h).map(|i| 0.5f32.powi(i as i32 + 1)).collect();
                 let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
                 let scale = 1.0 / (d as f32).sqrt();
-                // One tensor, (batch, heads, sequence, head dim) seen as the functions want it: strides,
-                // offsets.
+                // One tensor (batch, heads, sequence, head dim), transposed to the layout of the functions:
+                // strides, offsets.
                 let s = sq.max(sk);
                 let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
                 let part =
@@ -113,7 +113,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
             Ok(most)
         });
         tally.say(&format!("varlen {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
-        // Padding rows: before the first sequence and behind the last one. A merge gives them no weight.
+        // Padding rows before the first sequence and after the last one. A merge gives them no weight.
         let two = Tensor::new(&[3u32, 9, 20], device)?;
         let attend = Attend::causal(scale);
         let both = ferroflash_candle::flash_attn_varlen_with_lse(&q, &k, &v, &two, &two, 11, 11, &attend);
@@ -163,7 +163,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
         let mut pool = PagePool::new(200, page);
         let mut step = Step::new(8, 600, 80, page, device)?;
         let mut sequences: Vec<_> = (0..3).map(|_| Sequence::new()).collect();
-        // All keys and values of each, from which the steps' come.
+        // All keys and values of each sequence, from which the steps take theirs.
         let all: Vec<[Tensor; 2]> = (0..3)
             .map(|_| -> Result<_> {
                 let one = || Tensor::randn(0f32, 1., (500, hk, d), device)?.to_dtype(dtype);
@@ -172,7 +172,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
             .collect::<Result<_>>()?;
         let scale = 1.0 / (d as f32).sqrt();
         let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
-        // Kernels for many queries read no e4m3.
+        // Kernels for many queries do not read e4m3.
         let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
         for counts in if e4m3 { few } else { whole } {
             let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;
@@ -308,7 +308,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
             }
             Ok(all)
         };
-        // The f32 model has no cache: each time from the start.
+        // The f32 model has no cache, so it computes each text from the start.
         let mut expected = Vec::new();
         let mut keys = 0;
         for &count in chunks {

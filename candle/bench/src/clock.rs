@@ -23,7 +23,8 @@ impl Clock {
     ) -> Result<Vec<[f64; 3]>> {
         let mut calls = Vec::new();
         for &side in sides {
-            // The first call has the driver compile kernels; the second says how many make up a turn.
+            // In the first call the driver compiles kernels. The second call determines the number of calls
+            // per turn.
             work(side)?;
             work(side)?;
             device.synchronize()?;

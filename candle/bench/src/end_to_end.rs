@@ -1,4 +1,4 @@
-//! A model of 1.5e9 parameters: prompts, steps of decoding, and a batch of requests that come and go.
+//! A model of 1.5e9 parameters: prompts, decode steps, and continuous batching.
 use crate::clock::{row, summary, Clock};
 use crate::model::{tokens, Config, Model};
 use crate::side::{Shared, Side};
@@ -23,7 +23,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
         let shared = Some(Shared::new(&step, vec![(length, length)])?);
         let tokens = tokens(length, model.config.vocabulary, device)?;
         let mut sides = Side::all();
-        // f32 scores of 32 heads: 8 GB, and more beside them.
+        // f32 scores of 32 heads take 8 GB, and other tensors come on top.
         sides.retain(|side| *side != Side::Plain || length <= 4096);
         let times = clock.measure(device, &sides, |side| {
             model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), true).map(drop)
@@ -55,7 +55,8 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
             let tokens = tokens(batch, model.config.vocabulary, device)?;
             let mut sides = Side::all();
             sides.retain(|side| *side != Side::Plain || (batch == 1 && context <= 8192));
-            // Set in each step, as a server does; and the tokens are waited for, which are the next step's.
+            // Each turn sets the step, as a server does, and waits for its tokens, because the next step
+            // needs them.
             let times = clock.measure(device, &sides, |side| {
                 let now: Vec<_> = sequences.iter().map(|sequence| (sequence, 1)).collect();
                 step.set(&now)?;
@@ -124,7 +125,7 @@ fn serve(
         waiting.push(Request { sequence, prompt, left: 64 });
     }
     while !waiting.is_empty() {
-        // Those that decode come first.
+        // Decoding requests come first.
         waiting.sort_by_key(|request| request.sequence.keys() < request.prompt);
         let mut room = text.dims()[0];
         let mut now = Vec::new();

@@ -10,7 +10,7 @@ pub fn graph(device: &Device, tally: &mut Tally) -> Result<()> {
     let (page, sequences, [h, hk, d]) = (16, 3, [8, 2, 64]);
     let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, device)?.to_dtype(DType::F16);
     let mut cache = KvCache::new((600, page, hk, d), DType::F16, device)?;
-    // Keys are there as if steps had put them there.
+    // Fills the cache as if earlier steps had filled it.
     let slots = Tensor::arange(0i64, 600 * page as i64, device)?;
     let [k, v] = [random(&[600 * page, hk, d])?, random(&[600 * page, hk, d])?];
     ferroflash_candle::append(&k, &v, cache.tensors()[0], cache.tensors()[1], &slots, None)?;

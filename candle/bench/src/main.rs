@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         if has("--quick") { Clock { rounds: 3, turn: 0.003 } } else { Clock { rounds: 10, turn: 0.01 } };
     let sides: Vec<_> = side::Side::all().into_iter().map(side::Side::name).collect();
     let mut all = json!({"command": arguments.join(" "), "sides": sides, "rounds": clock.rounds});
-    // Kept as far as they have come: a run may be cut short.
+    // Writes the file after each part, because a run may be cut short.
     let mut keep = |name: &str, rows: Vec<Value>| -> Result<()> {
         match all.get_mut(name).and_then(Value::as_array_mut) {
             Some(some) => some.extend(rows),

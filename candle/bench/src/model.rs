@@ -5,7 +5,7 @@ use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope_thd;
 use ferroflash_candle::{KvCache, Step};
 
-/// Sizes.
+/// Sizes of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Columns of the residual stream.
@@ -49,9 +49,9 @@ struct Layer {
     down: Tensor,
 }
 
-/// The weights, and tables of angles.
+/// The weights, and the tables of the rotary embedding.
 pub struct Model {
-    /// Its sizes.
+    /// The model's sizes.
     pub config: Config,
     embedding: Tensor,
     layers: Vec<Layer>,
@@ -133,7 +133,7 @@ impl Model {
         self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
     }
 
-    /// A cache for each layer.
+    /// One KV cache per layer.
     pub fn caches(&self, pages: usize, page: usize) -> Result<Vec<KvCache>> {
         let [_, heads_k] = self.config.heads;
         let shape = (pages, page, heads_k, self.config.head_dim);

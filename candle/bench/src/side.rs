@@ -9,7 +9,7 @@ include!(concat!(env!("OUT_DIR"), "/theirs.rs"));
 pub enum Side {
     /// FerroFlash.
     Ours,
-    /// candle-flash-attn's own kernels.
+    /// candle-flash-attn's kernels.
     Theirs,
     /// candle's operations, in f32.
     Plain,
@@ -25,7 +25,7 @@ impl Side {
         all
     }
 
-    /// Its name in results.
+    /// The side's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
@@ -176,7 +176,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The integers of a step that was set. `rows` are queries and keys of each sequence.
+    /// The integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {

@@ -47,7 +47,7 @@ pub fn append(
         let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
         return Err(invalid("v_cache", value, expected));
     }
-    // A write locks its storage exclusively. A second lock of the same storage would wait for ever.
+    // A write locks its storage exclusively. A second lock of the same storage would wait forever.
     let [keys, values] = [storage(k_cache), storage(v_cache)];
     if keys == values {
         return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
@@ -142,7 +142,7 @@ impl Values<'_> {
         match self.slots.dtype() {
             DType::I64 => self.to::<T, C, i64>(values, &slots),
             DType::I32 => self.to::<T, C, i32>(values, &slots),
-            other => Err(invalid("slots", format_args!("{other:?}"), "they must be of i64 or i32")),
+            other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
         }
     }
 

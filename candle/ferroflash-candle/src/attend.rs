@@ -149,7 +149,7 @@ pub(crate) fn run(
 
 /// The results of a run that computed both.
 pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "it was asked for"))
+    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
 }
 
 /// The device of an operation's tensor.

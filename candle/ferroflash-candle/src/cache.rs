@@ -21,18 +21,18 @@ use candle::{DType, Device, Result, Tensor};
 /// let mut pool = PagePool::new(pages, page);
 /// let mut step = Step::new(32, 2048, 512, page, &device)?;
 ///
-/// // A prompt of 100 tokens and one of 7, in one step.
+/// // A prompt of 100 tokens and a prompt of 7 tokens, in one step.
 /// let mut sequences = [Sequence::new(), Sequence::new()];
 /// for (sequence, tokens) in sequences.iter_mut().zip([100, 7]) {
 ///     pool.grow(sequence, tokens)?;
 /// }
 /// step.set(&[(&sequences[0], 100), (&sequences[1], 7)])?;
-/// // In each layer, with the step's rows: queries of 32 heads, keys and values of 8.
+/// // In each layer, with the step's rows: queries of 32 heads, keys and values of 8 heads.
 /// let q = Tensor::zeros((107, 32, head_dim), DType::F16, &device)?;
 /// let kv = Tensor::zeros((107, heads, head_dim), DType::F16, &device)?;
 /// cache.append(&kv, &kv, &step)?;
 /// let o = cache.attend(&q, &step, &Attend::causal(0.125))?; // (107, 32, head_dim)
-/// // Behind the last layer.
+/// // After the last layer.
 /// sequences[0].advance(100);
 /// sequences[1].advance(7);
 /// # Ok(())
@@ -121,7 +121,7 @@ impl KvCache {
             let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
-                // Of other strides than rows', reshaping copies.
+                // Reshaping copies only if the strides are not those of rows.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
                 true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),

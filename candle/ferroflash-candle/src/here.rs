@@ -37,7 +37,7 @@ impl Here {
         }
         let attention = FlashAttention::new(context).map_err(refused)?;
         let here = Arc::new(Here { attention, scratches: Mutex::default() });
-        // It holds the context, so that no other one comes to lie at this address.
+        // The state holds the context, so that no other context gets this address.
         all.insert(key, Arc::clone(&here));
         Ok(here)
     }

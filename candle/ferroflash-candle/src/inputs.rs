@@ -39,7 +39,7 @@ impl<'a> Read<'a> {
             let expected = format!("{rank} dimensions, the last of them contiguous");
             return Err(invalid(self.name, format_args!("{dims:?} with strides {strides:?}"), expected));
         }
-        // No further than its last element: how many there are is how many sequences or tokens there are.
+        // Ends at the last element: its length is the number of sequences or tokens.
         let reach = |(dim, stride): (&usize, &usize)| dim.saturating_sub(1) * stride;
         let end = dims.iter().zip(strides).map(reach).sum::<usize>() + 1;
         let elements = if dims.contains(&0) { 0 } else { end };
@@ -53,7 +53,7 @@ impl<'a> Read<'a> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
             candle::DType::I32 => self.data(rank).map(Numbers::Signed),
-            other => Err(invalid(self.name, format_args!("{other:?}"), "it must be of u32 or i32")),
+            other => Err(invalid(self.name, format_args!("{other:?}"), "its dtype must be u32 or i32")),
         }
     }
 

@@ -34,8 +34,8 @@ pub(crate) fn with_ranges(
         // A full mask already shows the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
         mask => {
-            let reason = "a row's keys would be two intervals; they may be beside a causal mask, or a window \
-                          that no sequence's keys outgrow";
+            let reason =
+                "a row would see two intervals of keys; use a causal mask, or a window that covers all keys";
             return Err(unsupported(format_args!("mm_prefix_ranges beside {mask:?}"), reason));
         }
     }
@@ -53,7 +53,7 @@ pub(crate) fn with_ranges(
     let bounds = none.contiguous()?.where_cond(&end, &bounds.contiguous()?)?;
     let bounds =
         bounds.reshape((sequences, 2 * count))?.broadcast_maximum(&first)?.broadcast_minimum(&keys)?;
-    // They are disjoint, so that sorting all of them keeps them together.
+    // Ranges are disjoint, so sorting all bounds keeps each pair together.
     let bounds = bounds.contiguous()?.sort_last_dim(true)?.0;
 
     let parts = 2 * count + 1;

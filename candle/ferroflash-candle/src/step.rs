@@ -80,7 +80,7 @@ impl Step {
         let table = sequences.saturating_mul(columns);
         if [tokens, table].into_iter().fold(sequences.saturating_mul(4), usize::saturating_add) > MOST {
             let value = format!("{sequences} sequences of {columns} pages, {tokens} tokens");
-            return Err(invalid("step", value, format_args!("at most {MOST} numbers in all")));
+            return Err(invalid("step", value, format_args!("at most {MOST} integers in total")));
         }
         let most = Most { sequences, tokens, columns };
         let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
@@ -102,7 +102,7 @@ impl Step {
             return Err(invalid("sequences", sequences.len(), format_args!("1 to {most}")));
         }
         if sequences.iter().any(|(_, tokens)| *tokens == 0) || tokens > self.most.tokens {
-            let expected = format_args!("1 or more of each sequence, of all at most {}", self.most.tokens);
+            let expected = format_args!("1 or more per sequence, at most {} in total", self.most.tokens);
             return Err(invalid("tokens", tokens, expected));
         }
         let singles = sequences.iter().take_while(|(_, tokens)| *tokens == 1).count();

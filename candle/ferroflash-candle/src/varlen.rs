@@ -127,7 +127,7 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    // A single sequence begins at 0: its end is its length.
+    // A single sequence begins at 0, so its end is its length.
     let lengths = match sequences {
         1 => seqlens_k.narrow(0, 1, 1)?,
         _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,

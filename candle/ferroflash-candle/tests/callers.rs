@@ -1,8 +1,10 @@
-//! The calls that mistral.rs and text-embeddings-inference make, as they would make them here; what changes
-//! is in docs/migrating.md. They compile in CI, and run where there is a GPU.
+//! The calls of mistral.rs and text-embeddings-inference, as these programs would make them with
+//! ferroflash-candle. docs/migrating.md lists the changes. CI compiles them; they run on a machine with a
+//! GPU.
 use candle::{D, DType, Device, Result, Tensor};
 
-/// What mistral.rs 0.9.2 asks of `mistralrs-flash-attn`, `candle-flash-attn-v3` and `mistralrs-paged-attn`.
+/// The calls of mistral.rs 0.9.2 to `mistralrs-flash-attn`, `candle-flash-attn-v3` and
+/// `mistralrs-paged-attn`.
 mod mistralrs {
     use candle::{Result, Tensor};
     use ferroflash_candle::{
@@ -11,7 +13,7 @@ mod mistralrs {
         flash_attn_varlen_windowed, flash_attn_varlen_with_lse, flash_attn_windowed, flash_attn_with_lse,
     };
 
-    /// `SdpaParams`, of which attention reads these.
+    /// The fields of `SdpaParams` that attention reads.
     #[derive(Clone, Copy)]
     pub struct Params<'a> {
         pub scale: f32,
@@ -30,7 +32,7 @@ mod mistralrs {
         }
     }
 
-    /// `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch of one length.
+    /// `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch with equal lengths.
     pub fn dense(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let Params { scale, left, causal, softcap, .. } = params;
         let right = causal.then_some(0);
@@ -40,7 +42,7 @@ mod mistralrs {
         }
     }
 
-    /// The same for packed sequences.
+    /// [`dense`] for varlen sequences.
     pub fn varlen(
         [q, k, v]: [&Tensor; 3],
         [cu_q, cu_k]: [&Tensor; 2],
@@ -57,7 +59,7 @@ mod mistralrs {
         }
     }
 
-    /// Pages as its FlashInfer backend keeps them: `[blocks, key heads, block, head dim]`.
+    /// Pages in the layout of its FlashInfer backend: `[blocks, key heads, block, head dim]`.
     #[derive(Clone, Copy)]
     pub struct Blocks<'a> {
         pub keys: &'a Tensor,
@@ -105,8 +107,9 @@ mod mistralrs {
             )
         }
 
-        /// `flashinfer_decode` and `paged_attention`: a query, `[sequences, heads, head dim]`, of each
-        /// sequence. Its plan's seven tensors and scratch are no arguments: tables and lengths say it all.
+        /// `flashinfer_decode` and `paged_attention`: one query, `[sequences, heads, head dim]`, per
+        /// sequence. The seven tensors of its plan and its scratch memory are not needed: tables and lengths
+        /// suffice.
         pub fn decode(&self, q: &Tensor, context_lens: &Tensor, params: Params) -> Result<Tensor> {
             let [keys, values] = self.views()?;
             let mut cache = PagedKv::new(&keys, &values, self.tables, context_lens);
@@ -121,7 +124,7 @@ mod mistralrs {
         flash_attn_with_lse(&q, &k, &v, &params.attend())?.0.transpose(1, 2)
     }
 
-    /// `flash_attn_sinks_varlen`, its queries packed as its keys are.
+    /// `flash_attn_sinks_varlen`, with varlen queries and keys.
     pub fn sinks_varlen(
         [q, k, v]: [&Tensor; 3],
         [cu_q, cu_k]: [&Tensor; 2],
@@ -132,12 +135,12 @@ mod mistralrs {
     }
 }
 
-/// What text-embeddings-inference asks of `candle-flash-attn`: one function with all that its models want.
+/// The calls of text-embeddings-inference to `candle-flash-attn`: one function for all of its models.
 mod embeddings {
     use candle::{Result, Tensor};
     use ferroflash_candle::{flash_attn_varlen_alibi_windowed, flash_attn_varlen_windowed};
 
-    /// Packed texts, which see themselves whole or causally.
+    /// Varlen texts, with a full or a causal mask.
     pub fn varlen(
         [q, k, v]: [&Tensor; 3],
         alibi_slopes: Option<&Tensor>,
@@ -165,7 +168,7 @@ const SCALE: f32 = 0.125;
 const PLAIN: mistralrs::Params<'static> =
     mistralrs::Params { scale: SCALE, left: None, causal: true, softcap: None, sinks: None };
 
-/// Sequences, each of so many queries on so many keys.
+/// Sequences with these numbers of queries and keys.
 struct Batch {
     lengths: Vec<[usize; 2]>,
     q: Tensor,
@@ -201,7 +204,7 @@ impl Batch {
         self.starts.each_ref()
     }
 
-    /// In f32, sequence by sequence, as it is written down.
+    /// The expected result in f32, sequence by sequence, from the definition.
     fn expected(
         &self,
         params: mistralrs::Params,
@@ -251,7 +254,7 @@ impl Batch {
         assert_eq!(found.dims(), expected.dims(), "{what}");
         let apart =
             (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-        // Values are of a normal distribution, whose largest ones bf16 has to 2^-7.
+        // Values are normally distributed. bf16 rounds the largest of them by up to 2^-7.
         assert!(apart <= 3e-2, "{what}: {apart}");
         Ok(())
     }
@@ -304,7 +307,7 @@ fn mistralrs_pages() -> Result<()> {
         let dtype = if scales.is_some() { DType::U8 } else { DType::BF16 };
         let cache = || Tensor::zeros((blocks, KEY_HEADS, block, COLUMNS), dtype, &device);
         let (keys, values) = (cache()?, cache()?);
-        // Sequence `b` has pages 37 - b, 33 - b, ..: neither in order nor beside each other.
+        // Sequence `b` has pages 37 - b, 33 - b, ..: neither in order nor adjacent.
         let table: Vec<u32> = (0..3).flat_map(|b| (0..4).map(move |column| 37 - b - 4 * column)).collect();
         let slots: Vec<i64> = (0..3)
             .flat_map(|b| (0..lengths[b][1]).map(move |key| (b, key)))
@@ -319,7 +322,7 @@ fn mistralrs_pages() -> Result<()> {
             if lengths[0][0] == 1 {
                 let params = mistralrs::Params { sinks: Some(&sinks), ..params };
                 let found = cache.decode(&batch.q, &context, params)?;
-                // e4m3 has three bits behind its first one: numbers are off by up to a 16th.
+                // e4m3 has three mantissa bits, so numbers are off by up to a 16th.
                 let expected = batch.expected(params, Some(0), None)?;
                 match scales {
                     None => batch.check("decode", &found, &expected)?,

@@ -1,8 +1,8 @@
-//! What is refused before anything is locked or asked of a GPU: tensors of the CPU say as much.
+//! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice for them.
 use candle::{DType, Device, Error, Result, Tensor};
 use ferroflash_candle::{PagePool, Sequence, Step, append};
 
-/// `ferroflash::Error`'s words, which candle's errors carry.
+/// The text of `ferroflash::Error` in a candle error.
 fn refusal<T>(result: Result<T>) -> String {
     match result.err().expect("it is refused") {
         Error::WithBacktrace { inner, .. } => inner.to_string(),

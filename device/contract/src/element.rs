@@ -60,7 +60,7 @@ impl DType {
 /// The instructions that multiply tiles, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// Tensor cores: `mma.sync`, or a Hopper's `wgmma`.
+    /// Tensor cores: `mma.sync`, or `wgmma` on Hopper.
     TensorCores,
     /// CUDA cores: f32 fma.
     CudaCores,
@@ -102,7 +102,7 @@ pub struct E4m3;
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 
-/// The element `E`, with its own conversion instruction.
+/// The element `E`, converted by an instruction of the hardware.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<E>(PhantomData<E>);
 

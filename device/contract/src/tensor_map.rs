@@ -21,9 +21,9 @@ impl TensorMap {
 ///
 /// The dimensions are column, row, head, sequence's end, and [`RaggedMap::END`]. With rows `s` bytes apart,
 /// the strides are `[s, head, s, 2^34 - s]` bytes. Take row `i` of a sequence of `n` rows that ends before
-/// row `e` of the tensor. Its coordinates are `[END - n + i, head, e, END]`: `END - n + i` rows after `e`,
-/// less `END` rows, because `END * 2^34` bytes are the whole address space. The row's extent is `END`, so
-/// exactly the rows before `e` exist.
+/// row `e` of the tensor. Its coordinates are `[END - n + i, head, e, END]`. The last coordinate leads `END`
+/// rows back, because `END * 2^34` is 2^64 and addresses wrap there. The address is therefore that of row
+/// `e - n + i`. The row dimension has `END` rows, so exactly the rows before `e` exist.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaggedMap {

@@ -9,7 +9,7 @@ use crate::{Error, Target};
 /// generation alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// A100, and everything after it.
+    /// A100 and all later GPUs.
     Sm80,
     /// RTX 30 series, A10.
     Sm86,
@@ -17,7 +17,7 @@ pub enum Arch {
     Sm89,
     /// H100, H200, with the portable instructions only.
     Sm90,
-    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; runs on nothing else.
+    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; this PTX runs on no other generation.
     Sm90a,
 }
 
@@ -59,7 +59,7 @@ impl Arch {
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {
             Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
-            // Its conversions of eight bits.
+            // For conversions of eight-bit types.
             Arch::Sm89 => "+ptx81",
             Arch::Sm90a => "+ptx83",
         }

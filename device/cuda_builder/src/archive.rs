@@ -1,7 +1,7 @@
 //! Archives of compressed PTX modules, for libraries to embed. Similar modules are compressed together.
 //!
-//! Neighbours in a table of kernels differ by a type or a mask. A kernel that is compressed behind its
-//! neighbour takes a tenth of its size alone. CONTRIBUTING.md has the figures.
+//! Neighbours in a table of kernels differ by a type or a mask. Compressed behind its neighbour, a kernel
+//! takes a tenth of the bytes that it takes in its own archive. CONTRIBUTING.md has the figures.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -38,7 +38,7 @@ pub struct Archive {
 pub struct Place {
     /// The text's name.
     pub name: String,
-    /// Number of its block.
+    /// The index of its block.
     pub block: usize,
     /// Its first byte in the block's content.
     pub from: usize,
@@ -54,7 +54,7 @@ struct Content<'t> {
 
 impl Archive {
     /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB and contains texts of
-    /// one `family` only: a build without a family embeds none of its texts.
+    /// one `family` only. A build without a family then embeds none of its texts.
     ///
     /// `folder` caches the blocks, in files named after `what` and the block's first text. A cached block
     /// that decompresses to the content is not compressed again.
@@ -101,7 +101,7 @@ impl Archive {
     /// source lines. The folder `kept` caches compressed blocks, as in [`Archive::of`].
     ///
     /// # Errors
-    /// The errors of both.
+    /// The errors of [`Archive::of`] and [`Archive::write`].
     pub fn write_modules(
         modules: &[(&str, String)],
         family: fn(&str) -> &str,
@@ -222,7 +222,7 @@ fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
         return Ok(packed);
     }
     let packed = lzma::compress(content).map_err(Error::io("compress", file))?;
-    // Another process may write the same file at once.
+    // Another process may write the same file concurrently.
     let part = file.with_added_extension(process::id().to_string());
     fs::write(&part, &packed).map_err(Error::io("write", &part))?;
     fs::rename(&part, file).map_err(Error::io("write", file))?;

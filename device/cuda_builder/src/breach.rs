@@ -54,17 +54,17 @@ impl fmt::Display for Breach {
         match &self.rule {
             Rule::Unread { instructions } => write!(
                 f,
-                "its disassembly is not understood: {instructions} instructions, but every kernel has an \
-                 EXIT; try nvdisasm 13.2"
+                "the parser does not understand its disassembly ({instructions} instructions, no EXIT); \
+                 try nvdisasm 13.2"
             ),
             Rule::LocalDepot => {
-                write!(f, "an array lies in local memory (__local_depot): index it by constants only")
+                write!(f, "an array lies in local memory (__local_depot): index it only by constants")
             }
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
             Rule::LostDescriptors { registers } => write!(
                 f,
-                "wgmma reads descriptors from {registers} uniform registers that nothing writes: ptxas has \
-                 lost them; keep fewer of them alive at once"
+                "wgmma reads descriptors from {registers} uniform registers that nothing writes, because \
+                 ptxas has lost parts of descriptors: keep fewer descriptors alive at once"
             ),
             Rule::SpillInLoop { stores, loads } => {
                 write!(
@@ -75,13 +75,14 @@ impl fmt::Display for Breach {
             Rule::Spill { stores, loads, allowed: None } => {
                 write!(
                     f,
-                    "spills {stores} bytes stored, {loads} loaded, and its line in the table allows none"
+                    "spills {stores} bytes of stores and {loads} of loads; its line in the table allows none"
                 )
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(
                     f,
-                    "spills {stores} bytes stored, {loads} loaded; its line in the table allows {s} and {l}"
+                    "spills {stores} bytes of stores and {loads} of loads; its line in the table \
+                     allows {s} and {l}"
                 )
             }
         }

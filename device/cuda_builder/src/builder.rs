@@ -45,7 +45,7 @@ pub struct CudaBuilder {
     check_on: Vec<Arch>,
 }
 
-/// The place and the compiler of a build.
+/// The place of a build, and its compiler.
 struct Site {
     crate_root: PathBuf,
     workspace: PathBuf,
@@ -53,13 +53,13 @@ struct Site {
     package: String,
     /// The cache of the package.
     folder: PathBuf,
-    /// Where compilers work.
+    /// The working folders of the compilers.
     compilers: PathBuf,
 }
 
 impl CudaBuilder {
-    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`: optimised, with lines, for
-    /// [`Arch::Sm80`].
+    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`. The defaults are: optimised, with
+    /// source lines, for [`Arch::Sm80`].
     pub fn new(crate_root: impl AsRef<Path>) -> Self {
         Self {
             crate_root: crate_root.as_ref().to_owned(),
@@ -80,8 +80,8 @@ impl CudaBuilder {
         }
     }
 
-    /// Sets the oldest GPU for portable entries: it overrides contracts with an older one. Entries for
-    /// exactly one generation are compiled for that generation.
+    /// Sets the oldest GPU for portable entries. It overrides contracts with an older one. Entries for
+    /// exactly one generation keep that generation.
     pub fn arch(mut self, arch: Arch) -> Self {
         self.arch = arch;
         self
@@ -188,7 +188,7 @@ impl CudaBuilder {
     /// kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // A build script and a task may build the same modules at once.
+        // A build script and a task may build the same modules concurrently.
         let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
@@ -240,7 +240,7 @@ impl CudaBuilder {
         Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)
     }
 
-    /// How many of the contracts would be compiled.
+    /// The number of contracts that would be compiled.
     fn missing(&self, site: &Site, wanted: &[&Contract]) -> Result<usize, Error> {
         if wanted.is_empty() {
             return Ok(0);
@@ -295,7 +295,7 @@ impl CudaBuilder {
         self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }
 
-    /// The contracts to build, every symbol once.
+    /// The contracts to build, without duplicates of a symbol.
     fn wanted(&self) -> Result<Vec<&Contract>, Error> {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(c.symbol)) {
@@ -309,8 +309,7 @@ impl CudaBuilder {
         only.iter().map(find).collect()
     }
 
-    /// The contracts by the target that they are compiled for. Where there are none, one group stands for the
-    /// whole crate.
+    /// The contracts, grouped by compilation target. Without contracts, one group stands for the whole crate.
     fn groups<'c>(&self, wanted: &[&'c Contract]) -> Result<BTreeMap<Arch, Vec<&'c Contract>>, Error> {
         if wanted.is_empty() {
             return Ok(BTreeMap::from([(self.arch, Vec::new())]));

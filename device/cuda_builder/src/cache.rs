@@ -1,4 +1,5 @@
-//! A cache of modules, by the content of the sources, of the compiler, and of the code that splits modules.
+//! A cache of modules. Its key is the content of the sources, of the compiler, and of the code that splits
+//! modules.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +9,7 @@ use std::{fs, io};
 
 use crate::{Error, manifest};
 
-/// The code that makes modules out of sources. Modules of other versions of it are not in the cache.
+/// The code that makes modules out of sources. If it changes, cached modules are not used.
 const MAKERS: [&str; 5] = [
     include_str!("cargo.rs"),
     include_str!("convergence.rs"),
@@ -17,20 +18,21 @@ const MAKERS: [&str; 5] = [
     include_str!("stamp.rs"),
 ];
 
-/// Number of states of the sources, and of recipes, in the cache: today's and yesterday's.
+/// Number of source states, and of recipes, that the cache keeps.
 const STATES: usize = 2;
 const RECIPES: usize = 4;
 
-/// The modules of one recipe: one crate, target, compiler, set of flags.
+/// The modules of one recipe: one crate, target, compiler and set of flags.
 pub(crate) struct Cache<'a> {
     folder: PathBuf,
-    /// Paths below it are noted relative to it, so that a copy of the folder goes by its own sources.
+    /// The cache notes paths below this folder relative to it. A copy of the folder then refers to its copies
+    /// of the sources.
     workspace: &'a Path,
-    /// The crate's package.
+    /// The name of the crate's package.
     package: &'a str,
 }
 
-/// The modules that one state of the sources gave.
+/// The modules of one state of the sources.
 pub(crate) struct State {
     folder: PathBuf,
     pub inputs: BTreeSet<PathBuf>,
@@ -50,14 +52,14 @@ impl<'a> Cache<'a> {
         Cache { folder: folder.join(hex((MAKERS, recipe))), workspace, package }
     }
 
-    /// The state that the sources are in, as far as they were noted; `None` before the first build, and where
-    /// a source is gone.
+    /// The present state of the noted sources; `None` before the first build, or if a source is missing.
     pub(crate) fn current(&self) -> Option<State> {
         let inputs = fs::read_to_string(self.folder.join("inputs")).ok()?;
         self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()
     }
 
-    /// Keeps what was compiled since `started` out of `inputs`: nothing, where one of them has changed since.
+    /// Caches what was compiled since `started` from `inputs`. If an input has changed since then, it caches
+    /// nothing.
     pub(crate) fn keep(
         &self,
         inputs: &BTreeSet<PathBuf>,
@@ -107,12 +109,12 @@ impl<'a> Cache<'a> {
 }
 
 impl State {
-    /// The module of `symbol` with `directives`, if it was made.
+    /// The module of `symbol` with `directives`, if it is in the cache.
     pub(crate) fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         fs::read_to_string(self.file(symbol, directives)).ok()
     }
 
-    /// Whether [`module`](Self::module) has it.
+    /// Whether [`module`](Self::module) would find the module.
     pub(crate) fn holds(&self, symbol: &str, directives: &str) -> bool {
         self.file(symbol, directives).is_file()
     }

@@ -23,7 +23,7 @@ pub enum DebugInfo {
     Lines,
 }
 
-/// Everything that the compilers of one build have in common.
+/// The settings that all compilers of one build share.
 pub(crate) struct Invocation<'a> {
     pub compiler: &'a DeviceCompiler,
     pub workspace: &'a Path,
@@ -45,8 +45,8 @@ pub(crate) struct Compiled {
 }
 
 impl Invocation<'_> {
-    /// Compiles the crate with the kernels `symbols` (all, if there are none). Takes cargo's word for what is
-    /// fresh.
+    /// Compiles the crate with the kernels `symbols`, or with all kernels if there are no symbols. Cargo
+    /// decides what is fresh.
     pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);
@@ -79,16 +79,16 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
-        // Features for kernels and `cuda_std`'s macros: crates need not name them, but may.
+        // Features that kernels and `cuda_std`'s macros need. Crates may name them, but need not.
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
         command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
-            // Directives tell nothing of inlining; the comments behind them do.
+            // Directives do not contain the inlined calls. The comments after them do.
             command.arg("-Zverbose-asm");
         }
         if !symbols.is_empty() {
             let list = symbols.join(",");
-            // Cargo does not see the variable; it does see that the last crate's arguments changed.
+            // Cargo does not see the variable. It does see that the arguments of the last crate have changed.
             command.arg(format!("--cfg=cuda_builder_entries=\"{:016x}\"", hash(&list)));
             command.env("CUDA_BUILDER_ENTRIES", list);
         }
@@ -105,7 +105,7 @@ impl Invocation<'_> {
         let release = target_dir.join(TARGET).join("release");
         let stem = library_name(self.crate_root, self.package)?;
         let assembly = release.join("deps").join(format!("{stem}.s"));
-        // Cargo takes the crate for stale while what a linker would have written is missing.
+        // Cargo treats the crate as stale if the linker's output is missing.
         let linked = release.join("deps").join(format!("{stem}.ptx"));
         fs::write(&linked, "").map_err(Error::io("write", &linked))?;
         let ptx = fs::read_to_string(&assembly).map_err(Error::io("read", &assembly))?;
@@ -113,20 +113,21 @@ impl Invocation<'_> {
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
-    /// Everything beside the sources that says what comes out, and that may differ from build to build.
+    /// Everything except the sources that determines the result and may differ between builds.
     pub(crate) fn recipe(&self) -> impl Hash {
         let crate_root = self.crate_root.strip_prefix(self.workspace).unwrap_or(self.crate_root);
         let flags = (self.release, self.debug, self.features.to_vec(), self.llvm_args.to_vec());
         (self.compiler.version.clone(), crate_root.to_owned(), self.arch, flags)
     }
 
-    /// LLVM's arguments. All of the crates are optimised together when the last one is compiled, so `core`
-    /// stays compiled when they change.
+    /// LLVM's arguments. LLVM optimises all crates together when it compiles the last one, so `core` stays
+    /// compiled when these arguments change.
     fn llvm_flags(&self) -> impl Iterator<Item = String> {
         const ALWAYS: [&str; 2] = [
-            // Without it, loops over 64 registers stay loops, and the registers an array in local memory.
+            // Without it, loops over 64 registers stay loops, and the registers become an array in local
+            // memory.
             "-unroll-threshold=1000000",
-            // A call passes a fragment through local memory: nothing of a kernel may stay a function.
+            // A call would pass a fragment through local memory, so everything in a kernel must be inlined.
             "-inline-threshold=100000",
         ];
         let arguments = ALWAYS.into_iter().chain(self.llvm_args.iter().map(String::as_str));
@@ -137,18 +138,18 @@ impl Invocation<'_> {
         vec![
             format!("-Ctarget-cpu={}", self.arch.name()),
             format!("-Ctarget-feature={}", self.arch.ptx_feature()),
-            // PTX is the assembly that rustc emits; what would be linked is of no interest.
+            // The PTX is the assembly that rustc emits. The linker's output is not used.
             "-Clinker=true".to_owned(),
-            // This pass clones barriers into both arms of a branch that threads of one warp take
-            // differently: wrong code.
+            // This pass clones barriers into both arms of a branch that threads of one warp take differently,
+            // which is wrong.
             "-Zmir-enable-passes=-JumpThreading".to_owned(),
-            // The same text on every machine.
+            // Makes the text equal on every machine.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
             format!("--remap-path-prefix={}=.", self.workspace.display()),
         ]
     }
 
-    /// Profile values by environment, so that the device crate's workspace needs none.
+    /// Sets profile values by environment variables, so that the device crate's workspace needs no profile.
     fn profile(&self) -> Vec<(&'static str, OsString)> {
         let checks = if self.release { "false" } else { "true" };
         let lines = match self.debug {
@@ -195,7 +196,7 @@ pub(crate) fn package_name(crate_root: &Path) -> Result<String, Error> {
         .ok_or_else(|| Error::Manifest { manifest, problem: "its [package] has no name".to_owned() })
 }
 
-/// The name of a crate's library, which is that of rustc's output.
+/// The name of a crate's library, which names rustc's output.
 fn library_name(crate_root: &Path, package: &str) -> Result<String, Error> {
     let manifest = crate_root.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(Error::io("read", &manifest))?;
@@ -243,7 +244,7 @@ fn dependencies(dep_info: &str) -> Vec<String> {
     list.split_whitespace().map(|name| name.replace('\0', " ")).collect()
 }
 
-/// rustc's warnings about code, without its constant warning about the target feature flag.
+/// rustc's warnings about the code, without the warning about the target feature flag that it always prints.
 fn warnings(stderr: &str) -> String {
     let about_code = |part: &&str| part.starts_with("warning") && part.contains("-->");
     stderr.split("\n\n").map(str::trim).filter(about_code).collect::<Vec<_>>().join("\n\n")

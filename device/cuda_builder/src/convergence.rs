@@ -31,7 +31,7 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
         }
         for instruction in statements(line) {
             let name = opcode(instruction);
-            // Labels of debug information stand in the middle of a block.
+            // Labels of debug information occur in the middle of a block.
             let is_label = instruction.ends_with(':') && !instruction.starts_with("$L__tmp");
             if is_label || ["bra", "brx", "ret", "exit", "trap"].contains(&stem(name)) {
                 guards = 0;
@@ -68,13 +68,13 @@ pub(crate) fn guarded(line: &str) -> Option<&str> {
     (name == GUARD).then(|| register.trim())
 }
 
-/// The instructions of a line, comments left out.
+/// The instructions of a line, without comments.
 fn statements(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split("//").next().unwrap_or(line);
     code.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty())
 }
 
-/// The opcode with its suffixes, behind a predicate.
+/// The opcode with its suffixes, after a predicate.
 fn opcode(instruction: &str) -> &str {
     instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }

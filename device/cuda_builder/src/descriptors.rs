@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Uniform registers, a bit for each.
+/// A set of uniform registers, one bit per register.
 type Set = u64;
 
 /// An instruction, reduced to what this check needs.
@@ -17,19 +17,20 @@ struct Step {
     leaves: bool,
 }
 
-/// Number of uniform registers with parts of descriptors that consumer warps (after the instruction that
-/// takes registers) may read without having written them. A write under a predicate counts as a write,
-/// because the predicate may also decide the path. The check does not recognise values that were written for
-/// another purpose.
+/// Number of uniform registers with parts of descriptors that consumer warps may read before any write.
+/// Consumer warps are recognised by the instruction that takes registers. A write under a predicate counts as
+/// a write, because the predicate may also decide the path. The check does not recognise values that were
+/// written for another purpose.
 pub(crate) fn lost(text: &str) -> u32 {
     let steps = steps(text);
-    // Where no way leads everything is written.
+    // An unreachable instruction counts as having all registers written.
     let mut before = vec![Set::MAX; steps.len()];
     let mut ways: Vec<(usize, Set)> = vec![(0, 0)];
     while let Some((at, written)) = ways.pop() {
         let Some(step) = steps.get(at) else { continue };
         let fewer = before[at] & written;
-        // Each instruction is looked at again where it is reached with fewer registers, 64 times at most.
+        // An instruction is visited again if a path reaches it with fewer written registers, at most 64
+        // times.
         if fewer == before[at] {
             continue;
         }
@@ -44,7 +45,7 @@ pub(crate) fn lost(text: &str) -> u32 {
     lost.count_ones()
 }
 
-/// The instructions of the warps that compute.
+/// The instructions of consumer warps.
 fn steps(text: &str) -> Vec<Step> {
     let (mut steps, mut labels, mut jumps) = (Vec::new(), HashMap::new(), Vec::new());
     let computing =
@@ -74,7 +75,7 @@ fn step(code: &str) -> Step {
     let code = if guarded { code.split_once(' ').map_or("", |(_, code)| code).trim() } else { code };
     let (opcode, operands) = code.split_once(' ').unwrap_or((code, ""));
     let stem = opcode.split('.').next().unwrap_or_default();
-    // A branch on a uniform predicate has it before its label.
+    // A branch with a uniform predicate has the predicate before its label.
     let always = stem == "BRA" && operands.trim().starts_with("`(") || matches!(stem, "EXIT" | "RET");
     let mut step = Step { leaves: always && !guarded, ..Step::default() };
     let is_predicate =
@@ -86,8 +87,8 @@ fn step(code: &str) -> Step {
     }
     let descriptor = operands.split_once("gdesc[UR").and_then(|(_, o)| o.split(']').next()?.parse().ok());
     if let Some(first) = descriptor {
-        // Two descriptors stand side by side, the right operand's behind; where the left operand is in
-        // registers its place is not read.
+        // The two descriptors are adjacent, and B's comes second. If A is in registers, the place of A's
+        // descriptor is not read.
         let left_in_registers = operands.split(',').nth(1).is_some_and(|o| o.trim().starts_with('R'));
         step.reads = if left_in_registers { registers(first + 2, 2) } else { registers(first, 4) };
     }
@@ -106,7 +107,7 @@ fn is_number_or_true(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// How many are lost of a kernel that computes `lines`.
+    /// The number of lost registers in a kernel with these `lines`.
     fn of(lines: &[&str]) -> u32 {
         let before = ["UMOV UR21, UR4 ;", "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xf0 ;"];
         let line = |(at, line): (usize, &&str)| match line.strip_suffix(':') {

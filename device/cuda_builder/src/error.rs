@@ -29,9 +29,9 @@ pub enum Error {
     NoTool {
         /// Its name: `ptxas`, `nvdisasm` or `cuobjdump`.
         tool: &'static str,
-        /// The environment variable that would override the search.
+        /// The environment variable that overrides the search.
         variable: &'static str,
-        /// The project's folder that was searched last.
+        /// The project's folder, which is searched last.
         folder: PathBuf,
     },
     /// No such target.
@@ -58,12 +58,12 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
-    /// Cargo failed; its output says why.
+    /// Cargo failed. Its output gives the reason.
     #[error("the device crate does not compile for {arch} ({status}):\n{stderr}")]
     Compile {
         /// The target.
         arch: &'static str,
-        /// How cargo ended.
+        /// Cargo's exit status.
         status: ExitStatus,
         /// The output of cargo and rustc.
         stderr: String,
@@ -94,12 +94,12 @@ pub enum Error {
         /// Threads per block in the contract.
         threads: u32,
     },
-    /// The PTX text is not what rustc writes.
+    /// The PTX text does not have the form that rustc writes.
     #[error("PTX line {line}: {problem}")]
     Ptx {
         /// Line, from 1.
         line: usize,
-        /// The expectation.
+        /// The expected form.
         problem: String,
     },
     /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
@@ -128,7 +128,7 @@ pub enum Error {
         tool: &'static str,
         /// Entry and target.
         subject: String,
-        /// How it ended.
+        /// The tool's exit status.
         status: ExitStatus,
         /// Its output.
         output: String,

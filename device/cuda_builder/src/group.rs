@@ -22,26 +22,26 @@ const BATCH: usize = 24;
 /// One target's share of a build.
 pub(crate) struct Group<'a> {
     pub invocation: Invocation<'a>,
-    /// Symbols of all of the crate's contracts. A kernel that none names is an error, so that modules kept
-    /// under others say nothing.
+    /// Symbols of all of the crate's contracts. A kernel without a contract is an error, so modules cached
+    /// for other contracts are not used.
     pub contracted: &'a [&'static str],
-    /// Where its modules are kept.
+    /// The folder of cached modules.
     pub folder: &'a Path,
-    /// The working folder of all compilers for its target, also for other crates: `core` is compiled once for
-    /// all.
+    /// The working folder of all compilers for the target. Other crates use it too, so that `core` is
+    /// compiled once.
     pub compilers: PathBuf,
-    /// Compilers to run side by side, if not one for each core.
+    /// Number of concurrent compilers; `None`: one per core.
     pub jobs: Option<usize>,
-    /// Told of each module that is made.
+    /// Gets a message for each finished module.
     pub progress: &'a Progress,
 }
 
 /// The result of a group.
 #[derive(Default)]
 pub(crate) struct Built {
-    /// In the order of the contracts.
+    /// The modules, in the order of the contracts.
     pub modules: Vec<(Contract, String)>,
-    /// Kernels of the crate that nobody asked for.
+    /// Kernels of the crate that no caller asked for.
     pub others: BTreeSet<String>,
     pub inputs: BTreeSet<PathBuf>,
     pub warnings: String,
@@ -54,7 +54,7 @@ impl Group<'_> {
         Cache::open(&self.folder.join("cache"), workspace, package, recipe)
     }
 
-    /// How many of `contracts` [`build`](Self::build) would compile.
+    /// The number of `contracts` that [`build`](Self::build) would compile.
     pub(crate) fn missing(&self, contracts: &[&Contract]) -> Result<usize, Error> {
         let Some(kept) = self.cache().current() else { return Ok(contracts.len()) };
         let is_kept = |contract: &&&Contract| {
@@ -63,7 +63,7 @@ impl Group<'_> {
         contracts.iter().map(|contract| is_kept(&contract).map(|kept| usize::from(!kept))).sum()
     }
 
-    /// The modules of `contracts`: kept ones, or else compiled.
+    /// The modules of `contracts`, from the cache or newly compiled.
     pub(crate) fn build(&self, contracts: &[&Contract]) -> Result<Built, Error> {
         let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
         let cache = self.cache();
@@ -89,7 +89,7 @@ impl Group<'_> {
         Ok(built)
     }
 
-    /// Compiles entries, batch after batch on each core, and keeps what every batch has made.
+    /// Compiles entries in batches, one compiler per core, and caches the modules of every batch.
     fn compile_missing(
         &self,
         cache: &Cache<'_>,
@@ -108,7 +108,7 @@ impl Group<'_> {
                 let Some(batch) = batch else { return Ok(()) };
                 let made = self.compile_batch(&place.folder, &batch, &asked);
                 if made.is_err() {
-                    // The others end after the batch that they are at.
+                    // The other compilers stop after their present batch.
                     lock(&queue).by_ref().for_each(drop);
                 }
                 let made = made?;
@@ -137,7 +137,7 @@ impl Group<'_> {
         Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Runs one compiler for the entries of `batch`; `asked` are those of all batches.
+    /// Runs one compiler for the entries of `batch`. `asked` are the entries of all batches.
     fn compile_batch(
         &self,
         folder: &Path,
@@ -157,21 +157,21 @@ impl Group<'_> {
         Ok(Batch { compiled, texts, others })
     }
 
-    /// A module of every kernel that the crate has, none of them stamped.
+    /// Makes a module of every kernel in the crate, without stamps.
     pub(crate) fn build_all(&self) -> Result<Built, Error> {
         let place = Workplace::take(&self.compilers, 0, cores())?;
         let compiled = self.invocation.compile(&[], &place.folder)?;
         let mut built = Built::default();
         let ptx = Ptx::parse(&compiled.ptx)?;
-        // The caller did not name these symbols; they live as long as the program.
+        // The caller did not name these symbols, so they are leaked to live as long as the program.
         let contracts = ptx.entries().map(|symbol| Contract::new(symbol.to_owned().leak(), 0));
         built.modules.extend(contracts.filter_map(|c| Some((c, ptx.module(c.symbol, "")?))));
         built.take(&compiled);
         Ok(built)
     }
 
-    /// How many compilers run side by side, and the entries in batches for them. They are dealt out round the
-    /// table, because neighbours cost alike.
+    /// The number of concurrent compilers, and the batches of entries. Neighbours in the table take equally
+    /// long, so they go to different batches.
     fn deal<'w>(&self, wanted: &[Wanted<'w>]) -> (usize, Vec<Vec<Wanted<'w>>>) {
         let most = wanted.len().div_ceil(WORTH_A_COMPILER);
         let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
@@ -187,12 +187,13 @@ impl Group<'_> {
 /// A folder in which one compiler works at a time.
 struct Workplace {
     folder: PathBuf,
-    /// Locked as long as it is open.
+    /// The lock, which holds as long as the file is open.
     lock: fs::File,
 }
 
 impl Workplace {
-    /// One of `count` in `compilers`: number `n`, or another one that is free, or number `n` once it is.
+    /// One of `count` working folders in `compilers`: number `n` if it is free, else another free one, else
+    /// number `n` once it is free.
     fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
         fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
         let open = |n: usize| {
@@ -217,7 +218,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// An entry to compile, and its place among those that are asked for.
+/// An entry to compile, and its index among the requested entries.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     place: usize,
@@ -228,7 +229,7 @@ struct Wanted<'a> {
 /// The output of one run of a compiler.
 struct Batch {
     compiled: Compiled,
-    /// Of each of its entries.
+    /// The PTX of each entry.
     texts: Vec<String>,
     /// Kernels of the crate that no entry names.
     others: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Builds a Rust device crate to PTX with rustc's own NVPTX backend, one module per entry.
+//! Builds a Rust device crate to PTX with rustc's NVPTX backend, one module per entry.
 //!
 //! The interface follows Rust-CUDA's `cuda_builder`. This crate has no code generator: it runs rustc with the
 //! sources of `core` (from rustup's `rust-src`, or from a distribution). [`CudaBuilder`] compiles the crate,

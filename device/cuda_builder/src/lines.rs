@@ -1,4 +1,4 @@
-//! Takes the source lines out of a module and puts them back.
+//! Removes the source lines from a module, and restores them.
 //!
 //! `.loc` and `.file` lines are half of a module's text, and only debuggers and the simulator use them. A
 //! library embeds the PTX without these lines; a build with the simulator embeds both.
@@ -29,7 +29,7 @@ pub fn split(ptx: &str) -> (String, String) {
             }
         };
         if before > 0 {
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(lines, "{before}");
         }
         lines.push_str(mark);
@@ -48,11 +48,11 @@ pub fn join(code: &str, lines: &str) -> Result<String, Error> {
     let mut code = code.split_inclusive('\n');
     for (n, line) in lines.split_inclusive('\n').enumerate() {
         let error = |problem| Error::Lines { line: n + 1, problem };
-        let (before, arguments) = line.split_once(' ').ok_or_else(|| error("no blank behind the count"))?;
+        let (before, arguments) = line.split_once(' ').ok_or_else(|| error("no blank after the count"))?;
         let before = if before.is_empty() { Ok(0) } else { before.parse() };
-        let before: u32 = before.map_err(|_| error("begins with no count"))?;
+        let before: u32 = before.map_err(|_| error("does not begin with a count"))?;
         for _ in 0..before {
-            ptx.push_str(code.next().ok_or_else(|| error("lies behind the end of the code"))?);
+            ptx.push_str(code.next().ok_or_else(|| error("lies after the end of the code"))?);
         }
         let (mark, arguments) = match arguments.strip_prefix('f') {
             Some(arguments) => (FILE, arguments),

@@ -25,15 +25,15 @@ fn name_of(block: &str) -> Option<&str> {
     block.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
-/// The names in a block's list, which may have a version behind them.
+/// The names in a block's list. A version may follow a name.
 fn dependencies(block: &str) -> impl Iterator<Item = &str> {
     let list = block.split_once("dependencies = [").map_or("", |(_, list)| list);
     let list = list.split_once(']').map_or("", |(list, _)| list);
     list.split('"').skip(1).step_by(2).filter_map(|item| item.split(' ').next())
 }
 
-/// A workspace's manifest without the lists of its members and without profiles for development: kernels are
-/// compiled in another one.
+/// A workspace's manifest without the lists of its members and without profiles for development, because
+/// kernels use another profile.
 pub(crate) fn workspace(manifest: &str) -> String {
     let mut kept = String::new();
     let (mut in_list, mut in_profile) = (false, false);

@@ -17,8 +17,7 @@ use crate::{Error, convergence};
 pub struct Ptx<'a> {
     header: Vec<&'a str>,
     files: HashMap<u32, &'a str>,
-    /// Files by the names that comments give them, which are relative to a crate; `None` where these mean
-    /// two files.
+    /// Files by their names in comments, which are relative to a crate; `None` if a name is ambiguous.
     relative: HashMap<&'a str, Option<&'a str>>,
     items: Vec<Item<'a>>,
 }
@@ -41,11 +40,10 @@ impl<'a> Ptx<'a> {
                         .split_once('"')
                         .and_then(|(_, rest)| rest.rsplit_once('"'))
                         .map_or("", |r| r.0);
-                    // Comments name the files of the workspace without the dot.
+                    // Comments name the files of the workspace without the leading `./`.
                     ptx.files.insert(number, name.strip_prefix("./").unwrap_or(name));
                 }
-                // Debug sections refer to every function at once, and `.loc` with its comment needs none of
-                // them.
+                // Debug sections refer to every function, and `.loc` with its comment needs no section.
                 Kind::Section => {}
                 Kind::Entry | Kind::Function => {
                     if let Some(instruction) = convergence::unguarded(item.text) {
@@ -57,7 +55,7 @@ impl<'a> Ptx<'a> {
                 Kind::Variable => ptx.items.push(item),
             }
         }
-        // A comment begins with the place that the directive gives.
+        // A comment begins with the position of its directive.
         let directives =
             ptx.items.iter().flat_map(|item| item.text.lines()).filter_map(|line| line.strip_prefix(LOC));
         for directive in directives {
@@ -123,7 +121,7 @@ impl<'a> Ptx<'a> {
     }
 }
 
-/// How a line directive begins.
+/// The beginning of a line directive.
 const LOC: &str = "\t.loc\t";
 
 /// File, line and column out of a comment.
@@ -133,7 +131,7 @@ fn place(text: &str) -> Option<(&str, &str, &str)> {
     Some((file, line, column))
 }
 
-/// New numbers for labels and source files, in the order of their first use.
+/// New numbers for labels and source files, in order of first use.
 struct Renumber<'a> {
     ptx: &'a Ptx<'a>,
     /// Names of files; the new number is the position, from 1.
@@ -148,7 +146,7 @@ impl<'a> Renumber<'a> {
     fn append(&mut self, out: &mut String, text: &'a str) {
         let idle = convergence::idle_guards(text);
         for line in text.lines() {
-            // Marks for debug sections that are left out, and guards that were LLVM's alone.
+            // Leaves out labels of debug sections, and guards that were only for LLVM.
             if line.starts_with("$L__tmp")
                 || line.starts_with("$L__func_")
                 || convergence::guarded(line).is_some_and(|register| idle.contains(register))
@@ -159,10 +157,10 @@ impl<'a> Renumber<'a> {
                 out.push_str(&format!("\t.loc\t{location}\n"));
                 continue;
             }
-            // LLVM separates comments about its blocks and loops by blanks; comments after a tab belong to
+            // LLVM separates comments about its blocks and loops by blanks. Comments after a tab belong to
             // the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
-            // Without comments, a blank line stands before the end.
+            // Without comments, a blank line comes before the end.
             let is_blank = line.is_empty() || line.ends_with("// -- End function");
             if is_blank || !code.is_empty() && !code.starts_with("//") {
                 self.append_labels(out, code);
@@ -201,7 +199,8 @@ impl<'a> Renumber<'a> {
         })
     }
 
-    /// Copies a line; in `$L__BB12_3` the 12, which counts the crate's functions, becomes the new number.
+    /// Copies a line. In `$L__BB12_3`, 12 is the number of a function in the crate; it becomes the new
+    /// number.
     fn append_labels(&mut self, out: &mut String, line: &str) {
         let mut rest = line;
         while let Some(at) = rest.find("$L__") {

@@ -1,7 +1,7 @@
-//! Occupancy: the number of thread blocks of a kernel per multiprocessor, computed from the kernel's
-//! resources and the GPU's.
+//! Occupancy: the number of a kernel's thread blocks per SM, computed from the kernel's resources and the
+//! GPU's.
 
-/// The resources of one multiprocessor.
+/// The resources of one SM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multiprocessor {
     /// The GPU's name.
@@ -23,20 +23,20 @@ impl Multiprocessor {
     /// L4.
     pub const L4: Self =
         Self { name: "L4", warps: 48, blocks: 24, smem: 100 << 10, smem_per_block: 99 << 10 };
-    /// H200, and H100.
+    /// H200 and H100.
     pub const H200: Self =
         Self { name: "H200", warps: 64, blocks: 32, smem: 228 << 10, smem_per_block: 227 << 10 };
 }
 
-/// Registers of a multiprocessor.
+/// Registers of an SM.
 const REGISTERS: u32 = 64 << 10;
-/// Registers are handed out to warps in portions of this size.
+/// Registers are allocated to warps in units of this size.
 const REGISTER_PORTION: u32 = 256;
-/// Shared memory is handed out in portions of this size, ...
+/// Shared memory is allocated in units of this size.
 const SMEM_PORTION: u32 = 128;
-/// ... and the driver keeps this much of each block's.
+/// Shared memory of each block that the driver reserves.
 const SMEM_RESERVED: u32 = 1 << 10;
-/// A multiprocessor has four schedulers, each with its quarter of the registers.
+/// An SM has four schedulers, each with a quarter of the registers.
 const SCHEDULERS: u32 = 4;
 
 /// Resident blocks and warps of a kernel on a multiprocessor.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn known_kernels() {
-        // From CUDA's occupancy calculator.
+        // Figures from CUDA's occupancy calculator.
         let check = |on, threads, registers, smem, blocks, limited_by| {
             let warps = blocks * threads / 32;
             assert_eq!(

@@ -25,7 +25,7 @@ pub struct Module {
     pub arch: Arch,
     /// The PTX text.
     pub text: String,
-    /// The file with this text.
+    /// The file that contains this text.
     pub path: PathBuf,
 }
 

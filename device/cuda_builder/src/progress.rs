@@ -28,7 +28,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a build that compiles `of` modules.
+    /// The progress of a build that compiles `of` modules.
     pub(crate) fn new(report: Option<Report>, of: usize) -> Self {
         let progress = Progress { report, made: AtomicUsize::new(0), of };
         if of > 0 {
@@ -37,7 +37,7 @@ impl Progress {
         progress
     }
 
-    /// `count` modules more are made.
+    /// Counts `count` more compiled modules.
     pub(crate) fn made(&self, count: usize) {
         let made = self.made.fetch_add(count, Ordering::Relaxed) + count;
         if let Some(Report(report)) = &self.report {

@@ -27,7 +27,7 @@ pub struct Resources {
     pub spill_loads: u32,
     /// Static shared memory in bytes.
     pub static_smem: u32,
-    /// Messages `C75xx`: `wgmma` is serialised.
+    /// Messages `C75xx`: ptxas serialised the `wgmma`s.
     pub serialised: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Assembler {
     /// Finds both tools for `workspace` and asks their versions.
     ///
     /// # Errors
-    /// [`Error::NoTool`], or a tool that does not run.
+    /// [`Error::NoTool`], or the error of a tool that does not run.
     pub fn locate(workspace: &Path) -> Result<Self, Error> {
         let ptxas = CudaTool::Ptxas.locate(workspace)?;
         let nvdisasm = CudaTool::Nvdisasm.locate(workspace)?;
@@ -55,7 +55,7 @@ impl Assembler {
     /// Assembles the module `ptx` into `cubin`.
     ///
     /// # Errors
-    /// [`Error::Tool`] with ptxas's words if it refuses the module.
+    /// [`Error::Tool`] with ptxas's message if it refuses the module.
     pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<Resources, Error> {
         let subject = format!("{entry} for {target}");
         let arch = format!("-arch={target}");
@@ -83,7 +83,7 @@ impl Resources {
     pub fn parse(entry: &str, said: &str) -> Option<Self> {
         let mut found = Self::default();
         let mut registers = None;
-        // Device functions in the module have properties of their own.
+        // Device functions in the module have separate properties.
         let mut current = "";
         for line in said.lines() {
             if let Some(name) =

@@ -13,7 +13,7 @@ use crate::ptxas::Assembler;
 use crate::sass::Sass;
 use crate::{Arch, Error, Module, lines};
 
-/// The code that reads the tools' output. Reports of other versions of it are not in the cache.
+/// The code that parses the tools' output. If it changes, cached reports are not used.
 const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
 
 /// The resources of one entry on one target.
@@ -33,9 +33,9 @@ pub struct EntryReport {
     pub spill_loads: u32,
     /// Static shared memory in bytes.
     pub static_smem: u32,
-    /// The PTX has a local depot.
+    /// Whether the PTX has a local depot.
     pub local_depot: bool,
-    /// ptxas's messages that `wgmma` is serialised.
+    /// ptxas's messages about serialised `wgmma`s.
     pub serialised: Vec<String>,
     /// Instruction counts.
     pub sass: Sass,
@@ -53,7 +53,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Finds the tools for `workspace`; keeps reports in `cache`.
+    /// Finds the tools for `workspace`. `cache` is the folder of cached reports.
     ///
     /// # Errors
     /// [`Error::NoTool`] if a tool is missing.
@@ -110,7 +110,7 @@ impl Reporter {
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
         let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));
-        // A file that does not parse is from another version of this crate: made anew.
+        // A file that does not parse comes from another version of this crate, and is replaced.
         if let Some(report) = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(report);
         }
@@ -128,7 +128,7 @@ impl Reporter {
         let made = self.assembler.assemble(entry, target, &source, &cubin);
         let sass = made.and_then(|r| Ok((r, self.assembler.disassemble(entry, target, &cubin)?)));
         for scratch in [source, cubin] {
-            // Left behind only wastes space.
+            // A file that stays only wastes space.
             let _ = fs::remove_file(scratch);
         }
         let (resources, sass) = sass?;

@@ -13,7 +13,7 @@ pub struct Sass {
     /// a `MOV`).
     pub kernel: BTreeMap<String, u32>,
     /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
-    /// if no loop has any.
+    /// if no loop has such instructions.
     pub main_loop: BTreeMap<String, u32>,
     /// Number of `LDL` inside loops.
     pub local_loads_in_loops: u32,
@@ -69,15 +69,15 @@ impl Sass {
     }
 }
 
-/// Tensor-core instructions: they make a loop the main loop.
+/// Tensor-core instructions, which identify the main loop.
 const TENSOR: [&str; 4] = ["HMMA", "QMMA", "HGMMA", "QGMMA"];
 
 /// One kernel's instructions in order.
 struct Code<'a> {
     opcodes: Vec<&'a str>,
-    /// Branches: the position of each, and the label it goes to.
+    /// Branches: the position of each, and its target label.
     branches: Vec<(usize, &'a str)>,
-    /// Labels: the position of the instruction that follows.
+    /// Labels, with the position of the next instruction.
     labels: HashMap<&'a str, usize>,
 }
 
@@ -89,14 +89,14 @@ impl<'a> Code<'a> {
             if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
                 code.labels.insert(label, code.opcodes.len());
             } else if let Some((address, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
-                // Lines that carry only the encoding have nothing behind the comment; other comments are no
+                // Lines that have only the encoding have nothing after the comment. Other comments are no
                 // addresses.
                 if rest.trim().is_empty() || u32::from_str_radix(address, 16).is_err() {
                     continue;
                 }
                 let mut words = rest.split_whitespace().skip_while(|w| w.starts_with('@') || *w == "{");
                 let Some(opcode) = words.next().map(|w| w.trim_end_matches(';')) else { continue };
-                // A move that borrows the integer unit is a move.
+                // `IMAD.MOV` is a move on the integer unit.
                 let stem = if opcode.starts_with("IMAD.MOV") {
                     "MOV"
                 } else {
@@ -114,7 +114,7 @@ impl<'a> Code<'a> {
 
     /// Every span that a backward branch closes, as positions of its first and last instruction.
     ///
-    /// A branch to itself is the padding trap behind the end of a kernel, not a loop.
+    /// A branch to itself is the padding trap after the end of a kernel, not a loop.
     fn loops(&self) -> Vec<(usize, usize)> {
         let span = |&(at, label): &(usize, &str)| self.labels.get(label).map(|&start| (start, at));
         self.branches.iter().filter_map(span).filter(|(start, end)| start < end).collect()

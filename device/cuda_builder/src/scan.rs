@@ -26,9 +26,9 @@ pub(crate) struct Item<'a> {
     pub kind: Kind,
     /// The symbol that it defines or declares; empty for header and sections.
     pub name: &'a str,
-    /// All of it.
+    /// The whole text.
     pub text: &'a str,
-    /// Where its body, from the opening brace, begins in `text`; its length if there is none.
+    /// The position in `text` of the body's opening brace, or the length of `text` if there is no body.
     pub body: usize,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn items(text: &str) -> Result<Vec<Item<'_>>, Error> {
     Ok(found)
 }
 
-/// The identifiers of a PTX text, comments and strings left out. Register and directive sigils (`%`, `.`) are
+/// The identifiers of a PTX text, without comments and strings. Register and directive sigils (`%`, `.`) are
 /// not part of them.
 pub(crate) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     let mut at = 0;
@@ -121,7 +121,7 @@ fn block_item<'a>(rest: &'a str, directive: &str) -> Option<Item<'a>> {
     let name = match kind {
         Kind::Section => "",
         Kind::Variable => words().last()?,
-        // The name stands before the last parameter list: a function's return value, if any, comes first.
+        // The name comes before the last parameter list. A function's return value, if any, comes first.
         _ => {
             let signature = &text[..body.unwrap_or(end)];
             let after =

@@ -16,7 +16,7 @@ pub const FOLDER: &str = "target/ferroflash-toolchain";
 /// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
 pub const DEBIAN: &str = "debian";
 
-/// Below [`FOLDER`]: NVIDIA's tools, as their wheels lay them out.
+/// Below [`FOLDER`]: NVIDIA's tools, in the layout of their wheels.
 pub const CUDA_BIN: &str = "cuda/nvidia/cu13/bin";
 
 /// The environment variable that overrides the search for the device compiler.
@@ -37,8 +37,8 @@ pub struct DeviceCompiler {
 }
 
 impl DeviceCompiler {
-    /// Searches the environment override, then the toolchain that is active in `workspace`, then the unpacked
-    /// Debian packages.
+    /// Searches the environment override, then the active toolchain of `workspace`, then the unpacked Debian
+    /// packages.
     ///
     /// # Errors
     /// [`Error::NoDeviceCompiler`] with the places searched.
@@ -113,10 +113,10 @@ impl DeviceCompiler {
     }
 }
 
-/// The toolchain's own rustc: the one that cargo would use in `workspace`.
+/// The toolchain's rustc: the one that cargo would use in `workspace`.
 fn active_rustc(workspace: &Path) -> PathBuf {
-    // The rustup proxy of a build script's RUSTC would cost a process for every call; the sysroot's binary
-    // does not.
+    // The rustup proxy in a build script's RUSTC would start another process per call. The binary in the
+    // sysroot does not.
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
     match output {
         Ok(output) if output.status.success() => {
@@ -142,7 +142,7 @@ fn library_path(rustc: &Path) -> Vec<PathBuf> {
         let mut files = fs::read_dir(folder).into_iter().flatten().flatten();
         files.any(|f| f.file_name().to_string_lossy().starts_with("librustc_driver"))
     };
-    // A rustc installed by the system finds its libraries by itself, and rustup's has none in such a folder.
+    // A rustc installed by the system finds its libraries. rustup's rustc has none in such a folder.
     if !own.iter().any(holds_driver) || usr == Path::new("/usr") {
         return Vec::new();
     }

@@ -1,4 +1,4 @@
-//! Convergent instructions stay convergent: programs that LLVM breaks without a guard.
+//! Convergent instructions stay convergent: the programs here are ones that LLVM breaks without a guard.
 
 use crate::common;
 
@@ -54,7 +54,7 @@ fn a_plain_asm_of_a_whole_warp_is_refused() {
     );
 }
 
-/// One function's text around `body`, as rustc writes it.
+/// A function with this body, as rustc writes it.
 fn function(body: &str) -> String {
     format!(".version 7.8\n.visible .entry k()\n{{\n{body}\tret;\n}}\n")
 }
@@ -78,7 +78,7 @@ fn a_guard_covers_one_piece_of_assembly_of_its_block() {
         (format!("{GUARD}$L__BB0_1:\n{ASM}"), false),
         (format!("{GUARD}\t@%p1 bra \t$L__BB0_1;\n{ASM}"), false),
         (format!("{wgmma}\t// end inline asm\n"), false),
-        // LLVM's own intrinsic, which it does not take for convergent.
+        // An intrinsic of LLVM that LLVM does not treat as convergent.
         ("\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1}, [%r2];\n".to_owned(), false),
     ];
     for (body, fine) in cases {
@@ -91,7 +91,7 @@ fn a_guard_covers_one_piece_of_assembly_of_its_block() {
     }
 }
 
-/// Whether the gate refuses an instruction in assembly without a guard.
+/// Instructions, and whether the gate refuses each in assembly without a guard.
 const INSTRUCTIONS: [(&str, bool); 25] = [
     ("bar.sync 0;", true),
     ("bar.arrive 1, 64;", true),
@@ -113,7 +113,7 @@ const INSTRUCTIONS: [(&str, bool); 25] = [
     ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r1};", true),
     ("call (%r1), whole_warp, (%r2);", true),
     ("{ .reg .pred a; setp.ne.u32 a, %r2, 99; call.uni whole_warp, (%r2); }", true),
-    // A thread's own.
+    // An instruction of a single thread.
     ("mbarrier.arrive.shared.b64 %rd1, [%r1];", false),
     ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];", false),
     ("fence.proxy.async.shared::cta;", false),

@@ -1,5 +1,5 @@
-//! Builds a small device crate for real, and holds its kernels against the rules. Needs the device compiler
-//! and ptxas: `cargo xtask setup`.
+//! Builds a small device crate, and checks its kernels against the rules. Needs the device compiler and
+//! ptxas: `cargo xtask setup`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn builder() -> CudaBuilder {
     CudaBuilder::new(fixture("device")).jobs(1)
 }
 
-/// `accumulate` may have 255 registers a thread under one contract, and 64 under the other.
+/// `accumulate` may use 255 registers per thread with one contract, and 64 with the other.
 fn roomy() -> Contract {
     Contract::new("accumulate", 128)
 }
@@ -73,7 +73,7 @@ fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
     let checked = builder().entry(roomy()).entry(indexed()).check_on([Arch::Sm80]).build();
     assert!(matches!(&checked, Err(Error::Rules(broken)) if !broken.is_empty()), "{checked:?}");
 
-    // The same code where a thread has 64 registers.
+    // The same code with 64 registers per thread.
     let output = builder().entry(cramped()).entry(indexed()).build().unwrap();
     let broken = breaches(&output);
     for target in ["sm_80", "sm_89"] {
@@ -155,7 +155,7 @@ fn one_build_serves_portable_entries_and_those_of_one_generation() {
 
 #[test]
 fn what_was_built_before_is_not_compiled_again() {
-    // A package of its own, of which nothing is kept: no other test has its name.
+    // A package that no other test uses, so that nothing of it is cached.
     let source = scratch("kept-source");
     let name = format!("fixture-kept-{}", std::process::id());
     let _ = fs::remove_dir_all(&source);

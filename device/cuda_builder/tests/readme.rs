@@ -1,5 +1,5 @@
-//! The README's program, exactly, built and run in the simulator in a folder outside of the repository. Needs
-//! the device compiler.
+//! Builds the README's program, unchanged, in a folder outside of the repository, and runs it in the
+//! simulator. Needs the device compiler.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 
 const README: &str = include_str!("../README.md");
 
-/// The crates that it names, which are not published yet, and where they are.
+/// The crates that the README names. They are not published yet; these are their folders.
 const CRATES: [(&str, &str); 5] = [
     ("ferroflash-contract", "device/contract"),
     ("ferroflash-cuda-builder", "device/cuda_builder"),
@@ -20,7 +20,7 @@ const CRATES: [(&str, &str); 5] = [
     ("ferroflash-ptx-sim", "ptx-sim"),
 ];
 
-/// The blocks of code by the file that the line above them names.
+/// The blocks of code, by the file name in the line above each.
 fn files(markdown: &str) -> BTreeMap<&str, String> {
     let mut files = BTreeMap::new();
     let mut lines = markdown.lines().peekable();
@@ -35,7 +35,7 @@ fn files(markdown: &str) -> BTreeMap<&str, String> {
     files
 }
 
-/// A folder outside of the repository, this checkout's own, that holds what the reader has by then.
+/// A folder outside of the repository with the files that the README has shown so far. Each checkout has one.
 fn written(repository: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     repository.hash(&mut hasher);
@@ -49,12 +49,12 @@ fn written(repository: &Path) -> PathBuf {
         .map(|(name, path)| format!("{name} = {{ path = {:?} }}\n", repository.join(path)))
         .collect();
     files.entry("Cargo.toml").and_modify(|text| text.push_str(&format!("\n[patch.crates-io]\n{patch}")));
-    // The versions that this machine has: nothing is fetched.
+    // The versions on this machine, so that cargo fetches nothing.
     files.insert("Cargo.lock", fs::read_to_string(repository.join("Cargo.lock")).unwrap());
     for (name, text) in files {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A file that is as it should be keeps its time, so that a second run builds nothing.
+        // A file that is up to date keeps its time, so that a second run builds nothing.
         if name == "Cargo.lock" || !fs::read_to_string(&path).is_ok_and(|old| old == text) {
             fs::write(&path, text).unwrap();
         }
@@ -67,7 +67,7 @@ fn the_readmes_program_builds_and_runs() {
     let repository = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
     let compiler = DeviceCompiler::locate(&repository).unwrap();
     let folder = written(&repository);
-    // An empty archive in place of a driver's libcuda, which is not linked here.
+    // An empty archive replaces the driver's libcuda, which this test does not link.
     let libcuda = repository.join("host/libcuda");
     let tasks = [
         (&["test", "--test", "simulator"][..], None),
@@ -79,7 +79,7 @@ fn the_readmes_program_builds_and_runs() {
             (RUSTC_VARIABLE, compiler.rustc.clone()),
             ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme")),
         ]);
-        // This repository sets it for itself: a reader's machine does not.
+        // This repository sets the variable for its builds. A reader's machine does not.
         cargo.env_remove("CUDA_LIBRARY_PATH");
         cargo.envs(libcuda.map(|folder| ("CUDA_LIBRARY_PATH", folder)));
         let output = cargo.output().unwrap();

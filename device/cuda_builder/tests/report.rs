@@ -1,4 +1,4 @@
-//! Reading what ptxas and nvdisasm print, and the rules on what was read.
+//! Parsing the output of ptxas and nvdisasm, and the rules on the parsed figures.
 
 use cuda_builder::gate::{Rule, breaches};
 use cuda_builder::ptxas::Resources;
@@ -34,8 +34,8 @@ fn resources_are_those_of_the_entry() {
     assert_eq!(Resources::parse("bwd", PTXAS), None);
 }
 
-/// An outer loop with a spill around an inner loop with the tensor-core work; a second, longer loop with as
-/// many; the trap behind the end.
+/// An outer loop with a spill around an inner loop with tensor-core instructions; a second, longer loop with
+/// equally many; the trap after the end.
 const SASS: &str = "\
 \t.section\t.text.fwd,\"ax\",@progbits
 fwd:
@@ -70,7 +70,7 @@ fn the_main_loop_is_the_shortest_with_the_most_tensor_work() {
     assert_eq!(sass.main_loop, expected.map(|(o, n)| (o.to_owned(), n)).into());
     assert_eq!((sass.loop_length(), sass.kernel_length()), (3, 15));
     assert_eq!((sass.kernel_count("HMMA"), sass.kernel_count("MOV"), sass.kernel_count("NOP")), (2, 1, 1));
-    // The store stands before the loops, the load in the outer one.
+    // The store is before the loops, and the load is in the outer one.
     assert_eq!((sass.local_stores_in_loops, sass.local_loads_in_loops), (0, 1));
 }
 

@@ -1,4 +1,4 @@
-//! Splitting a crate's PTX into modules, and stamping them, on a text that has one of everything.
+//! Splitting a crate's PTX into modules, and stamping them, on a text with one item of each kind.
 
 use cuda_builder::module::Ptx;
 use cuda_builder::{Contract, Error, lines, stamp};

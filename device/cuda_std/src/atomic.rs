@@ -1,12 +1,13 @@
 //! `atom`: atomic read-modify-write of one value in device or shared memory.
 //!
 //! Addresses are generic. [`Scope`] names the threads for which the access is atomic. [`Order`] says which of
-//! the thread's other memory accesses it orders (PTX ISA, "Memory Consistency Model").
+//! the thread's other memory accesses it orders (PTX ISA, "Memory
+//! Consistency Model").
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// The memory accesses that an atomic orders.
+/// The memory accesses that an atomic operation orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Orders nothing; enough for a counter.
@@ -103,7 +104,7 @@ pub unsafe fn atom_max<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope:
     unsafe { T::max(address, x, order, scope) }
 }
 
-/// The instruction with every order and scope; all but one arm go when it is inlined.
+/// The instruction with every order and scope. Inlining drops all arms but one.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! atom {
     ($operation:literal, $number:literal, $order:expr, $scope:expr,

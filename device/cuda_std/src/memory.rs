@@ -3,7 +3,7 @@ use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::{asm, global_asm};
 
-// rustc has no way to declare it; 1024 is the largest alignment that any swizzle asks for.
+// rustc cannot declare dynamic shared memory. No swizzle asks for an alignment above 1024.
 #[cfg(target_arch = "nvptx64")]
 global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 
@@ -12,7 +12,7 @@ global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 #[gpu_only]
 pub fn dynamic_smem() -> u32 {
     let address: u32;
-    // SAFETY: it only takes an address.
+    // SAFETY: the instruction only takes an address.
     unsafe { asm!("mov.u32 {}, dynamic_smem;", out(reg32) address, options(pure, nomem, nostack)) }
     address
 }
@@ -22,7 +22,7 @@ pub fn dynamic_smem() -> u32 {
 #[gpu_only]
 pub fn generic(shared: u32) -> u64 {
     let address: u64;
-    // SAFETY: it only converts an address.
+    // SAFETY: the instruction only converts an address.
     unsafe {
         asm!("cvta.shared.u64 {}, {};", out(reg64) address, in(reg64) u64::from(shared),
             options(pure, nomem, nostack))
@@ -33,7 +33,7 @@ pub fn generic(shared: u32) -> u64 {
 /// `st.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may write it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_b32(address: u32, x: u32) {
@@ -44,7 +44,7 @@ pub unsafe fn st_shared_b32(address: u32, x: u32) {
 /// `st.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be written by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may write 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
@@ -58,8 +58,7 @@ pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
 /// `st.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be written by this thread
-///   now.
+/// - `address` is in the shared window and a multiple of 16. This thread may write 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
@@ -74,7 +73,7 @@ pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
 /// `ld.shared.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 4, and may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 4. This thread may read it now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
@@ -87,7 +86,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 /// `ld.shared.v4.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 16, with 16 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 16. This thread may read 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
@@ -123,7 +122,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
 /// `ld.shared.v2.b32`.
 ///
 /// # Safety
-/// - `address` is of the shared window, a multiple of 8, with 8 bytes that may be read by this thread now.
+/// - `address` is in the shared window and a multiple of 8. This thread may read 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
@@ -139,7 +138,7 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 /// `ld.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
@@ -152,7 +151,7 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 /// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be read.
+/// - `address` is global, a multiple of 4, and may be read.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[gpu_only]
@@ -187,7 +186,7 @@ pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
 /// `ld.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be read.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
@@ -203,7 +202,7 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
 /// `ld.global.b64`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, and may be read.
+/// - `address` is global, a multiple of 8, and may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b64(address: u64) -> u64 {
@@ -216,7 +215,7 @@ pub unsafe fn ld_global_b64(address: u64) -> u64 {
 /// `ld.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be read.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be read.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
@@ -233,7 +232,7 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
 /// `st.global.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 4, and may be written.
+/// - `address` is global, a multiple of 4, and may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32(address: u64, x: u32) {
@@ -259,7 +258,7 @@ pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
 /// `st.global.v2.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 8, with 8 bytes that may be written.
+/// - `address` is global and a multiple of 8, with 8 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
@@ -288,7 +287,7 @@ pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
 /// `st.global.v4.b32`.
 ///
 /// # Safety
-/// - `address` is a global one, a multiple of 16, with 16 bytes that may be written.
+/// - `address` is global and a multiple of 16, with 16 bytes that may be written.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
@@ -317,7 +316,7 @@ macro_rules! parameter_address {
         #[cfg(target_arch = "nvptx64")]
         {
             let address: u64;
-            // SAFETY: it only takes an address.
+            // SAFETY: the instruction only takes an address.
             unsafe {
                 ::core::arch::asm!(
                     concat!(

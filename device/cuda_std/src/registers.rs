@@ -12,11 +12,11 @@ pub trait Registers {
     const COUNT: u32;
 }
 
-/// `setmaxnreg.dec.sync.aligned.u32 COUNT`: gives back all registers of this thread but `COUNT`.
+/// `setmaxnreg.dec.sync.aligned.u32 COUNT`: keeps `COUNT` registers of this thread and gives back the others.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged, each with more than `COUNT` now; `COUNT` is a multiple of
-///   8, 24 to 256.
+/// - All 128 threads of the warpgroup call it, converged, and each has more than `COUNT` registers. `COUNT`
+///   is a multiple of 8, 24 to 256.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_dec<R: Registers>() {
@@ -27,8 +27,8 @@ pub unsafe fn setmaxnreg_dec<R: Registers>() {
 /// `setmaxnreg.inc.sync.aligned.u32 COUNT`: waits until this thread has `COUNT` registers.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged, each with fewer than `COUNT` now; `COUNT` is a multiple
-///   of 8, 24 to 256, and the block's other warps give back enough.
+/// - All 128 threads of the warpgroup call it, converged, and each has fewer than `COUNT` registers. `COUNT`
+///   is a multiple of 8, 24 to 256. The block's other warps give back enough registers.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_inc<R: Registers>() {

@@ -1,6 +1,6 @@
-//! Static shared memory: [`shared!`](crate::shared!) declares an array or a value that each block has one of.
+//! Static shared memory: [`shared!`](crate::shared!) declares an array or a value. Each block has one.
 
-/// Declares static shared memory, each block's own, uninitialised when the block starts.
+/// Declares static shared memory. Each block has its own copy, uninitialised when the block starts.
 ///
 /// `shared!(static NAME: T);` makes a constant `NAME` with two safe functions. `NAME.as_mut_ptr()` returns an
 /// ordinary `*mut T`. `NAME.address()` returns the address in the shared window, for functions of this crate
@@ -42,7 +42,7 @@ macro_rules! shared {
 
         #[allow(dead_code)]
         impl $name {
-            /// Its address in the shared window.
+            /// The address in the shared window.
             #[inline(always)]
             $visibility fn address(self) -> u32 {
                 const fn is_copy<T: Copy>() {}
@@ -50,7 +50,7 @@ macro_rules! shared {
                 #[cfg(target_arch = "nvptx64")]
                 {
                     let address: u32;
-                    // SAFETY: it only takes an address.
+                    // SAFETY: the instruction only takes an address.
                     unsafe {
                         ::core::arch::asm!(
                             concat!("mov.u32 {}, shared_", stringify!($name), ";"),
@@ -64,7 +64,7 @@ macro_rules! shared {
                 panic!("shared memory exists on the GPU only")
             }
 
-            /// Its address like that of any other memory.
+            /// The generic address.
             #[inline(always)]
             $visibility fn as_mut_ptr(self) -> *mut $type {
                 $crate::memory::generic(self.address()) as *mut $type

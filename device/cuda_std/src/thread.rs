@@ -1,4 +1,4 @@
-//! Where a thread stands: in its block, its block in the grid, and how large both are.
+//! The position of a thread in its block and of its block in the grid, and the sizes of both.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::nvptx;
@@ -37,13 +37,13 @@ special_registers! {
     grid_dim_z: "%nctaid.z" _grid_dim_z;
 }
 
-/// Number of this thread among all of the grid, along x.
+/// The index of this thread along x, counted over the grid.
 #[inline(always)]
 pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// `exit`: ends this thread. A thread that waits for it waits forever.
+/// `exit`: ends this thread. Another thread that waits for this one waits forever.
 #[inline(always)]
 #[gpu_only]
 pub fn exit() -> ! {

@@ -8,12 +8,12 @@ use crate::gpu_only;
 use core::arch::asm;
 
 /// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: copies a box from global to
-/// shared memory, from coordinates `at` on, innermost first. Elements outside of the tensor become zero. The
-/// copy subtracts the box's bytes from the mbarrier's transaction count.
+/// shared memory. The box starts at coordinates `at`, innermost first. Elements outside of the tensor become
+/// zero. The copy subtracts the box's bytes from the mbarrier's transaction count.
 ///
 /// # Safety
-/// - `map` is the generic address of a tensor map of four dimensions, a multiple of 64, that the driver has
-///   encoded; the tensor may be read.
+/// - `map` is a generic address and a multiple of 64. A tensor map of four dimensions is there, which the
+///   driver has encoded. The tensor may be read.
 /// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
 ///   thread accesses it before the phase of `barrier` has ended.
 /// - `barrier` is initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
@@ -46,12 +46,12 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
 }
 
 /// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition`: copies a box from shared to global
-/// memory. It does not write elements outside of the tensor. It is predicated, not a branch: the lanes of a
+/// memory. It does not write elements outside of the tensor. The instruction is predicated, so the lanes of a
 /// warp stay together.
 ///
 /// # Safety
 /// - The preconditions of [`load_4d`] on map and address. The tensor may be written. Every thread that wrote
-///   the box executed [`fence_proxy_async`], and a barrier among them followed.
+///   the box has executed [`fence_proxy_async`], and a barrier of these threads followed.
 /// - No thread writes the box before [`wait_group_read`].
 #[inline(always)]
 #[gpu_only]

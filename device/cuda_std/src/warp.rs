@@ -77,7 +77,7 @@ pub unsafe fn sum(x: u32) -> u32 {
     unsafe { redux_sync_add(x, !0) }
 }
 
-/// `vote.sync.any.pred`: true for all lanes if `p` is true for one.
+/// `vote.sync.any.pred`: true for all lanes if `p` is true for any lane.
 ///
 /// # Safety
 /// - All 32 lanes, converged.
@@ -88,7 +88,7 @@ pub unsafe fn any(p: bool) -> bool {
     unsafe { vote_any_sync(!0, p) }
 }
 
-/// `vote.sync.ballot.b32`: bit `l` is lane `l`'s `p`.
+/// `vote.sync.ballot.b32`: bit `l` is `p` of lane `l`.
 ///
 /// # Safety
 /// - All 32 lanes, converged.

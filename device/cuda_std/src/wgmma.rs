@@ -1,12 +1,12 @@
-//! `wgmma`: asynchronous tensor-core products of a warpgroup, four warps (sm_90a).
+//! `wgmma`: asynchronous tensor-core products of a warpgroup, which is four warps (sm_90a).
 //!
-//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. Each base tile of 16 columns has
-//! `mma`'s layout ([`crate::mma`]), one base tile after the other. An A operand in registers has that layout
-//! too. A descriptor ([`descriptor`]) selects an operand in shared memory.
+//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. The accumulator's base tiles of
+//! 16 columns follow each other, and each has `mma`'s layout ([`crate::mma`]). An A operand in registers has
+//! that layout too. A descriptor ([`descriptor`]) selects an operand in shared memory.
 //!
 //! A product runs while its warps continue. Until [`wait_group`], no thread may touch its accumulator, its A
 //! operand's registers or its tiles. Accumulators are tied operands here, so LLVM sees plain values. The wait
-//! takes the same registers in and out, which separates the values of a product in flight from other
+//! takes these registers in and out, which separates the values of a product in flight from other
 //! computation. LLVM may still copy a value in flight; ptxas then reports that it serialises the products
 //! (C7510 to C7520), and `cuda_builder` refuses the kernel.
 #[cfg(target_arch = "nvptx64")]
@@ -91,7 +91,7 @@ macro_rules! widths {
             8 => n8::$($call)*,
             12 => n12::$($call)*,
             16 => n16::$($call)*,
-            // `has_width` says that there are no others.
+            // `has_width` says that no other width exists.
             _ => core::hint::unreachable_unchecked(),
         }
     };
@@ -115,7 +115,8 @@ macro_rules! products {
         /// tiles. k runs along their rows.
         ///
         /// # Safety
-        /// - All 128 threads of the warpgroup, converged, behind [`fence`]; [`has_width`] of `N`.
+        /// - All 128 threads of the warpgroup call it, converged, after [`fence`]. [`has_width`] of `N`
+        ///   holds.
         /// - The descriptors' tiles may be read, also in the asynchronous proxy, and do not change. No thread
         ///   touches `d` before a wait for its group.
         #[inline(always)]
@@ -149,10 +150,10 @@ products! {
     mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
 }
 
-/// The registers in order.
+/// The accumulator's registers in order.
 ///
 /// # Safety
-/// - `L` is `8 * N`: the arms of `widths` that monomorphisation drops are never reached.
+/// - `L` is `8 * N`. The arms of `widths` with another `L` never run: monomorphisation drops them.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [f32; L] {

@@ -230,7 +230,8 @@ impl<K: Kernel> Smem<K> {
         f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
     ) -> R {
         const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has less shared memory than these words") }
-        // SAFETY: at most the bytes of the launch, and `self`, the only right to them, is borrowed.
+        // SAFETY: the words lie within the launch's shared memory, and `self`, the only right to it, is
+        // borrowed.
         let result = f(unsafe { Tally::at(self.base) }, block);
         block.sync();
         result

@@ -102,8 +102,8 @@ impl<const R: usize, const M: usize> WarpRows<R, M> {
     }
 }
 
-/// One of `OF` split groups of a block. The warps of one group share a tile's rows. All groups have the same
-/// rows, and each takes another tile of a stage.
+/// One of `OF` split groups of a block. The warps of a group share the rows of a tile. Every group has the
+/// same rows, and each group reads a different tile of a stage.
 #[derive(Clone, Copy)]
 pub struct SplitGroup<const OF: usize> {
     index: u32,
@@ -137,10 +137,10 @@ impl<K: Kernel> Block<K> {
         }
         let warp = self.warp();
         let size = (R / M) as u32;
-        // A constant where there is one group.
+        // With one group, the index of the group is a constant.
         let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
-        // SAFETY: below the number of warps that share the rows: a remainder by it, or the index of one of
-        // them.
+        // SAFETY: `index` is below the number of warps that share the rows: it is a remainder by that number,
+        // or the index of one of those warps.
         (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: group })
     }
 }

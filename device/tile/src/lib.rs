@@ -1,7 +1,7 @@
 //! Typed tiles for GPU kernels. A type says which threads may access which memory, and when. The crate does
 //! not depend on a kernel's computation.
 //!
-//! A kernel reads from top to bottom of this table:
+//! A kernel uses the modules in the order of this table:
 //!
 //! | module | contains | proves |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | [`pipeline`] | [`Ring`](pipeline::Ring), [`Stream`](pipeline::Stream), [`MbarrierPipeline`](pipeline::MbarrierPipeline): stages | no stage is read before its copy has landed, none is refilled while it is read |
 //! | [`mma`] | fragments and products (`mma.sync`) | shapes and element types agree |
 //! | [`wgmma`] | asynchronous products of a warpgroup | nothing in flight can be accessed |
-//! | [`exchange`] | registers and numbers from warp to warp | no read before the barrier |
+//! | [`exchange`] | registers and numbers passed between warps | no word is read before the barrier |
 //! | [`epilogue`] | stores through shared memory | no place is overwritten while it is read |
 //! | [`layout`] | the swizzle, as `const fn` | free of bank conflicts (tests) |
 //!

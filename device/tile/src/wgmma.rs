@@ -77,7 +77,7 @@ pub(crate) mod sealed {
     }
 }
 
-// SAFETY: one group, of the accumulator, the tile of `a` and the stage.
+// SAFETY: `issue` starts one group, which accesses the accumulator, the tile of `a` and the stage.
 unsafe impl<
     E: WarpgroupCore,
     const N: usize,
@@ -97,7 +97,8 @@ unsafe impl<
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
-        // SAFETY: the caller's promise; both tiles may be read: one is kept, the other has arrived.
+        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps the one, and the other has
+        // landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -124,7 +125,7 @@ unsafe impl<
     }
 }
 
-// SAFETY: one group, of the accumulator, the registers of `a` and the stage.
+// SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
 unsafe impl<
     E: WarpgroupCore,
     const N: usize,
@@ -175,7 +176,7 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub fn run(&mut self, mut product: impl Product<W>) {
         product.wait();
-        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in their order.
+        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in order.
         unsafe {
             product.issue(self.index);
             product.settle::<0>();
@@ -191,7 +192,7 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: `Warpgroup` stands for 128 converged threads.
         unsafe { product.issue(self.index) };
         self.ping_pong.arrive();
-        // SAFETY: the same; the steps come in their order.
+        // SAFETY: as above; the steps come in order.
         unsafe {
             product.settle::<0>();
             product.release();
@@ -223,10 +224,10 @@ impl<const W: usize> Warpgroup<W> {
         // borrows end.
         unsafe { first.issue(self.index) };
         second.wait();
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
-        // SAFETY: the same; the first product's steps come in their order.
+        // SAFETY: as above; the first product's steps come in order.
         unsafe {
             first.settle::<1>();
             first.release();
@@ -234,13 +235,13 @@ impl<const W: usize> Warpgroup<W> {
         let (rare, value) = meanwhile(state, first.acc());
         if rare {
             cold_path();
-            // SAFETY: the same in all lanes.
+            // SAFETY: `rare` is equal in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
-        // SAFETY: the second product's steps come in their order.
+        // SAFETY: the second product's steps come in order.
         unsafe { second.release() };
         result
     }

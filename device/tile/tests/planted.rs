@@ -1,5 +1,5 @@
-//! What types do not catch (ARCHITECTURE.md has the list), the simulator reports: kernels of safe code, each
-//! with one bug, beside right ones. Needs the device compiler.
+//! The simulator reports what types do not catch (ARCHITECTURE.md has the list). Each kernel here is safe
+//! code with one bug; right kernels are beside it. Needs the device compiler.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use contract::Contract;
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 
-/// A kernel, its threads, and the kinds of which it must earn a report: none for a right one.
+/// A kernel, its threads, and the kinds of which it must earn a report. A right kernel must earn none.
 const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("right", 128, &[]),
     ("a_warps_own_ring", 128, &[]),
@@ -41,7 +41,7 @@ fn tensor(base: u64) -> Vec<u8> {
     [[base, head, head].map(u64::to_le_bytes).concat(), words].concat()
 }
 
-/// One slice of one head; the divisor 1 as `FastDiv` has it.
+/// One split of one head; the divisor 1 in the layout of `FastDiv`.
 fn partials(base: u64) -> Vec<u8> {
     let one = [1, 1 << 31, 31].map(u32::to_le_bytes).concat(); // divisor, multiplier, shift
     [[base; 2].map(u64::to_le_bytes).concat(), [ROWS, 1].map(u32::to_le_bytes).concat(), one, vec![0; 4]]

@@ -1,5 +1,5 @@
-//! What types do not catch in kernels of Hopper's instructions, the simulator reports, whichever copies and
-//! products it completes first. Needs the device compiler.
+//! The simulator reports what types do not catch in kernels with Hopper's instructions, whichever copies and
+//! products complete first. Needs the device compiler.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use contract::{Contract, Target};
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Completion, ElementType, Gpu, Kind, Launch, Module, Options, Profile, Swizzle, TensorMap};
 
-/// A kernel, and the kinds of which it must earn a report under every schedule: none for a right one.
+/// A kernel, and the kinds of which it must earn a report under every schedule. A right kernel must earn
+/// none.
 const KERNELS: &[(&str, &[Kind])] = &[
     ("right", &[]),
     ("loaded_too_few", &[Kind::Deadlock]),
@@ -26,7 +27,7 @@ const KERNELS: &[(&str, &[Kind])] = &[
 const SCHEDULES: [(Completion, u64); 4] =
     [(Completion::Late, 0), (Completion::Eager, 1), (Completion::Random, 2), (Completion::Random, 3)];
 
-/// Q in two tiles, keys and values in two stages each with their barriers, O in two tiles.
+/// Q in two tiles; keys and values in two stages each, with their mbarriers; O in two tiles.
 const SMEM_BYTES: u32 = 16384 + 1024 + 2 * (16384 + 1024) + 16384;
 
 /// 128 rows of 64 columns of f16.
@@ -55,7 +56,7 @@ fn check(module: &Module, symbol: &str, kinds: &[Kind]) {
         for tensor in tensors {
             gpu.fill(tensor, 0x3c, TENSOR_BYTES).unwrap();
         }
-        // The second warpgroup's queries are others: two writes of one value are no race.
+        // The second warpgroup gets other queries, because two writes of equal values are no race.
         gpu.fill(tensors[0], 0x38, TENSOR_BYTES / 2).unwrap();
         let launch = Launch {
             grid: [1; 3],

@@ -90,6 +90,9 @@ enum {
  * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
  * | seqlen_q | queries of each sequence | queries of the longest one |
  *
+ * If seqlen_q is 1 and total_q is batch, every sequence has one query: cu_seqlens_q must be 0, 1, .. batch,
+ * and kernels need not read it.
+ *
  * cu_seqlens_q and cu_seqlens_k hold the first row of each sequence, and the end of the last one. Tensors
  * without a batch ignore the batch stride. A launch leaves rows of o and lse that belong to no sequence as
  * they are. The kernel reads offsets, lengths and page indices when it runs: a captured CUDA graph stays

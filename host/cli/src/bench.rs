@@ -50,7 +50,7 @@ A file of shapes:
   {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
                         \"head_dim\": 128,
              \"causal\": true, \"dtype\": \"bf16\"}]}
-  optional: \"window\": [1023, 0] instead of causal (keys before and behind a query's position; -1: all),
+  optional: \"window\": [1023, 0] instead of causal (keys before and after a query's position; -1: all),
       \"packed\": true (packed QKV), \"name\": a label
 
 Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
@@ -105,7 +105,7 @@ struct Report {
     device: String,
     /// Clocks, power and temperature before and after; or why they are unknown.
     clocks: [String; 2],
-    /// Host time of one launch of the first shape, preferably a forward one.
+    /// Host time of one launch of the first shape; of the first forward shape if there is one.
     launch_overhead_us: Option<Overhead>,
     rows: Vec<Row>,
     /// Shapes that --seconds left out.
@@ -177,7 +177,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 /// The results of the jobs. The report contains all measurements, even if a job failed.
 struct Measured {
     rows: Vec<Row>,
-    /// There was no time for these.
+    /// Shapes for which there was no time.
     left_out: Vec<String>,
     failed: Vec<String>,
     result: Result<(), Error>,
@@ -250,7 +250,7 @@ mod tests {
         for job in &mut jobs[..3] {
             job.rounds.push(vec![20.0, 21.0]);
         }
-        // One fails before its first round, one after it; the last gets no time.
+        // One job fails before its first round, one after it; the last one gets no time.
         jobs[0].rounds.clear();
         jobs[0].failure = Some(Error::Invalid("out of memory".into()));
         jobs[1].failure = Some(Error::Device("lost".into()));

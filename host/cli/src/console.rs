@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
     json: bool,
-    /// A report has been printed: the one document that standard output gets.
+    /// Whether a report has been printed. Standard output gets one document only.
     reported: Cell<bool>,
-    /// Kernels that are not this build's.
+    /// The kernels that `--ptx-dir` has replaced.
     replaced: &'static [&'static str],
-    /// The folder that they come from.
+    /// The folder of the replacing kernels.
     ptx_dir: Option<PathBuf>,
 }
 
@@ -44,12 +44,12 @@ impl From<&Error> for Failure {
 }
 
 impl Console {
-    /// `json`: reports are JSON documents.
+    /// With `json`, reports are JSON documents.
     pub(super) fn new(json: bool) -> Self {
         Console { json, reported: Cell::new(false), replaced: &[], ptx_dir: None }
     }
 
-    /// Says which kernels come from a folder, and remembers them for the report.
+    /// Names the kernels that come from a folder, and remembers them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
         self.ptx_dir = Some(folder.to_owned());
         let (folder, names) = (folder.display(), kernels.join(", "));
@@ -58,17 +58,17 @@ impl Console {
         self.replaced = kernels;
     }
 
-    /// Kernels that `--ptx-dir` has replaced, and the option for other processes of this program.
+    /// Kernels that `--ptx-dir` has replaced, and the option for child processes.
     pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
         let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
         (self.replaced, option)
     }
 
-    /// Prints a command's report and hands on `result`, which the command ends with: JSON has an error beside
-    /// what it is about.
+    /// Prints a command's report and returns `result`, which ends the command. With JSON, the document
+    /// contains the error beside the results.
     ///
     /// # Errors
-    /// That of `result`; else why standard output cannot be written.
+    /// The error of `result`, or else that standard output cannot be written.
     pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
     where
         R: Serialize + Display,
@@ -79,11 +79,11 @@ impl Console {
         result.and(write(&text))
     }
 
-    /// Prints an error on one line; with `--json` as a document on standard output, too, unless that has the
-    /// report's.
+    /// Prints an error on one line. With `--json`, also prints it as a document on standard output, unless
+    /// that already has the report.
     pub(super) fn error(&self, error: &Error) {
         if self.json && !self.reported.get() {
-            // The exit code says it, too.
+            // The exit code reports the error, too.
             let _ = write(&self.document::<()>(None, Some(error.into())));
         }
         self.note(format_args!("error: {error}"));
@@ -99,13 +99,13 @@ impl Console {
         format!("{}\n", serde_json::to_string_pretty(&document).expect("reports have string keys"))
     }
 
-    /// Says something that is not part of the report.
+    /// Prints a message that is not part of the report.
     pub(super) fn note(&self, text: impl Display) {
         // If this fails too, no output is left to report it.
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Shows a step of unknown length, and its time.
+    /// Shows a step of unknown length, and its elapsed time.
     pub(super) fn waiting(&self, what: impl Display) -> Progress {
         Progress::waiting(what.to_string())
     }
@@ -125,8 +125,8 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
-/// Writes to standard output. A reader who closes the pipe has read enough: `ferroflash kernels | head -1` is
-/// no failure.
+/// Writes to standard output. A reader that closes the pipe has read enough: `ferroflash kernels | head -1`
+/// is no failure.
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -82,7 +82,7 @@ struct Row {
     name: &'static str,
     family: &'static str,
     cases: usize,
-    /// Cases that the command was ended before.
+    /// Cases that had not run when the command was ended.
     left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
@@ -101,7 +101,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // Like the other side: a thread that waits for its blocks would otherwise start another kernel.
+            // As for many kernels: a thread that waits for its blocks would otherwise start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
@@ -110,7 +110,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
 }
 
-/// The simulator's card that is most like `capabilities`.
+/// The simulator's card that is closest to `capabilities`.
 fn profile(capabilities: &Capabilities) -> &'static str {
     match capabilities.compute_capability {
         (9, _) => "h200",
@@ -119,13 +119,13 @@ fn profile(capabilities: &Capabilities) -> &'static str {
     }
 }
 
-/// How that card's tensor cores round.
+/// The rounding of that card's tensor cores.
 fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }
 
-/// Bytes of a thread's stack: one that waits for a simulator's own threads takes up other kernels meanwhile,
-/// one inside the other.
+/// Bytes of a thread's stack. A thread that waits for a simulator's threads starts other kernels, which nest
+/// on its stack.
 const STACK: usize = 256 << 20;
 
 fn agree<D: Harness>(
@@ -154,7 +154,7 @@ fn agree<D: Harness>(
             .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
         bar.inc(1);
     }
-    // A simulator for each thread: most problems are of few blocks.
+    // One simulator per thread, because most problems have few blocks.
     let options = Options { parallel: subjects.len() == 1, ..options };
     let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
     let workers = ThreadPoolBuilder::new().stack_size(STACK).build();
@@ -173,9 +173,9 @@ fn agree<D: Harness>(
         kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
     let ran = kernels.iter().any(|row| row.skipped.is_none());
-    let idle = || Error::Invalid("no kernel of these can run on this device".into());
+    let idle = || Error::Invalid("this device can run none of these kernels".into());
     let whole = kernels.iter().filter(|row| row.left == 0).count();
-    let early = ended::early(whole, kernels.len(), "kernels were compared whole");
+    let early = ended::early(whole, kernels.len(), "kernels were compared completely");
     let other = early.or_else(|| (!ran).then(idle));
     let result = Error::first_of("differences", failures.len(), failures.first(), other);
     let report = Report {

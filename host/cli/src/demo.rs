@@ -1,4 +1,4 @@
-//! `ferroflash demo`: the first thing to try.
+//! `ferroflash demo`: the first command to try.
 use super::console::Console;
 use super::device::Device;
 use super::error::Error;
@@ -44,7 +44,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         files::write_qkv(path, &[memory.q, memory.k, memory.v].map(tensor))?;
     }
     let device = Device::open(&args.device, console)?;
-    // The CPU runs the reference itself.
+    // On the CPU the result is the reference, so there is nothing to check.
     let check = device.runner().is_some();
     run::attention(&device, &memory, None, check, console, |_, _| Ok(None))
 }

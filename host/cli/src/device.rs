@@ -15,24 +15,24 @@ use std::time::{Duration, Instant};
 
 /// A device of the command line.
 pub(super) enum Device {
-    /// Kernels run.
+    /// A device that runs kernels.
     Kernels {
-        /// On this.
+        /// Runs the kernels.
         runner: Box<dyn Runner>,
-        /// In words: `NVIDIA L4 (simulated)`.
+        /// The device's name: `NVIDIA L4 (simulated)`.
         name: String,
         /// Whether it is the simulator.
         is_simulated: bool,
     },
-    /// The reference runs.
+    /// The CPU runs the reference.
     Cpu,
 }
 
-/// What the simulator takes for a launch of a soak: `verify --soak 1000`, which launches 124 kernels 2000
-/// times, would take 28 hours.
+/// Seconds that the simulator needs per launch of a soak. `verify --soak 1000` launches 124 kernels 2000
+/// times and would take 28 hours.
 const SECONDS_A_LAUNCH: f64 = 0.4;
 
-/// Takes a kernel's name and a number of launches.
+/// Returns the device time for a kernel's name and a number of launches.
 pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
 
 /// [`Attention`] on any driver.
@@ -43,17 +43,17 @@ pub(super) trait Runner {
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Runs one launch that is captured as a graph, and enqueues it for each round.
     fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
-    /// Runs one attention, and says what it took.
+    /// Runs one attention, and returns the time of each step.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
-    /// Decodes on a cache.
+    /// Runs attention on a cache.
     fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
-    /// As [`Soak::run`], against a first run.
+    /// Runs [`Soak::run`] against a first launch.
     fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
-    /// As [`Fuzz::run`].
+    /// Runs [`Fuzz::run`].
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
-    /// As [`Other::run`].
+    /// Runs [`Other::run`].
     fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
-    /// Device memory in use, in bytes, where the driver knows.
+    /// Device memory in use, in bytes, if the driver knows it.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
     /// A stopwatch for the device time of consecutive launches of one kernel on one problem.
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
@@ -108,7 +108,7 @@ impl<D: Harness> Runner for Attention<D> {
 }
 
 impl Device {
-    /// Opens what was asked for. `auto` says what it found on standard error where that is not a GPU.
+    /// Opens the requested device. If `auto` finds no GPU, it says on standard error which device it uses.
     pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
         match options.kind()? {
             DeviceKind::Gpu(ordinal) => Self::gpu(ordinal, console),
@@ -128,7 +128,7 @@ impl Device {
     /// A GPU of this machine, with its measurements.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where there is none; the tuning file's own, with a GPU and without.
+    /// [`Error::NoDevice`] if there is no GPU. An invalid tuning file is an error with a GPU and without.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
         let tuning = tuning(console)?;
         let driver = open_cuda(ordinal)?;
@@ -177,8 +177,8 @@ impl Device {
         })
     }
 
-    /// Whether so many launches can be meant. On the simulator a soak takes hours: who named it is told, who
-    /// did not is refused.
+    /// Checks that the user can want this number of launches. On the simulator a soak takes hours. If the
+    /// user named the simulator, this prints the time; otherwise it refuses.
     ///
     /// # Errors
     /// [`Error::Invalid`] on the simulator, if the caller did not name it.
@@ -202,13 +202,13 @@ impl Device {
         Ok(())
     }
 
-    /// That the CPU was asked for a kernel.
+    /// The error for a kernel on the CPU.
     pub(super) fn has_no_kernel(name: &str) -> Error {
         let what = "--device cpu runs no kernel; use --device gpu or --device sim";
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
-    /// The results of a launch here: what a simulator takes is no kernel's time.
+    /// Moves the time of a simulated kernel into the CPU's time: it is not a kernel's time.
     pub(super) fn timed(&self, mut results: Results) -> Results {
         if self.is_simulated() {
             results.took.cpu = results.took.kernel.take();
@@ -226,7 +226,7 @@ impl Device {
                 Ok(self.timed(Results { kernel, reason, o, lse, took }))
             }
             Device::Cpu => {
-                // Validation is planning's, and planning needs no device.
+                // Planning validates the problem, and needs no device.
                 ferroflash::plan::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
@@ -247,8 +247,9 @@ impl Device {
 fn tuning(console: &Console) -> Result<Tuning, Error> {
     let tuning = Tuning::from_environment()?;
     if let Some(entry) = tuning.outdated().next() {
-        console
-            .note(format_args!("the tuning file names {entry}, which is gone: run `ferroflash sweep` again"));
+        console.note(format_args!(
+            "the tuning file names {entry}, which no longer exists: run `ferroflash sweep` again"
+        ));
     }
     Ok(tuning)
 }
@@ -256,7 +257,7 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
 /// A CUDA device.
 ///
 /// # Errors
-/// [`Error::NoDevice`], in the driver's words.
+/// [`Error::NoDevice`], with the driver's message.
 pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
     #[cfg(feature = "cust")]
     let driver = ferroflash::driver::CustDriver::new(ordinal);

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A second signal ends the process at once, but not one that comes within this time of the first:
-/// `timeout` sends its signal to the process and to its group.
+/// A second signal within this time of the first does not end the process, because `timeout` sends its signal
+/// to the process and to its group.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the first SIGTERM or SIGINT asks the command to end with a report of what it has, and a second
-/// one ends the process.
+/// From now on, the first SIGTERM or SIGINT asks the command to end with a partial report. A second one ends
+/// the process.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Where no handler can be installed a signal ends the process, as it does without one.
+        // If no handler can be installed, a signal ends the process, as it does by default.
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
         thread::spawn(move || {
             let mut first = None;
@@ -37,8 +37,8 @@ pub(super) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// The error of a command that was asked to end and left some of its work: `done` of `all` are `what`.
-/// Nothing where all was done.
+/// The error of a command that ended early. It has done `done` of `all` items `what`. `None` if it has done
+/// all.
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
     let why = "it was ended by a signal; the report has the results so far";
     (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))

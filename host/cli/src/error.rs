@@ -19,7 +19,7 @@ pub(super) enum Error {
     /// The device or its driver failed.
     #[error("{0}")]
     Device(String),
-    /// Ended by a signal before all was done.
+    /// A signal ended the command before it had done all.
     #[error("{0}")]
     Ended(String),
 }
@@ -41,7 +41,7 @@ impl Error {
         self.code().into()
     }
 
-    /// What a command ends with that checks kernels: the first of what was `found`, `count` in all; else
+    /// The error of a command that checks kernels: the first failure of `found`, of `count` in total; else
     /// [`Error::nothing_ran`].
     pub(super) fn first_of(
         found: &str,
@@ -55,8 +55,8 @@ impl Error {
         }
     }
 
-    /// That none of these kernels, each with whether it ran, can run on a device; and a card that the
-    /// simulator can stand for and that runs them all. Nothing where some ran.
+    /// An error if none of these kernels ran. Each item says whether the kernel ran. The text names a card
+    /// that the simulator can model and that runs all of them. `None` if some ran.
     pub(super) fn nothing_ran<'a>(
         kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
         device: impl Display,

@@ -36,7 +36,7 @@ impl Elements {
     }
 }
 
-/// Element types, and what files call them: of 16 bits, and that of caches.
+/// Element types and their names in files: the 16-bit types, and the type of caches.
 const TYPES: [(DType, Dtype); 3] =
     [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16), (DType::E4m3, Dtype::F8_E4M3)];
 /// Types of queries.
@@ -44,7 +44,7 @@ pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
 /// Types of caches.
 pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3];
 
-/// A safetensors file, read.
+/// The content of a safetensors file.
 pub(super) struct File<'a> {
     path: &'a Path,
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// The error.
+    /// An error of this file.
     pub(super) fn invalid(&self, what: impl std::fmt::Display) -> Error {
         Error::Invalid(format!("{}: {what}", self.path.display()))
     }
@@ -73,13 +73,13 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether it has a tensor of this name.
+    /// Whether it has a tensor with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
 
-    /// Refuses a tensor that is none of these, of what `kind` of file: it would be ignored. Results may be
-    /// there.
+    /// Refuses a tensor with any other name, because a `kind` of file would ignore it. The names of results
+    /// are valid.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
         let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);
@@ -108,7 +108,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// A tensor of one of these types.
+    /// A tensor with one of these types.
     pub(super) fn elements(&self, name: &str, types: &[DType]) -> Result<Elements, Error> {
         let tensor = self.tensor(name)?;
         let known =
@@ -128,13 +128,13 @@ impl<'a> File<'a> {
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
     }
 
-    /// Integers, and their shape. u32 are as good as i32.
+    /// Integers, and their shape. u32 is converted to i32.
     pub(super) fn integers(&self, name: &str) -> Result<(Vec<i32>, Vec<usize>), Error> {
         let (words, shape) = self.words(name, &[Dtype::I32, Dtype::U32])?;
         Ok((words.map(i32::from_le_bytes).collect(), shape))
     }
 
-    /// Integers in a row.
+    /// A one-dimensional list of integers.
     pub(super) fn list(&self, name: &str) -> Result<Vec<i32>, Error> {
         match self.integers(name)? {
             (integers, shape) if shape.len() == 1 => Ok(integers),
@@ -160,7 +160,7 @@ impl<'a> File<'a> {
         Ok(Some(words.map(f32::from_le_bytes).collect()))
     }
 
-    /// Words of one of these types, the first of which is the one to convert others to, and their shape.
+    /// Words of one of these types, and their shape. The error suggests to convert to the first type.
     fn words(
         &self,
         name: &str,
@@ -175,11 +175,12 @@ impl<'a> File<'a> {
     }
 }
 
-/// Most bytes of a header, as in the crate safetensors.
+/// Largest header in bytes, as in the crate safetensors.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads the header, the tensors that it lists, and one byte behind them, which is one too many: a device
-/// such as `/dev/zero` has no end. What is no safetensors file is read as far as that shows.
+/// Reads the header, the tensors that it lists, and one more byte, which would be an error. It does not read
+/// to the end, because a device such as `/dev/zero` has none. It stops reading as soon as the file is
+/// invalid.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
     file.by_ref().take(8).read_to_end(&mut bytes)?;
@@ -201,7 +202,7 @@ pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequen
     Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
 }
 
-/// The ALiBi slopes of a file, if it has some, for the sequences and heads of a problem.
+/// The ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
 pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<Slopes>, Error> {
     if !file.has("alibi_slopes") {
         return Ok(None);
@@ -216,12 +217,12 @@ pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<S
     Slopes::new(values, shape.len() == 2, problem).map(Some).map_err(|e| file.invalid(e))
 }
 
-/// Whether the sequences of a file are packed.
+/// Whether the sequences of a file are varlen.
 pub(super) fn are_packed(file: &File<'_>) -> bool {
     file.has("cu_seqlens_q") || file.has("cu_seqlens_k")
 }
 
-/// Reads the tensors `q`, `k`, `v` of a file. Packed ones are one batch.
+/// Reads the tensors `q`, `k`, `v` of a file. Varlen tensors become one batch.
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
     let is_packed = are_packed(file);
     let read = |name: &str| {
@@ -263,7 +264,7 @@ pub(super) fn write_qkv(path: &Path, [q, k, v]: &[Stored; 3]) -> Result<(), Erro
     write(path, &[("q", bytes(q)?), ("k", bytes(k)?), ("v", bytes(v)?)])
 }
 
-/// Type, shape and little-endian bytes.
+/// Type, shape and little-endian bytes of a tensor.
 type Bytes = (Dtype, Vec<usize>, Vec<u8>);
 
 fn bytes(dtype: DType, shape: &[usize], bits: &[u16]) -> Result<Bytes, Error> {
@@ -282,21 +283,21 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
     write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
-/// Writes a file whole or not at all: under another name beside it first. What is no file, a pipe or a
-/// device, is written to.
+/// Writes a file completely or not at all: it writes a temporary file and renames it. It writes directly to a
+/// pipe or a device.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let write = || {
         if path.exists() && !path.is_file() {
             return std::fs::write(path, bytes);
         }
-        // Behind a link it is the file that is replaced, not the link.
+        // For a link, this replaces the target file, not the link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut part = path.file_name().unwrap_or_default().to_owned();
         part.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(part);
         let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
         if written.is_err() {
-            // The error to tell is the first.
+            // The caller gets the first error.
             let _ = std::fs::remove_file(&part);
         }
         written
@@ -304,12 +305,12 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write().map_err(|e| unwritten(path, &e))
 }
 
-/// That a file or folder cannot be written.
+/// The error of a file or folder that cannot be written.
 pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
-/// Refuses an output that is the input, by whatever name.
+/// Refuses an output that is the same file as the input, whatever their names.
 pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {

@@ -79,7 +79,7 @@ struct Report {
     /// Rows that `wide_rule` does not judge.
     rows_not_judged: usize,
     wide_rule: String,
-    /// Refusals by kind of fault.
+    /// Number of refusals by fault.
     refused: BTreeMap<&'static str, u64>,
     failure: Option<String>,
 }
@@ -136,7 +136,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
-        // Refusals take no device: many for each problem that is solved.
+        // Refusals need no device, so each solved problem has many.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,
@@ -203,9 +203,12 @@ impl fmt::Display for Report {
             writeln!(f, "{left_out} problems were left out: this build lacks their kernels")?;
         }
         writeln!(f, "{small} of them are small: {small_rule}")?;
-        writeln!(f, "{wide} are of any magnitude: {wide_rule}")?;
+        writeln!(f, "{wide} have inputs of any magnitude: {wide_rule}")?;
         writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;
-        writeln!(f, "{refusals} requests with one of {kinds} faults were refused by name")?;
+        writeln!(
+            f,
+            "{refusals} requests with one of {kinds} faults were refused with an error that names the fault"
+        )?;
         match failure {
             Some(failure) => writeln!(f, "WRONG {failure}\nrepeat it with --case"),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! `ferroflash info`: the devices, and the kernels that would run.
+//! `ferroflash info`: the devices, and the kernels that the planner selects.
 use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;

@@ -12,8 +12,8 @@ use std::fmt;
 
 /// List every compiled kernel: tile, threads, shared memory, schedule.
 ///
-/// The tile is queries per thread block x keys per stage. A head dim without a kernel of its own runs on the
-/// kernel of the next larger head dim.
+/// The tile is queries per thread block x keys per stage. A head dim that no kernel has runs on the kernel
+/// with the next larger head dim.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,19 +64,19 @@ struct Row {
     schedule: Option<&'static str>,
     /// The instructions that multiply tiles.
     path: Option<&'static str>,
-    /// Which blocks a launch has.
+    /// The blocks of a launch.
     grid: Option<&'static str>,
     /// Its other properties.
     what: Option<String>,
-    /// Its names in the lineage: only by these or its own is it ever chosen.
+    /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries of a block; of decode kernels queries times the heads that share a key head.
+    /// Queries per block; for decode kernels, queries times the heads that share a key head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// Which GPUs run it: `from sm_80`.
+    /// The GPUs that run it: `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }
@@ -206,7 +206,7 @@ fn rows() -> Vec<Row> {
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut kernels = rows();
     if let Some(wanted) = args.head_dim {
-        // The smallest kernel that holds it, among those for equal problems.
+        // The smallest kernel that takes the head dim, among kernels for equal problems.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
             "hopper packed" => ("packed", row.cache),

@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
-//! A command takes its arguments, does its work and returns a report. The report prints itself as text, or as
-//! JSON with `--json`. All errors have one type, which knows its exit code.
+//! A command parses its arguments, does its work and returns a report. The report prints itself as text, or
+//! as JSON with `--json`. All errors have one type, which knows its exit code.
 mod bench;
 mod completions;
 mod console;
@@ -133,7 +133,7 @@ fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     let help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if help || !error.use_stderr() {
-        // If this fails too, no output is left to report it.
+        // If this fails too, no output is left for a report.
         let _ = error.print();
         return if help { Error::Invalid(String::new()).exit_code() } else { ExitCode::SUCCESS };
     }

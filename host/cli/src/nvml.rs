@@ -14,23 +14,23 @@ const NAME: &str = "nvml.dll";
 #[cfg(not(windows))]
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// How often clocks are looked at while something runs.
+/// Interval between two readings of the clocks during a measurement.
 const PERIOD: Duration = Duration::from_millis(40);
-/// NVML's numbers of clocks: multiprocessors, memory.
+/// NVML's indices of clocks: SM, memory.
 const CLOCKS: [c_uint; 2] = [1, 2];
-/// Longest text that NVML writes.
+/// Longest text that NVML returns.
 const TEXT: usize = 96;
 
 type Code = c_int;
 type Device = *mut c_void;
 
-/// A GPU as NVML knows it.
+/// A GPU in NVML.
 pub(super) struct Gpu {
     library: Library,
     device: Device,
 }
 
-// SAFETY: NVML's functions may be called by any thread, with handles that any thread has got.
+// SAFETY: any thread may call NVML's functions, with handles from any thread.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -38,13 +38,13 @@ unsafe impl Sync for Gpu {}
 /// The present state of a GPU; `None` for values that it does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct State {
-    /// Clock of the multiprocessors.
+    /// Clock of the SMs.
     pub sm_mhz: Option<u32>,
     /// Clock of the memory.
     pub memory_mhz: Option<u32>,
-    /// Power drawn.
+    /// Present power.
     pub watts: Option<f64>,
-    /// Power that it may draw.
+    /// Power limit.
     pub most_watts: Option<f64>,
     /// Temperature.
     pub celsius: Option<u32>,
@@ -61,15 +61,15 @@ impl fmt::Display for State {
 }
 
 impl Gpu {
-    /// The CUDA device of this number.
+    /// Opens the CUDA device with this ordinal.
     ///
     /// # Errors
-    /// Why nothing can be known of it, in words.
+    /// The reason why nothing is known about it.
     pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, String> {
-        // SAFETY: the library's initialisers are made to run in any program, at any time.
+        // SAFETY: the library's initialisers may run in any program, at any time.
         let library = unsafe { Library::new(NAME) }.map_err(|e| format!("no {NAME}: {e}"))?;
         let mut gpu = Gpu { library, device: std::ptr::null_mut() };
-        // SAFETY: the function of this name has this signature; it may be called any number of times.
+        // SAFETY: the function has this name and signature, and may be called any number of times.
         check("nvmlInit_v2", unsafe { gpu.function::<unsafe extern "C" fn() -> Code>("nvmlInit_v2")?() })?;
         gpu.device = match address(ordinal) {
             Some(address) => {
@@ -96,7 +96,7 @@ impl Gpu {
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
     }
 
-    /// The number that a function of the device alone writes; none where there is none.
+    /// The number that a function of the device returns; `None` on an error.
     fn number(&self, name: &str) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, *mut c_uint) -> Code;
         let mut value = 0;
@@ -127,7 +127,7 @@ impl Gpu {
         }
     }
 
-    /// Highest clocks of multiprocessors and memory, in MHz.
+    /// Highest clocks of the SMs and of the memory, in MHz.
     pub(super) fn most(&self) -> [Option<u32>; 2] {
         CLOCKS.map(|clock| self.number_of("nvmlDeviceGetMaxClockInfo", clock))
     }
@@ -144,14 +144,14 @@ impl Gpu {
     }
 }
 
-/// The PCI address of a CUDA device, which both libraries know it by; none without a driver.
+/// The PCI address of a CUDA device, which identifies it in both libraries; `None` without a driver.
 fn address(ordinal: u32) -> Option<std::ffi::CString> {
     let (mut device, mut text) = (0, [0u8; TEXT]);
-    // SAFETY: may be called at any time.
+    // SAFETY: cuInit may be called at any time.
     libcuda::check(unsafe { libcuda::cuInit(0) }).ok()?;
-    // SAFETY: writes one number.
+    // SAFETY: the call writes one number.
     libcuda::check(unsafe { libcuda::cuDeviceGet(&mut device, ordinal as c_int) }).ok()?;
-    // SAFETY: the device exists; the call writes at most this number of bytes.
+    // SAFETY: the device exists; the call writes at most `TEXT` bytes.
     let code = unsafe { libcuda::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), TEXT as c_int, device) };
     libcuda::check(code).ok()?;
     CStr::from_bytes_until_nul(&text).ok().map(CStr::to_owned)
@@ -161,14 +161,14 @@ fn check(name: &str, code: Code) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("{name} failed with code {code}")) }
 }
 
-/// Looks at a GPU's clock while something runs.
+/// Reads a GPU's clock during a measurement.
 pub(super) struct Watch {
     seen: Arc<Mutex<Vec<(Instant, u32)>>>,
     _end: Option<mpsc::Sender<()>>,
 }
 
 impl Watch {
-    /// From now on until it is dropped; at nothing, where there is no such GPU.
+    /// Starts reading; dropping the value stops it. Without a GPU, it reads nothing.
     pub(super) fn new(gpu: Option<Arc<Gpu>>) -> Self {
         let seen = Arc::new(Mutex::new(vec![]));
         let Some(gpu) = gpu else { return Watch { seen, _end: None } };
@@ -184,7 +184,7 @@ impl Watch {
         Watch { seen, _end: Some(end) }
     }
 
-    /// Clocks of the multiprocessors, in MHz, that were seen since then; forgets what was before.
+    /// SM clocks in MHz that were read since `begin`. Forgets older readings.
     pub(super) fn since(&self, begin: Instant) -> Vec<u32> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let clocks = seen.iter().filter(|(at, _)| *at >= begin).map(|(_, mhz)| *mhz).collect();

@@ -31,7 +31,7 @@ pub(super) struct ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// `problem` with these options.
+    /// `problem` with these options applied.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem
@@ -96,12 +96,12 @@ impl DeviceOptions {
         }
     }
 
-    /// The GPU that is meant where one is: the first, unless another was named.
+    /// The ordinal of the requested GPU; 0 unless the user named another.
     pub(super) fn ordinal(&self) -> u32 {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
-    /// The same device on the command line of another process of this program: the simulator, or the GPU.
+    /// The options with which a child process uses the same device: the simulator, or the GPU.
     pub(super) fn words(&self, simulated: bool) -> Vec<String> {
         match simulated {
             true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
@@ -109,10 +109,10 @@ impl DeviceOptions {
         }
     }
 
-    /// The GPU that was asked for: `what` can only be had of one.
+    /// The requested GPU. Only a GPU can do `what`.
     ///
     /// # Errors
-    /// Another device.
+    /// If another device was requested.
     pub(super) fn gpu(&self, what: &str) -> Result<u32, Error> {
         match self.kind()? {
             DeviceKind::Auto | DeviceKind::Gpu(_) => Ok(self.ordinal()),
@@ -123,7 +123,7 @@ impl DeviceOptions {
     }
 }
 
-/// Options of commands that run the table's kernels one after the other.
+/// Options of commands that run the table's kernels one after another.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
     /// Only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels` lists
@@ -141,7 +141,7 @@ impl KernelOptions {
     /// The requested kernels, of all families.
     ///
     /// # Errors
-    /// A name that none of them has.
+    /// A name that matches no kernel.
     pub(super) fn subjects(&self) -> Result<Vec<&'static dyn Subject>, Error> {
         all_of(&self.config, subjects)
     }
@@ -159,11 +159,11 @@ pub(super) fn all_of<T>(
     Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The kernels of all families that a name stands for, a kernel's own or a configuration of the lineage;
-/// without one all.
+/// The kernels of all families with this name: a kernel's symbol, or a configuration of the lineage. Without
+/// a name, all kernels.
 ///
 /// # Errors
-/// A name that none of them has.
+/// A name that matches no kernel.
 pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, Error> {
     let asked = |subject: &&'static dyn Subject| name.is_none_or(|name| subject.contract().symbol == name);
     let own: Vec<_> = reference::subjects().filter(asked).collect();
@@ -173,10 +173,10 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
     Ok(entries(name)?.into_iter().map(|entry| entry as &dyn Subject).collect())
 }
 
-/// The entries that a name stands for, one of the table's or a configuration of the lineage; without one all.
+/// The entries with this name: a symbol, or a configuration of the lineage. Without a name, all entries.
 ///
 /// # Errors
-/// A name that none of them has.
+/// A name that matches no entry.
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::kernels::named(name)?),
@@ -189,9 +189,9 @@ pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Erro
 pub(super) enum DeviceKind {
     /// The GPU if there is one, else the simulator.
     Auto,
-    /// The CUDA device of this number.
+    /// The CUDA device with this ordinal.
     Gpu(u32),
-    /// The PTX simulator: the real kernels, checked, on the CPU.
+    /// The PTX simulator: the real kernels with all checks, on the CPU.
     Sim,
     /// The f64 reference; no kernel runs.
     Cpu,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How often a line is printed where standard error is no terminal.
+/// The interval of lines if standard error is not a terminal.
 const LINES: Duration = Duration::from_secs(10);
 
 /// The progress of one command on standard error. Dropping it ends the lines.
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// For `steps` steps of `what`.
+    /// Progress of `steps` steps of `what`.
     pub(super) fn of_steps(what: &'static str, steps: usize) -> Self {
         let template = "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}";
         Self::new(what, Some(steps as u64), template)
@@ -43,7 +43,7 @@ impl Progress {
         let shown = bar.clone();
         thread::spawn(move || {
             while ended.recv_timeout(LINES) == Err(RecvTimeoutError::Timeout) && !shown.is_finished() {
-                // If this fails too, no output is left to report it.
+                // If this fails too, no output is left for a report.
                 let _ = writeln!(io::stderr(), "{}", line(&shown));
             }
         });
@@ -59,7 +59,7 @@ impl Deref for Progress {
     }
 }
 
-/// The bar in words: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
+/// The bar as a line: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
 fn line(bar: &ProgressBar) -> String {
     let (elapsed, message) = (bar.elapsed().as_secs(), bar.message());
     let Some(steps) = bar.length() else { return format!("{message}, {elapsed} s") };

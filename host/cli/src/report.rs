@@ -20,10 +20,11 @@ use steps::Steps;
 
 /// Check and measure this GPU in at most ten minutes, and write a page and a JSON about it.
 ///
-/// The driver, the clocks, and what a first call costs; a sample of every family of kernels, drawn by --seed,
-/// compared with the f64 reference; every suite of `ferroflash bench`, with median and 90th percentile,
-/// TFLOP/s, GB/s and the clock; on an L4 the model's prediction beside each measurement. It needs the driver
-/// and nothing else. Nothing leaves this machine: send the two files, if you like, to the project.
+/// The report has the driver, the clocks, and the time of a first call. It has a sample of every kernel
+/// family, drawn by --seed and compared with the f64 reference. It has every suite of `ferroflash bench`,
+/// with median and 90th percentile, TFLOP/s, GB/s and the clock. On an L4, it has the model's prediction
+/// beside each measurement. The command needs only the driver. It sends nothing: if you like, send the two
+/// files to the project.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -71,35 +72,35 @@ impl Limits {
     }
 }
 
-/// All that was found. The steps' own reports are as their commands print them.
+/// All results. The reports of the steps are as their commands print them.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
     date: String,
     command: String,
     device: String,
-    /// Whether no GPU was there, and nothing was measured.
+    /// Whether there was no GPU, so that nothing was measured.
     dry_run: bool,
     /// The display driver's version, or why it is unknown.
     driver: String,
     limits: Limits,
-    /// Highest clocks of multiprocessors and memory, in MHz, where the driver says.
+    /// Highest clocks of the SMs and of the memory, in MHz, if the driver knows them.
     most_mhz: [Option<u32>; 2],
-    /// Before the first and after the last step; or why they are unknown.
+    /// The clocks before the first and after the last step, or why they are unknown.
     clocks: [String; 2],
     seed: u64,
     seconds: f64,
     passed: bool,
     /// `ferroflash bench --first-call --json`.
     first_call: Option<Value>,
-    /// `ferroflash verify --quick --json` of the sample.
+    /// `ferroflash verify --quick --json` on the sample.
     verify: Option<Value>,
-    /// `ferroflash bench --json`; on an L4 its rows have `predicted_us`, least and most.
+    /// `ferroflash bench --json`. On an L4, its rows have `predicted_us`, lowest and highest.
     bench: Option<Value>,
-    /// The suites' plot.
+    /// The plot of the suites.
     #[serde(skip)]
     plot: Option<String>,
-    /// How the model's predictions compare with the rows of `bench`.
+    /// The comparison of the model's predictions with the rows of `bench`.
     model: Option<model::Held>,
     /// Missing parts, with the reason.
     missing: Vec<String>,
@@ -112,7 +113,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     ended::listen();
     let start = Instant::now();
     let kind = args.device.kind()?;
-    let none = |why: String| format!("{why}; report is about a GPU: --device sim is a dry run without one");
+    let none =
+        |why: String| format!("{why}; `report` measures a GPU; --device sim is a dry run without a GPU");
     let (device, gpu) = match kind {
         DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel".into()))),
         DeviceKind::Sim => {

@@ -6,43 +6,43 @@ use std::time::Duration;
 pub(super) struct Results {
     /// The kernel that ran.
     pub kernel: Option<&'static str>,
-    /// Why the planner took it.
+    /// Why the planner selected it.
     pub reason: Option<&'static str>,
-    /// O as `Memory::o` places it.
+    /// O, laid out as `Memory::o` says.
     pub o: Vec<u16>,
     /// LSE, `[batch, heads, seqlen]`.
     pub lse: Vec<f32>,
-    /// What it took.
+    /// The times of the steps.
     pub took: Took,
 }
 
 /// Milliseconds of the steps of one attention.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Took {
-    /// Copying the inputs to the device; none on the CPU.
+    /// Copying the inputs to the device; `None` on the CPU.
     pub upload: Option<f64>,
-    /// Loading the kernel, which the driver may compile; none on the CPU.
+    /// Loading the kernel, which the driver may compile; `None` on the CPU.
     pub load: Option<f64>,
-    /// The kernel by the device's clock; none where no device was.
+    /// The kernel's time by the device's clock; `None` without a device.
     pub kernel: Option<f64>,
-    /// What simulating it, or the reference, took on the CPU: it says nothing of a device.
+    /// The CPU's time for simulating the kernel, or for the reference. It is not a device's time.
     pub cpu: Option<f64>,
 }
 
 impl Took {
-    /// Steps on a device.
+    /// Times of the steps on a device.
     pub(super) fn on_device([upload, load, kernel]: [Duration; 3]) -> Self {
         let [upload, load, kernel] = [upload, load, kernel].map(|took| Some(milliseconds(took)));
         Took { upload, load, kernel, cpu: None }
     }
 
-    /// The reference.
+    /// Time of the reference.
     pub(super) fn on_cpu(took: Duration) -> Self {
         Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
     }
 }
 
-/// A duration for a report.
+/// The milliseconds of a duration, for a report.
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -17,7 +17,7 @@ pub(super) mod cache;
 ///
 /// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
 /// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
-/// have fewer heads than q (grouped-query attention). The output file has o, of the shape of q, and lse: the
+/// have fewer heads than q (grouped-query attention). The output file has o with the shape of q, and lse: the
 /// natural log-sum-exp (LSE) of each row, f32.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -120,7 +120,7 @@ impl From<Verdict> for Check {
     }
 }
 
-/// Tensors of packed sequences.
+/// Tensors of varlen sequences.
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
@@ -169,7 +169,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
         let Some(path) = &args.output else { return Ok(None) };
-        // Packed tensors have no batch.
+        // Varlen tensors have no batch.
         let (first, lse_shape) = (usize::from(is_packed), memory.lse_shape());
         files::write_results(path, (problem.dtype, &stored[first..]), o, lse, &lse_shape[first..])?;
         Ok(args.output.clone())

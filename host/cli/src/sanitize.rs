@@ -89,7 +89,7 @@ enum Checker {
 #[derive(Serialize)]
 struct Findings {
     device: String,
-    /// Of each problem; none on a GPU, which has its own.
+    /// Schedules per problem; `None` on a GPU.
     schedules: Option<u64>,
     clean: bool,
     seconds: f64,
@@ -102,7 +102,7 @@ struct Row {
     name: String,
     /// Problems that were launched and checked.
     launches: usize,
-    /// Problems, on a GPU kernels, that the command was ended before.
+    /// Problems (on a GPU: kernels) that had not run when the command was ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<usize>,
     /// Why it cannot run here.
@@ -110,7 +110,7 @@ struct Row {
     /// Output of the kernels in the first schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
     printed: String,
-    /// On a GPU: what the tool was run on.
+    /// On a GPU: the kernels that the tool checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Checked>,
     findings: Vec<Finding>,
@@ -120,29 +120,30 @@ struct Row {
 #[derive(Deserialize, Serialize)]
 struct Checked {
     name: String,
-    /// Problems that it solved.
+    /// Problems that it has solved.
     cases: usize,
-    /// Problems that its process was ended before.
+    /// Problems that had not run when its process was ended.
     #[serde(default, skip_serializing)]
     left: usize,
     /// Why it cannot run here.
     skipped: Option<String>,
 }
 
-/// Something wrong, once for all the launches in which it happened.
+/// A finding, listed once for all launches in which it occurred.
 #[derive(Serialize)]
 struct Finding {
-    /// As in `ptx_sim::Kind`; `wrong-result`, `refused`, `missing-report`, or a tool of compute-sanitizer.
+    /// A kind of `ptx_sim::Kind`, `wrong-result`, `refused`, `missing-report`, or a tool of
+    /// compute-sanitizer.
     kind: String,
-    /// The first launch in which it happened, and how many more.
+    /// The first launch in which it occurred, and the number of further launches.
     case: String,
     more: usize,
     message: String,
-    /// Both sides with their source lines.
+    /// Both accesses with their source lines.
     report: Option<Report>,
 }
 
-/// The kind of finding of a launch that did not happen.
+/// The kind of the finding for a refused launch.
 const REFUSED: &str = "refused";
 
 impl Finding {
@@ -156,7 +157,7 @@ impl Finding {
         Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
     }
 
-    /// Whether both are about equal instructions, or have equal messages.
+    /// Whether both findings concern equal instructions, or have equal messages.
     fn same(&self, other: &Finding) -> bool {
         let lines = |finding: &Finding| {
             let report = finding.report.as_ref()?;
@@ -176,7 +177,7 @@ impl Row {
         Row { name, launches: 0, left: None, skipped: None, printed, kernels: vec![], findings: vec![] }
     }
 
-    /// Adds the findings of another process with this tool.
+    /// Adds the findings of another process that ran the same tool.
     fn join(&mut self, other: Row) {
         self.launches += other.launches;
         self.leave(other.left.unwrap_or(0));
@@ -217,7 +218,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
     let whole = kernels.iter().filter(|row| row.left.is_none()).count();
-    let rows = if simulator.is_some() { "kernels were checked whole" } else { "tools checked all kernels" };
+    let rows =
+        if simulator.is_some() { "kernels were checked completely" } else { "tools checked all kernels" };
     let early = ended::early(whole, kernels.len(), rows);
     let result = verdict(&kernels, &device, early);
     let report = Findings {
@@ -230,15 +232,15 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// The command's result. A refused launch says nothing about its kernel. It counts as an invalid input if
-/// there are no other findings.
+/// The command's result. A refused launch does not accuse its kernel: without other findings, it counts as
+/// invalid input.
 fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
     let words =
         |(row, finding): &(&Row, &Finding)| format!("{}: {}: {}", row.name, finding.kind, finding.message);
     match (found.first(), refused.first()) {
-        (None, Some(first)) => Err(Error::Invalid(format!("not all could be launched: {}", words(first)))),
+        (None, Some(first)) => Err(Error::Invalid(format!("some launches were refused: {}", words(first)))),
         (first, _) => {
             let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
             let other = early.or_else(|| Error::nothing_ran(ran(), device));
@@ -253,7 +255,7 @@ struct Simulator<'a> {
     seeds: u64,
 }
 
-/// The simulator, or none where the GPU is to check.
+/// The simulator; `None` if the GPU checks.
 fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
     let own = [
         ("--ptx", args.ptx.is_some()),
@@ -283,7 +285,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
     }
 }
 
-/// This number of different schedules.
+/// `seeds` different schedules.
 fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
     (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {
@@ -329,7 +331,7 @@ impl fmt::Display for Findings {
             (false, true) => "nothing ran",
             (false, false) => "NOT CLEAN",
         };
-        // On a GPU each tool reports this for itself.
+        // On a GPU, each tool counts its skipped kernels.
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)
     }

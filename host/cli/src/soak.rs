@@ -1,4 +1,4 @@
-//! `ferroflash soak`: repeats launches thousands of times.
+//! `ferroflash soak`: launches each kernel thousands of times.
 use super::console::{Console, skipped};
 use super::device::{Device, Runner};
 use super::ended;
@@ -35,12 +35,11 @@ pub(super) struct Args {
     kernels: KernelOptions,
 }
 
-/// After how many launches to wait.
+/// Numbers of launches between two waits.
 const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
-/// Of each kernel: each rhythm and waiting only at the end, from one thread and from several.
+/// Rounds per kernel: each rhythm and a single wait at the end, from one thread and from several.
 const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
-/// How much more device memory may be in use after the rounds than after the first of them: what a driver
-/// takes at a time.
+/// Permitted growth of device memory from the first round to the last: a driver's unit of allocation.
 const DEVICE_GROWTH: i64 = 2 << 20;
 /// Permitted growth of this process: allocators keep freed memory. A leak of 4 KiB per launch exceeds it.
 const PROCESS_GROWTH: i64 = 32 << 20;
@@ -65,7 +64,7 @@ struct Row {
     rounds: usize,
     launches: u64,
     differing: u64,
-    /// From after the first round to after the last; none where it cannot be told.
+    /// Growth from the first round to the last; `None` if it is unknown.
     device_growth_bytes: Option<i64>,
     process_growth_bytes: Option<i64>,
     failures: Vec<String>,
@@ -99,7 +98,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let early = ended::early(kernels.len(), all, "kernels went through all their rounds");
+    let early = ended::early(kernels.len(), all, "kernels completed all their rounds");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
@@ -114,7 +113,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// Every round of one kernel.
+/// Runs every round of one kernel.
 fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row, Error> {
     let name = subject.contract().symbol;
     let mut row = Row {
@@ -135,7 +134,7 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     let launches = args.launches as usize;
     let round = |threads, streams, every| Soak { launches, every, threads, streams };
     let several = |every| round(args.threads as usize, args.streams as usize, every);
-    // The widest round first: what it takes stays with allocators, and is no growth.
+    // The round with the most threads runs first. Allocators keep its memory, so it does not count as growth.
     let rounds = [several(Soak::AT_THE_END), round(1, 1, Soak::AT_THE_END)].into_iter();
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
@@ -169,12 +168,12 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     Ok(row)
 }
 
-/// From the first to the last.
+/// The difference of the last and the first number.
 fn growth(bytes: &[u64]) -> Option<i64> {
     Some(*bytes.last()? as i64 - *bytes.first()? as i64)
 }
 
-/// Resident memory of this process, where the system tells.
+/// Resident memory of this process, if the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;

@@ -109,7 +109,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let (entry, microseconds) = (row.best.to_owned(), row.microseconds);
         let tuned = Tuned::new(entry, microseconds, Some(row.table_microseconds));
         tuning.keep(&runner.capabilities().name, &problem, tuned);
-        // After each shape: what was measured is kept although a later one fails.
+        // Writes the file after each shape, so that a later failure loses nothing.
         tuning.write(&path)?;
         rows.push(row);
         bar.inc(1);
@@ -141,7 +141,7 @@ fn sweep(
     progress: impl Fn(String),
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
-    // With as much workspace as it wants: every kernel is timed with the workspace that it wants.
+    // Plans with the fastest scratch, because every kernel is timed with the workspace that it wants.
     let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
     let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;

@@ -77,7 +77,7 @@ struct Report {
 /// Bound of an element's error on the headline workload.
 const HEADLINE_BOUND: f64 = 2e-3;
 
-/// Kernels that one process verifies sooner than several do.
+/// Up to this number of kernels, one process is faster than several.
 const FEW: usize = 8;
 /// Default maximum of concurrent processes: each takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;
@@ -107,7 +107,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
     let left = |row: &&Row| row.left == 0;
-    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels are verified whole");
+    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels were verified completely");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
@@ -122,7 +122,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// All of it in this process.
+/// Verifies all kernels in this process.
 fn alone(
     args: &Args,
     subjects: &[&'static dyn Subject],
@@ -158,7 +158,7 @@ fn alone(
     (Rows { kernels: work.rows, headline: headline.rows }, ran)
 }
 
-/// The lineage's configurations and every kernel of the headline workload's type and head dim, by mask.
+/// The lineage's configurations, and every kernel with the headline workload's dtype and head dim, by mask.
 fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();
@@ -188,7 +188,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     work
 }
 
-/// Launches a kernel again and again; every outcome must be the first one, bit by bit.
+/// Launches a kernel repeatedly. Every outcome must equal the first one, bit by bit.
 fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
     for subject in super::options::subjects(Some(&row.name))? {
         let task = subject.soak(seed);

@@ -11,29 +11,29 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Parts of the work for each process at a time: the last ones to end wait for little.
+/// Parts of the work per process. With small parts, the last processes end at almost the same time.
 const TURNS: usize = 4;
-/// What a process that was asked to end may take to report.
+/// Time in which a process that was asked to end must report.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Cuts what there is to do into parts for `jobs` processes at once.
+/// Cuts the work into parts for `jobs` concurrent processes.
 pub(super) fn parts<T>(all: &[T], jobs: usize) -> Vec<&[T]> {
     all.chunks(all.len().div_ceil(jobs.max(1) * TURNS).max(1)).collect()
 }
 
-/// Processes at once where nobody says how many: one for each core.
+/// The default number of concurrent processes: one per core.
 pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// This program, to be started again with the same kernels.
+/// This program with the same kernels, for child processes.
 pub(super) struct Own(Vec<OsString>);
 
 impl Own {
     /// The program of this process.
     ///
     /// # Errors
-    /// [`Error::Device`] if the system does not tell its path.
+    /// [`Error::Device`] if the system does not give its path.
     pub(super) fn new(console: &Console) -> Result<Self, Error> {
         let path = std::env::current_exe();
         let path = path.map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
@@ -48,7 +48,7 @@ impl Own {
         command
     }
 
-    /// This program as an argument of another one.
+    /// The command line of this program as arguments of another program.
     pub(super) fn under(&self, program: &[&str]) -> Command {
         let mut words = program.iter().map(OsString::from).chain(self.0.iter().cloned());
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -57,8 +57,8 @@ impl Own {
     }
 }
 
-/// Runs the command that `make` makes of each part, `jobs` at once. `done` hears of each in the order in
-/// which they end. Once the program was asked to end, no further one is begun.
+/// Runs the command that `make` makes for each part, `jobs` commands concurrently. Calls `done` for each part
+/// when its command ends. After the program was asked to end, it starts no further command.
 pub(super) fn run<T: Sync>(
     parts: &[&[T]],
     jobs: usize,
@@ -82,12 +82,12 @@ pub(super) fn run<T: Sync>(
     });
 }
 
-/// What a command printed. It is asked to end when this program is.
+/// The output of a command. If this program is asked to end, it asks the command to end.
 pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
 }
 
-/// The same; standard error is this program's, and it is asked to end after `limit`.
+/// As `output`, but standard error goes to this program's, and the command is asked to end after `limit`.
 pub(super) fn shown(command: &mut Command, limit: Duration) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?, Some(limit))
 }
@@ -109,7 +109,7 @@ fn collect(mut child: Child, limit: Option<Duration>) -> io::Result<Output> {
     Ok(Output { status, stdout: out, stderr: err })
 }
 
-/// Waits for a process, which is asked to end when this program is, or after `limit`.
+/// Waits for a process. Asks it to end if this program is asked to end, or after `limit`.
 fn wait(child: &mut Child, limit: Option<Duration>) -> io::Result<ExitStatus> {
     let (begin, mut asked) = (Instant::now(), None);
     loop {
@@ -132,8 +132,8 @@ fn wait(child: &mut Child, limit: Option<Duration>) -> io::Result<ExitStatus> {
 /// Asks a process to end.
 #[cfg(unix)]
 fn terminate(child: &Child) {
-    // SAFETY: the call takes two numbers and touches no memory. The process was not waited for yet, so the
-    // number is still its own.
+    // SAFETY: the call takes two numbers and touches no memory. No one has waited for the process yet, so its
+    // id is still valid.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
 }
 

@@ -61,7 +61,7 @@ pub mod device_attribute {
     pub const SMEM_PER_SM: c_int = 81;
     /// Registers of an SM.
     pub const REGISTERS_PER_SM: c_int = 82;
-    /// Shared memory of a block after opting in, bytes.
+    /// Shared memory of a block with opt-in, in bytes.
     pub const SMEM_PER_BLOCK: c_int = 97;
 }
 
@@ -92,7 +92,7 @@ driver_functions! {
     /// Releases a device's primary context.
     cuDevicePrimaryCtxRelease_v2(device: CUdevice);
 
-    /// The calling thread's context.
+    /// Gets the calling thread's current context.
     cuCtxGetCurrent(context: *mut CUcontext);
     /// Sets the calling thread's context.
     cuCtxSetCurrent(context: CUcontext);
@@ -116,7 +116,7 @@ driver_functions! {
     cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);
     /// Sets a kernel's attribute.
     cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
-    /// Blocks of a kernel that an SM holds.
+    /// Blocks of a kernel that fit one SM.
     cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int,
         smem_bytes: usize);
     /// Enqueues a kernel.

@@ -27,7 +27,7 @@ pub struct NoDriver {
 /// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
-/// [`NoDriver`] with the loader's reason.
+/// [`NoDriver`], with the loader's reason.
 pub fn open() -> Result<(), &'static NoDriver> {
     library().map(|_| ())
 }
@@ -37,7 +37,7 @@ fn library() -> Result<&'static Library, &'static NoDriver> {
     let open = || {
         let mut reason = String::new();
         for name in NAMES {
-            // SAFETY: the driver's initialisers are made to run in any program, at any time.
+            // SAFETY: the driver's initialisers may run in any program, at any time.
             match unsafe { Library::new(name) } {
                 Ok(library) => return Ok(library),
                 Err(error) if reason.is_empty() => reason = error.to_string(),
@@ -63,7 +63,7 @@ impl Symbol {
     /// The function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
-        // Whoever looks it up finds the same address, and there is nothing behind it to be ordered with.
+        // Every look-up finds the same address, and no other memory depends on it.
         let address = self.address.load(Ordering::Relaxed);
         if address.is_null() { self.look_up() } else { Ok(address) }
     }
@@ -71,7 +71,7 @@ impl Symbol {
     #[cold]
     fn look_up(&self) -> Result<*mut c_void, CUresult> {
         let library = library().map_err(|_| CUDA_ERROR_STUB_LIBRARY)?;
-        // SAFETY: only the address is taken; who calls it knows its type.
+        // SAFETY: this only takes the address; the caller of the function knows its type.
         let address = unsafe { library.get::<*mut c_void>(self.name.to_bytes_with_nul()) };
         let address = address.map(|symbol| *symbol).map_err(|_| CUDA_ERROR_NOT_SUPPORTED)?;
         self.address.store(address, Ordering::Relaxed);

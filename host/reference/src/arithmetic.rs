@@ -1,4 +1,4 @@
-//! The two arithmetics of the reference.
+//! The two arithmetics of the reference: exact, and naive in 16 bits.
 use crate::e4m3;
 use ferroflash::DType;
 use half::{bf16, f16};
@@ -59,7 +59,7 @@ pub(super) trait Arithmetic: Copy + Sync {
     fn round(self, x: Self::Real) -> Self::Real;
 }
 
-/// f64, nothing rounded.
+/// f64 without rounding.
 #[derive(Clone, Copy)]
 pub(super) struct Exact;
 impl Arithmetic for Exact {

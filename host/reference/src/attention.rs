@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Queries per block: the block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
-/// Columns of a product that stay in registers and the first-level cache.
+/// Columns of a product that fit into registers and the first-level cache.
 const COLUMNS: usize = 32;
 
 /// A problem with its tensors in host memory.
@@ -46,7 +46,7 @@ impl Outputs {
 }
 
 impl<'a> Inputs<'a> {
-    /// `problem` on these tensors.
+    /// The inputs of `problem`.
     ///
     /// # Errors
     /// [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of query
@@ -133,17 +133,17 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Attention in f64.
+/// Computes attention in f64.
 pub fn exact(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Attention with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
-/// output.
+/// Computes attention and rounds every intermediate result to the inputs' type: scaled keys, scores,
+/// probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
-        // Nothing is computed in eight bits: those are a cache's alone.
+        // No eight-bit arithmetic exists: only caches have eight-bit types.
         _ => attention(inputs, NaiveBf16),
     }
 }
@@ -249,7 +249,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = *score - fall(j);
-        // A NaN is not lost here: it comes back in the sum.
+        // A NaN is not lost here: it reappears in the sum.
         if *score > max {
             max = *score;
         }

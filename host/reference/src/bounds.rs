@@ -37,7 +37,7 @@ pub struct Bounds {
     lse: Vec<f64>,
 }
 
-/// Q, K or V of a head in f64, row after row.
+/// Q, K or V of one head in f64, row by row.
 struct Head(Vec<f64>);
 
 /// A key's score, the score's error bound in f32, and the key's V row.
@@ -143,7 +143,7 @@ impl<'a> Score<'a> {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
-        // Each of its sums may be off by an ulp.
+        // Each sum may be off by an ulp.
         let mut error = ((terms + 8.0) * ULP * size + terms * VANISHES) * scale;
         let mut value = sum * scale;
         if let Some(cap) = p.softcap.map(f64::from) {
@@ -162,19 +162,19 @@ impl<'a> Score<'a> {
 
 /// A row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
-    // What rounding the maximum to nearest may multiply all probabilities with.
+    // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
     let shift = (largest * ULP / 2.0).exp2();
-    // The type's smallest number, but none that f32 operations take for 0.
+    // The type's smallest number, but at least the smallest that f32 operations do not flush.
     let vanishes = VANISHES.max(2f64.powi(dtype.min_exponent() - dtype.mantissa_bits()));
     let roundoff = unit_roundoff(dtype);
     let keys = scores.len() as f64;
     let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
     let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
-    // O is a mean of the values of those keys alone, with weights that may be off by this factor.
+    // O is a mean of the values of contending keys, whose weights may be off by this factor.
     let error = scores.iter().filter(|s| contends(s)).map(|s| s.error).fold(0.0, f64::max);
     let off = (2.0 * error).exp_m1().min(1.0);
-    // By column: the largest of all values, of contending ones, and of those ones' distances from O.
+    // Per column, the largest of three: any value; a contending value; a contending value's distance from O.
     let mut columns = vec![[0.0f64; 3]; out.len()];
     for score in scores {
         let contends = contends(score);
@@ -238,7 +238,7 @@ mod tests {
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())
         };
-        // The limit over log2 e, from which bf16's sums keep some distance.
+        // The limit over log2 e. The sums of bf16 stay below it by some distance.
         for (dtype, below, beyond) in [(DType::F16, 1.8e8, 1.9e8), (DType::Bf16, 1.2e9, 1.5e9)] {
             assert_eq!(not_judged(dtype, 1e6, None), (0, 80), "{dtype:?}");
             assert_eq!(not_judged(dtype, 1e30, None), (80, 80), "{dtype:?}");

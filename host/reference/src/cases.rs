@@ -52,7 +52,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             let long = seqlen_q.max(seqlen_k) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
-                // By the number of cases, so that the groupings take turns.
+                // The number of cases selects the grouping, so that the groupings take turns.
                 if long && (turn + i) % GROUPS.len() != 0 {
                     continue;
                 }
@@ -144,14 +144,15 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         case(4, m + 17, m + 17, [2, 2], padded, Layout::Packed),
         case(5, m + 3, n - 1, [1, 1], held, Layout::Packed),
     ];
-    // The first tile of queries sees no key where the last query sees the last key.
+    // With this alignment the last query sees the last key, so the first tile of queries sees no key.
     let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
-    // Slices of different lengths for each tile; some of no key where the first query sees the first one.
+    // Splits have different lengths in each tile. If the first query sees the first key, some splits have no
+    // keys.
     let sliced = [
         two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
         case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
     ];
-    // More tiles than blocks that any of the simulated cards with so little shared memory holds at once.
+    // There are more tiles than blocks that any simulated card with this little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
         problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
@@ -190,14 +191,14 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].problem.mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
-        // Two tiles a head, too, which under a causal mask are taken together.
+        // The second case has two tiles per head, which a causal kernel takes together.
         (Isa::Sm90a, _, false) => all.extend(
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // More tiles than blocks that the simulated cards hold at once; more slices, which are many products:
-        // of one type.
+        // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
+        // It takes many products, so only one dtype runs it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));

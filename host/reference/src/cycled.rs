@@ -95,7 +95,7 @@ mod tests {
             let own = tensor(dtype, 3);
             assert_eq!(own.len(), PERIOD * size);
             assert_ne!(own[..10 * size], tensor(dtype, 4)[..10 * size]);
-            // It goes on behind the period's last number.
+            // After the last number of the period, the tensor starts again.
             assert_eq!(own[(PERIOD - 3 * APART) * size..][..10 * size], tensor(dtype, 0)[..10 * size]);
         }
         assert_eq!(halves(DType::F16, 0, 10), Random::new(1).normals(DType::F16, 10));

@@ -126,7 +126,7 @@ impl DecodeMemory {
         Ok(Some(reference))
     }
 
-    /// Q's rows of sequence `b`.
+    /// The rows of Q of sequence `b`.
     fn query_rows(&self, b: usize) -> &[u16] {
         let (row, starts) = (self.case.heads[0] * self.case.head_dim, self.case.starts());
         &self.q[starts[b] * row..starts[b + 1] * row]

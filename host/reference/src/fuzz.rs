@@ -97,7 +97,7 @@ impl Fuzz {
         let wide = wide.then(|| magnitudes(random, limits.decades.into(), &mut problem));
         let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
         let memory = places::memory(random, problem, wide.unwrap_or([1.0; 3]));
-        // A copy engine takes no tensor that repeats itself.
+        // TMA takes no tensor with a stride of 0.
         let config =
             config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
         Fuzz { seed, memory, config, wide }
@@ -198,12 +198,13 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
         10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
     };
-    // Normal numbers, and none beyond 8 standard deviations of the largest.
+    // Inputs are normal numbers: 8 standard deviations stay below the largest number.
     let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
         let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
-        // Half of them such that scores are neither all alike nor all apart, others close below the limit.
+        // Half of the problems have scores that are neither all equal nor dominated by one key. A quarter
+        // come close to the limit.
         let scale = match below(random, 4) {
             0 | 1 => 10f64.powi(below(random, 3) as i32) / products,
             2 => score_limit(p.dtype) / f64::from(16 << below(random, 4)) / products,

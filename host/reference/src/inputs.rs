@@ -1,4 +1,4 @@
-//! Seeded inputs.
+//! Random inputs from a seed.
 use super::arithmetic::encode;
 use ferroflash::DType;
 

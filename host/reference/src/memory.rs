@@ -16,9 +16,9 @@ pub const PEAK: f64 = 40.0;
 /// Memory layout of a problem's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// `[batch][seqlen][heads][head_dim]`, each tensor by itself.
+    /// `[batch][seqlen][heads][head_dim]`, one buffer per tensor.
     Bshd,
-    /// `[batch][heads][seqlen][head_dim]`, each tensor by itself.
+    /// `[batch][heads][seqlen][head_dim]`, one buffer per tensor.
     Bhsd,
     /// A row of one buffer holds the heads of Q, K and V side by side if `seqlen_q` equals `seqlen_k`;
     /// otherwise only K and V share a buffer. Between the rows of O are 8 elements that belong to no row.
@@ -26,7 +26,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Its name on the command line.
+    /// The layout's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Layout::Bshd => "bshd",
@@ -36,7 +36,7 @@ impl Layout {
     }
 }
 
-/// A tensor's place in a buffer.
+/// The position of a tensor in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index of the buffer.
@@ -92,7 +92,7 @@ impl Place {
     }
 }
 
-/// A problem with its inputs, buffer by buffer.
+/// A problem with its inputs, one `Vec` per buffer.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// The problem.

@@ -25,13 +25,13 @@ pub struct Outcome {
     pub entry: &'static str,
     /// The planner's reason for this kernel.
     pub reason: &'static str,
-    /// O with its guards.
+    /// O with its guard elements.
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
     /// Number of rows of O that the kernel writes. They come first.
     rows: usize,
-    /// LSE with its guards.
+    /// LSE with its guard elements.
     lse: Vec<f32>,
     /// Whether the launch writes LSE.
     wants_lse: bool,
@@ -159,7 +159,7 @@ impl Work for Memory {
             };
             let outcome = Outcome::new(memory, written, true);
             if outcome.rows == 0 {
-                // No sequence has a row: nothing is to be written.
+                // No sequence has a row, so the launch must write nothing.
                 return Judgement::outside(outcome.strays());
             }
             let verdict = outcome.judge(reference, dtype);
@@ -194,7 +194,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Loaded { device: self.device.without_lse(), wants_lse: false, ..self }
     }
 
-    /// Launches once and brings the outputs back.
+    /// Launches once and returns the outputs.
     ///
     /// # Errors
     /// The errors of planning, launching and waiting.

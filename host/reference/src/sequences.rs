@@ -114,7 +114,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// The sequences in device memory during a launch: these, or others in the same rows.
+    /// The sequences in device memory during a launch: `self`, or others in the same rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
@@ -135,7 +135,7 @@ impl Sequences {
                     None => fewer(&mut all.cu_seqlens_k, random),
                 }
             }
-            // Starts that overlap make blocks write the same rows, which keys that are used do not.
+            // Only `seqused_k` becomes garbage. With overlapping starts, blocks would write the same rows.
             Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
             Told::Lost(seed) => {
                 let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();

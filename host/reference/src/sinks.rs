@@ -8,7 +8,7 @@ impl Reference {
     /// a row without a key is the sink. A sink of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         let [_, rows, heads, head_dim] = self.exact.shape;
-        // Naive attention has no logits of its own: its error says nothing of what they make of one key.
+        // Naive attention is computed without sinks, so its error does not include the sink's effect on O.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
         self.tolerance += unit_roundoff(dtype) * largest;
         for (i, lse) in self.exact.lse.iter_mut().enumerate() {

@@ -11,7 +11,7 @@ pub struct Soak {
     /// Number of launches after which a thread waits for its streams. [`Soak::AT_THE_END`] waits once, after
     /// the last launch.
     pub every: usize,
-    /// Threads that launch at the same time.
+    /// Threads that launch concurrently.
     pub threads: usize,
     /// Streams of each thread.
     pub streams: usize,

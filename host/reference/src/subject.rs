@@ -108,7 +108,7 @@ pub enum Task {
     Cache(DecodeCase),
     /// New keys and values.
     Append(AppendCase),
-    /// A merge of states.
+    /// A merge of partial states.
     Merge(MergeCase),
 }
 
@@ -202,7 +202,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // One after the other, with parts that several blocks share.
+            // These are launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
         }

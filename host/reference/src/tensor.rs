@@ -8,8 +8,8 @@ use thiserror::Error;
 pub enum TensorError {
     /// An element lies outside of the slice.
     #[error(
-        "elements {first}..={last} are addressed, the slice has {len}: give a longer slice or smaller \
-         strides"
+        "shape and strides reach elements {first}..={last}, but the slice has {len}: give a longer slice \
+         or smaller strides"
     )]
     OutOfBounds {
         /// Lowest index that the shape and strides reach.
@@ -50,7 +50,7 @@ pub enum TensorError {
         want: String,
     },
     /// The number of ALiBi slopes is wrong.
-    #[error("{got} slopes, {want} are needed: one for each query head, or one for each of each sequence")]
+    #[error("{got} slopes; there must be {want}: one per query head, or one per sequence and query head")]
     Slopes {
         /// Number of slopes given.
         got: usize,

@@ -1,4 +1,4 @@
-//! The rule that judges a result.
+//! The tolerance rule.
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact, naive};
 use super::tensor::HostTensor;
@@ -135,8 +135,8 @@ impl std::fmt::Display for Worst {
 }
 
 /// The message for a result that cannot be judged.
-const UNBOUNDED: &str = "the tolerance rule has no bound for these inputs: computed in their own type, \
-                         naively, they overflow or are no numbers";
+const UNBOUNDED: &str =
+    "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives NaN";
 /// Error of LSE from f32 sums and from the base-2 exponential and logarithm.
 const LSE_ABSOLUTE: f64 = 1e-4;
 /// Relative error of LSE: it is an f32, and its scores are f32 sums of products.
@@ -152,8 +152,9 @@ impl Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
-            // Kernels sum the probabilities that they multiply with V, rounded to the inputs' type: the error
-            // of O cancels, and the logarithm of the sum is off by at most a rounding.
+            // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
+            // V. In O the error of the sum cancels. In its logarithm an error of at most one rounding
+            // remains.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
         }
     }

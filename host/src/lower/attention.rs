@@ -2,10 +2,10 @@
 use super::Refusal;
 use super::tensors::{
     NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
-    varlen_keys,
+    varlen_cache, varlen_keys,
 };
 use crate::launch::Launch;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, TensorView};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
@@ -19,8 +19,12 @@ use spec::{
 /// # Errors
 /// The reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
+    let nowhere = integers(None, 0);
     match (&r.kv, kernel.schedule) {
         (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
+        (KeysValues::Varlen { k, v, keys }, Order::Transposed) => {
+            varlen_cache(k, v, &nowhere, keys.max_seqlen_k).map(|_| ())
+        }
         _ => tma::maps(r, kernel).map(|_| ()),
     }
 }
@@ -34,12 +38,22 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
-            Ok(lowering.decode(decode, cache(kv), lengths, scales(&kv.pages)))
+            let order = DecodeOrder { lengths, ..decode.order };
+            Ok(lowering.decode(decode, order, cache(kv), scales(&kv.pages)))
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
             // Lengths without an address mean the maximum of keys for each sequence.
             let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
-            Ok(lowering.decode(decode, cache, decode.order.lengths, [UNSCALED; 2]))
+            Ok(lowering.decode(decode, decode.order, cache, [UNSCALED; 2]))
+        }
+        (Schedule::Decode(decode), KeysValues::Varlen { k, v, keys }) => {
+            let Lowering { p, .. } = lowering;
+            let [starts, used] = varlen_keys(keys, p.batch);
+            let lengths = if used.count == 0 { decode.order.lengths } else { used };
+            let order = DecodeOrder { lengths, starts, ..decode.order };
+            let cache = varlen_cache(k, v, &starts, p.seqlen_k).map_err(Refusal::Tensors)?;
+            let r = &single_queries(r);
+            Ok(Lowering { r, ..lowering }.decode(decode, order, cache, [UNSCALED; 2]))
         }
         (Schedule::Tiles(tiles), kv) => {
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
@@ -53,7 +67,6 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
                 }
             }
         }
-        (Schedule::Decode(_), KeysValues::Varlen { .. }) => Err(elsewhere(s).into()),
     }
 }
 
@@ -61,6 +74,16 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
 /// kind.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
+}
+
+/// Varlen queries, one per sequence, as a batch of one query each.
+fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
+    let batched = |view: TensorView| {
+        let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
+        TensorView { shape: [batch, 1, heads, head_dim], strides: [row, 0, head, column], ..view }
+    };
+    let lse = r.lse.map(|view| LseView { strides: [view.row_stride, view.strides[1]], ..view });
+    AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
 /// A request and the index of its kernel in [`spec::KERNELS`].
@@ -162,7 +185,7 @@ impl Lowering<'_> {
     }
 
     /// Decode: few queries on a KV cache, or on keys and values in tensors.
-    fn decode(&self, decode: &Decode, cache: Cache, lengths: Integers, scales: [PerHead; 2]) -> Launch {
+    fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
@@ -177,7 +200,7 @@ impl Lowering<'_> {
             }),
             cache,
             scales,
-            order: DecodeOrder { lengths, ..decode.order },
+            order,
             partials: decode.partials(r.scratch.address()),
             counters,
             group: FastDiv::new((p.heads_q / p.heads_k) as u32).unwrap_or(FastDiv::ONE),

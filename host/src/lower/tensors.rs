@@ -101,11 +101,11 @@ pub(super) fn cache(cache: &KvCache) -> Cache {
 /// Maximum of 16-byte chunks that keys, and values, may span.
 const MAX_CHUNKS: u64 = 1 << 32;
 
-/// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
+/// Checks that one index addresses keys and values in tensors.
 ///
 /// # Errors
 /// The reason why decode kernels do not accept them.
-pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
+fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
     if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
         return Err("k and v have different strides; decode kernels need equal ones");
     }
@@ -115,7 +115,31 @@ pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'sta
     if chunks > MAX_CHUNKS {
         return Err("k or v spans more than 64 GiB, the limit of decode kernels");
     }
+    Ok(())
+}
+
+/// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
+///
+/// # Errors
+/// The reason why decode kernels do not accept them.
+pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
+    have_one_index(k, v)?;
     Ok(pages(&KvPages::new(*k, *v)))
+}
+
+/// Varlen K and V of sequences that begin at `starts`, as a KV cache with one page per sequence.
+///
+/// # Errors
+/// The reason why decode kernels do not accept them.
+pub(super) fn varlen_cache(
+    k: &TensorView,
+    v: &TensorView,
+    starts: &Integers,
+    max_keys: usize,
+) -> Result<Cache, &'static str> {
+    have_one_index(k, v)?;
+    let cache = spec::varlen_cache(&tensor(k), v.address, starts, max_keys as u32);
+    cache.ok_or("a stride of k and v is 2^36 bytes or more, the limit of decode kernels")
 }
 
 /// The first `count` integers of an index; none without one.

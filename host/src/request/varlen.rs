@@ -33,7 +33,9 @@ pub struct VarlenQueries {
     /// `batch + 1` offsets, 0 first: the begin of each sequence, and the end of the last one.
     pub cu_seqlens_q: Index,
     /// Maximum of queries per sequence; it determines the grid. The kernel does not write further rows of a
-    /// longer sequence.
+    /// longer sequence. If it is 1 and Q has `batch` rows, then row `b` is the query of sequence `b`, as in
+    /// FlashAttention-2: `cu_seqlens_q` must be `0..=batch`, and kernels need not read it. With one more row
+    /// of Q, sequences may have no query.
     pub max_seqlen_q: usize,
 }
 
@@ -55,7 +57,8 @@ pub struct VarlenKeys {
     pub cu_seqlens_k: Index,
     /// `batch` integers: the number of valid keys per sequence; `None` if all rows are valid.
     pub seqused_k: Option<Index>,
-    /// Maximum of keys per sequence, if known. Only the selection of a kernel depends on it.
+    /// Upper bound of the keys per sequence. The selection of a kernel depends on it, and a kernel may ignore
+    /// further keys.
     pub max_seqlen_k: usize,
 }
 

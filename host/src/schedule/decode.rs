@@ -134,8 +134,10 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     // of shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
-        // In tensors all sequences have equal lengths, and none is worth a split.
-        Splits::Auto if p.cache.is_none() && share / (sequences as f32) < THRESHOLD => (sequences, 0),
+        // In dense tensors all sequences have equal lengths, and none is worth a split.
+        Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
+            (sequences, 0)
+        }
         // The shares of all sequences fill the device, and each sequence has at least one item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
         Splits::Exactly(count) => (sequences * count, all(count)),

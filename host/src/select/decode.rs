@@ -10,7 +10,8 @@ use spec::{DECODES, Keys, MAX_SEQUENCES, PageKind};
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether decode kernels support the problem: few rows, equal query counts, no slopes, bottom-right.
+/// Whether decode kernels support the problem: few rows, equal query counts (of varlen tensors, one each), no
+/// slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
@@ -48,7 +49,9 @@ const fn most(head_dim: usize) -> [usize; 3] {
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
-    let is_faster = p.seqlen_q <= queries && p.rows() <= rows && p.seqlen_k >= keys;
+    // Of varlen keys, the mean counts.
+    let mean = p.varlen.map_or(p.seqlen_k, |[_, keys]| keys / p.batch);
+    let is_faster = p.seqlen_q <= queries && p.rows() <= rows && mean >= keys;
     if !takes(p) || !is_faster && !p.sinks {
         return None;
     }
@@ -61,7 +64,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
     let local = p.mask_kind() == MaskKind::Local;
-    p.varlen.is_none()
+    (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
         && !p.alibi
         && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
         && e.head_dim as usize >= p.head_dim

@@ -33,7 +33,7 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
 
 /// The larger tile, unless the smaller one covers the mean sequence, or there are too few larger tiles for
 /// the device.
-fn portable(
+pub(super) fn portable(
     p: &Problem,
     mask: MaskKind,
     on: &Capabilities,

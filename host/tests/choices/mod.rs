@@ -1,7 +1,7 @@
-//! Problems of equal lengths, and the kernels that the planner chooses for them.
+//! Problems with equal lengths, and the kernels that the planner selects for them.
 use ferroflash::request::Mask;
 
-/// A problem, and what the planner chooses for it.
+/// A problem, and the planner's choice for it.
 pub struct Case {
     pub card: &'static str,
     /// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`.
@@ -11,7 +11,7 @@ pub struct Case {
     pub entry: &'static str,
     /// Query blocks of the launch.
     pub tiles: u32,
-    /// Heads that run together; 0 where it is a Hopper kernel, whose parameters a driver completes.
+    /// Heads that run together; 0 for a Hopper kernel, whose parameters the driver completes.
     pub group: u32,
 }
 
@@ -21,8 +21,8 @@ pub const CAUSAL_WINDOW: Mask = Mask::Window { left: None, right: Some(0) };
 
 #[rustfmt::skip]
 pub const CASES: &[Case] = &[
-    // Grid by head and query block; heads of a causal problem in groups that fit the L2 cache, of a full one
-    // alone.
+    // The grid is heads x query blocks. A causal problem takes heads in groups that fit the L2 cache; a full
+    // problem takes single heads.
     Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x32", tiles: 4096, group: 1 },
     Case { card: "h200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
@@ -33,10 +33,10 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
     Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
-    // A key head that does not fit alone: only the query heads that share it run together.
+    // One key head does not fit the L2 cache: only the query heads that share it run together.
     Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
-    // Shorter, then ever fewer queries for the card: smaller tiles.
+    // Shorter sequences, then fewer and fewer queries for the card: smaller tiles.
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "hopper_f16_d64_full_128x128", tiles: 132, group: 0 },
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
@@ -80,7 +80,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
     Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
-    // The headline shapes on an L4, as docs/l4-model.md has them.
+    // The headline shapes on an L4, as in docs/l4-model.md.
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x64", tiles: 64, group: 1 },
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
@@ -99,7 +99,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
     Case { card: "h200", sizes: [1, 32, 32, 128, 8192, 64], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d64_causal_32x256_k4", tiles: 128, group: 16 },
-    // The mask chooses the kind of entry.
+    // The mask selects the kind of entry.
     Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: SLIDING, softcap: None,
         entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
     Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: UNBOUNDED, softcap: None,
@@ -112,7 +112,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
     Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0),
         entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
-    // Cards of other generations: portable code by their limits.
+    // Cards of other generations: portable kernels, by the limits of the card.
     Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 128 },
     Case { card: "b200", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
@@ -143,7 +143,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 4 },
     Case { card: "orin", sizes: [1, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x64", tiles: 32, group: 1 },
-    // Head dims run on the next larger entry that fits the card.
+    // A head dim runs on the next larger entry that fits the card.
     Case { card: "l4", sizes: [1, 1, 1, 1, 1, 8], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d32_full_128x64", tiles: 1, group: 1 },
     Case { card: "l4", sizes: [1, 1, 1, 129, 1, 32], mask: Mask::Full, softcap: None,

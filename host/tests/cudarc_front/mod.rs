@@ -1,4 +1,4 @@
-//! The safe functions on cudarc's slices: what they launch, allocate, refuse and give back.
+//! The safe functions on cudarc's slices: what they launch, allocate, refuse and free.
 mod serving;
 
 use super::fake_cuda::in_fake_cuda;
@@ -41,7 +41,7 @@ fn outputs_log_sum_exps_and_refusals() {
         attention.attend_into(&stream, &request, &mut scratch, into, Some(&mut lse)).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
-        // Refused by name, and nothing was allocated.
+        // The error names the fault, and nothing was allocated.
         let elsewhere = other.new_stream().expect("a stream");
         let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
         let theirs = Tensor::new(&theirs, kv_shape);
@@ -76,7 +76,7 @@ fn everything_is_given_back() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let attention = FlashAttention::new(&context).expect("a driver");
-        // Few queries on many keys: with a workspace.
+        // Few queries on many keys: needs a workspace.
         let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
         let (q, kv) = (q.expect("room"), kv.expect("room"));
         let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
@@ -113,7 +113,7 @@ fn kernels_stay_where_waiting_for_them_fails() {
         };
         assert_eq!(unloaded(&|| ()), 1);
         assert_eq!(unloaded(&|| cuda.fail("cuCtxSynchronize")), 0);
-        // Somebody else's stream captures: the driver refuses to wait for the context.
+        // Another stream captures, so the driver refuses to wait for the context.
         let other = context.new_stream().expect("a stream");
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         assert_eq!(unloaded(&|| other.begin_capture(mode).expect("it captures")), 0);
@@ -121,7 +121,7 @@ fn kernels_stay_where_waiting_for_them_fails() {
     });
 }
 
-/// Rows that are no packed sequence's: O is 0 and the log-sum-exp -inf, which has no weight in a merge.
+/// Rows of no varlen sequence: O is 0, and the log-sum-exp is -inf, which has no weight in a merge.
 #[test]
 fn rows_of_no_sequence() {
     in_fake_cuda("cudarc_front::rows_of_no_sequence", |cuda| {
@@ -157,7 +157,7 @@ fn what_comes_again() {
         let attention = FlashAttention::new(&context).expect("a driver");
         let (q, kv) = (zeros(&stream, 100 * 4 * 128), zeros(&stream, 4096 * 4 * 128));
         let kv = Tensor::new(&kv, [1, 4096, 4, 128]);
-        // Few queries on many keys want a workspace, more of them a larger one.
+        // Few queries on many keys need a workspace; more queries need a larger one.
         let of_rows = |rows| Inputs::dense(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
         let mut scratch = ScratchMemory::new();
         let mut run = |rows| {
@@ -174,7 +174,7 @@ fn what_comes_again() {
         assert!(large > small, "{large} of {small}");
         assert_eq!(counts, [2, 1], "what it has outgrown is freed");
         assert_eq!(run(4), ([1, 0], large));
-        // A plan that is kept takes no other tensors unseen.
+        // A stored plan checks other tensors before it takes them.
         let short = q.slice(..4 * 4 * 128 - 1);
         let short = Inputs::dense(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
         let error = attention.attend(&stream, &short, &mut scratch).map(|_| ()).expect_err("too short");
@@ -187,7 +187,7 @@ fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
     stream.alloc_zeros(len).expect("room")
 }
 
-/// Kernels that were launched since the last time, without what follows the family's name.
+/// Kernels launched since the last query, without the text after the family's name.
 fn launched(cuda: &super::fake_cuda::FakeCuda) -> Vec<String> {
     let launches =
         cuda.calls().into_iter().filter_map(|call| call.strip_prefix("launch ").map(str::to_owned));
@@ -224,7 +224,7 @@ fn candles_functions() {
         for outcome in outcomes {
             assert_eq!(outcome.expect("valid").len(), 100 * 8 * 64);
         }
-        // Rows that are no sequence's are zeros.
+        // Rows of no sequence are zeros.
         let (calls, packed) = (cuda.calls(), |call: &&String| call.contains("_packed "));
         let counts = [of("launch fwd_", &calls), calls.iter().filter(packed).count(), of("cuMemset", &calls)];
         assert_eq!(counts, [9, 5, 5], "{calls:?}");

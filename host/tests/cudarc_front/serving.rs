@@ -15,7 +15,7 @@ fn caches_of_any_kind() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
-        // Pages of 16 keys, one of them each sequence's 2 heads of 64, or 4 sequences of up to 160.
+        // Pages of 16 keys with 2 heads of 64 columns, or 4 sequences of up to 160 keys.
         let (shape, dense) = ([40, 16, 2, 64], [4, 160, 2, 64]);
         let (mut keys, mut values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 128));
         let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
@@ -38,7 +38,7 @@ fn caches_of_any_kind() {
         let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
 
-        // Keys and values of one buffer, of either order; one that is too short by the last value.
+        // Keys and values in one buffer, in both orders; and a buffer that lacks the last value.
         let (mut both, mut short) =
             (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
         let into = PagesMut::interleaved(&mut both, shape);
@@ -46,14 +46,14 @@ fn caches_of_any_kind() {
         front
             .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
             .expect("valid");
-        // The same told by strides, of rows that are twice as far apart.
+        // The same pages given by strides, with rows twice as far apart.
         let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
         front.append(&stream, new, new, half, &slots).expect("valid");
         let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
         assert!(error.is_err_and(|error| error.to_string().contains("cache.values.elements")));
         assert_eq!(launched(cuda), ["append"; 3]);
 
-        // The scratch memory grows once, and then every launch finds what it wants.
+        // The scratch memory grows once; every later launch finds enough.
         let pages = Pages::new(&keys, &values, shape);
         let eight = Pages::new(&bytes, &bytes, shape);
         let per_head = PerHead::new(&scales).strides([2, 1]);
@@ -87,7 +87,7 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // Of eight bits, and with queries packed or with slopes, which are not decoded.
+        // e4m3 caches; and varlen queries and slopes, which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,
@@ -125,7 +125,7 @@ fn caches_of_any_kind() {
     });
 }
 
-/// A graph keeps nothing of what it uses: what is ours stays, and grows in no capture.
+/// A graph owns nothing that it uses: FerroFlash's memory stays, and never grows during a capture.
 #[test]
 fn what_was_captured_stays() {
     in_fake_cuda("cudarc_front::serving::what_was_captured_stays", |cuda| {

@@ -1,11 +1,11 @@
-//! What drawn requests launch on the fake driver.
+//! The launches of random requests on the fake driver.
 use super::{ROOM, Request, elsewhere};
 use crate::fake::{FakeDriver, Launch};
 use ferroflash::plan::ScratchBytes;
 use ferroflash::request::*;
 use ferroflash::*;
 
-/// What it became.
+/// The result of a request.
 pub struct Outcome {
     pub symbol: &'static str,
     pub grid: [u32; 3],
@@ -16,7 +16,8 @@ pub struct Outcome {
 }
 
 impl Request {
-    /// Plans and launches it: with its own tensors, with others, and with some that TMA does not take.
+    /// Plans the request. Launches the plan with the request's tensors, with tensors at other addresses, and
+    /// with tensors that TMA does not take.
     pub fn launch(&self, attention: &Attention<FakeDriver>) -> Result<Outcome, Error> {
         let mut launches = vec![];
         let mut note = |outcome: Result<(), Error>| {

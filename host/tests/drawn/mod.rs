@@ -1,4 +1,4 @@
-//! Requests of every kind, drawn from fixed seeds.
+//! Random requests of every kind, from fixed seeds.
 use ferroflash::kernels::{AttnInfo, entries};
 use ferroflash::request::*;
 use ferroflash::*;
@@ -7,7 +7,7 @@ mod launched;
 
 pub use launched::Outcome;
 
-/// The entries that every build has: the lineage's are there on request alone.
+/// The entries in every build. The lineage's entries exist only on request.
 fn published() -> impl Iterator<Item = &'static AttnInfo> {
     entries().filter(|entry| !spec::is_lineage(entry.contract.symbol))
 }
@@ -41,16 +41,16 @@ impl Random {
     }
 }
 
-/// A drawn request.
+/// A random request.
 #[expect(clippy::large_enum_variant, reason = "a test draws one at a time")]
 pub enum Request {
-    /// With the counters that its launches are given.
+    /// Attention, with the counters of its launches.
     Attention(AttentionRequest<'static>, Option<Counters>),
     Append(Append),
     Merge(Vec<State>, TensorView, Option<LseView>, Option<Sinks>),
 }
 
-/// Draws a request.
+/// A function that makes a random request.
 pub type Draw = fn(&mut Random) -> Request;
 
 pub const KINDS: &[(&str, Draw)] = &[
@@ -66,9 +66,9 @@ pub const KINDS: &[(&str, Draw)] = &[
     ("few on tensors", |random| Request::Attention(few(random), None)),
 ];
 
-/// Buffers lie this far apart.
+/// Distance of the buffers.
 const FAR: u64 = 1 << 44;
-/// All the workspace that any launch wants.
+/// A workspace that is large enough for any launch.
 const ROOM: Workspace = Workspace { address: 34 * FAR, bytes: 1 << 43 };
 const COUNTERS: Counters = Counters { address: 32 * FAR, bytes: 1 << 24 };
 const DTYPES: &[DType] = &[DType::F16, DType::Bf16];
@@ -90,7 +90,7 @@ fn view(random: &mut Random, n: u64, dtype: DType, shape: [usize; 4]) -> TensorV
     make(n * FAR, 1 << 43, dtype, shape)
 }
 
-/// A workspace, with counters or without, or none.
+/// A workspace, with or without counters, or none.
 fn scratch(workspace: Option<u64>, counters: Option<Counters>) -> Scratch {
     let memory = |bytes| Scratch::Memory { workspace: Workspace { address: 30 * FAR, bytes }, counters };
     workspace.map_or(Scratch::None, memory)
@@ -191,7 +191,7 @@ fn varlen(random: &mut Random) -> AttentionRequest<'static> {
     f
 }
 
-/// A cache of so many sequences, in pages or without.
+/// A cache of `batch` sequences, paged or dense.
 fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim: usize) -> KvCache {
     let dtype = if random.once_in(5) { DType::E4m3 } else { dtype };
     let max_k = random.one_of(&[1, 100, 127, 1024, 4096, 8192, 8192]);
@@ -236,7 +236,7 @@ fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim
     cache
 }
 
-/// What requests on caches may have.
+/// Adds random scores, windows and scratch memory to a request on a cache.
 fn scores(random: &mut Random, d: AttentionRequest<'static>, batches: usize, rows: usize) -> Request {
     let heads = d.q.shape[2];
     let mut d = d.mask(random.one_of(MASKS));
@@ -333,7 +333,7 @@ fn merge(random: &mut Random) -> Request {
     Request::Merge(states, o, lse, random.some(3, Sinks { address: 22 * FAR, elements: heads as u64 }))
 }
 
-/// Other tensors than those that are planned.
+/// The request with tensors at other addresses.
 fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> AttentionRequest<'static> {
     let moved = |view: TensorView| TensorView { address: view.address + (1 << 30), ..view };
     let mut f = *f;
@@ -356,7 +356,7 @@ fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> Atten
         queries.cu_seqlens_q.address += 4096;
     }
     if let Scratch::Memory { workspace, .. } = &mut f.scratch {
-        // What is planned for all the memory that helps is launched with `ROOM`.
+        // A plan for the largest helpful workspace is launched with `ROOM`.
         workspace.address += 1 << 41;
     }
     f

@@ -1,10 +1,10 @@
-//! A driver in memory that runs nothing and writes down what it is told.
+//! A driver in memory that runs nothing and records its calls.
 use ferroflash::{driver::*, kernels::*, *};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One launch, as the driver saw it.
+/// One launch, as the driver received it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     pub symbol: String,
@@ -27,11 +27,11 @@ pub struct FakeDriver {
     pub capabilities: Capabilities,
     pub loaded: Mutex<Vec<String>>,
     pub launches: Mutex<Vec<Launch>>,
-    /// Whether launches are written down.
+    /// Whether it records launches.
     pub records: bool,
-    /// What every launch returns, where it fails.
+    /// The error of every launch, if launches must fail.
     pub failure: Option<Error>,
-    /// How many tensor maps it has encoded.
+    /// The number of encoded tensor maps.
     pub maps: AtomicUsize,
 }
 
@@ -74,7 +74,7 @@ impl Driver for FakeDriver {
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
 
-    /// Not what a driver writes, but it says of what it is: address, columns and rows of a box, strides,
+    /// Not a driver's encoding. It contains the map's source: address, columns and rows of a box, strides,
     /// extents, type and kind.
     fn tensor_map(&self, of: &MapDescription) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);

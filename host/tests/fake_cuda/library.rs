@@ -1,14 +1,14 @@
-//! The fake driver, built, where programs find it.
+//! Builds the fake driver, and puts it where programs find it.
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The names by which programs ask for the driver.
+/// The names under which programs open the driver.
 pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// A folder that has nothing but the fake library, which is built here: as a dependency its functions would
-/// be linked, beside those of the crate `libcuda`.
+/// A folder with only the fake library. It is built here: as a dependency, its functions would be linked
+/// beside those of the crate `libcuda`.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -21,7 +21,7 @@ pub fn folder() -> &'static Path {
         let names = folder.join("names");
         std::fs::create_dir_all(&names).expect("a folder");
         for name in NAMES {
-            // Another process of these tests may have made the same link.
+            // A concurrent test process may already have made the link.
             let _ = symlink(folder.join("debug/libfake_cuda.so"), names.join(name));
             assert!(names.join(name).is_file(), "{name} is linked");
         }

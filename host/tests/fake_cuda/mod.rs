@@ -6,10 +6,10 @@ use library::{NAMES, folder};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
 
-/// Says to a test that it runs in such a process.
+/// Tells a test that it runs in such a process.
 const VARIABLE: &str = "FERROFLASH_TEST_IN_FAKE_CUDA";
 
-/// Runs `test`, of this file, once more in a process of its own, where `body` has the fake driver.
+/// Runs `test`, of this file, again in a separate process, in which `body` gets the fake driver.
 pub fn in_fake_cuda(test: &str, body: impl FnOnce(&FakeCuda)) {
     if std::env::var_os(VARIABLE).is_some() {
         super::fake_ptx::with_ptx();
@@ -22,20 +22,20 @@ pub fn in_fake_cuda(test: &str, body: impl FnOnce(&FakeCuda)) {
     assert!(output.status.success() && text[0].contains("1 passed"), "{}{}", text[0], text[1]);
 }
 
-/// What the fake driver tells, and what tests do behind the back of what they test.
+/// Access to the fake driver: its records, and calls that bypass the code under test.
 pub struct FakeCuda {
     library: Library,
 }
 
 impl FakeCuda {
     fn open() -> Self {
-        // SAFETY: it has no initialisers; the process has found it before.
+        // SAFETY: the library has no initialisers, and the process has opened it before.
         let library = unsafe { Library::new(NAMES[0]) }.expect("the fake driver");
         FakeCuda { library }
     }
 
     fn function<F>(&self, name: &str) -> Symbol<'_, F> {
-        // SAFETY: each caller below names a function with its own signature.
+        // SAFETY: each caller below names a function and its signature.
         unsafe { self.library.get(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
@@ -46,17 +46,17 @@ impl FakeCuda {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Functions that were called since the last time, and launches.
+    /// Functions and launches that were called since the last query.
     pub fn calls(&self) -> Vec<String> {
         self.lines("fake_cuda_calls")
     }
 
-    /// What was objected to since the last time.
+    /// Faults since the last query.
     pub fn faults(&self) -> Vec<String> {
         self.lines("fake_cuda_faults")
     }
 
-    /// Objects that nobody has destroyed, and contexts that somebody holds.
+    /// Objects that were not destroyed, and contexts that are still retained.
     pub fn left(&self) -> Vec<String> {
         self.lines("fake_cuda_left")
     }
@@ -67,7 +67,7 @@ impl FakeCuda {
         self.function::<extern "C" fn(*const c_char)>("fake_cuda_fail")(name.as_ptr());
     }
 
-    /// Makes it a driver of another version: 11040 is 11.4.
+    /// Sets the driver's version: 11040 is 11.4.
     pub fn set_version(&self, version: i32) {
         self.function::<extern "C" fn(i32)>("fake_cuda_version")(version);
     }
@@ -79,7 +79,7 @@ impl FakeCuda {
         context
     }
 
-    /// Makes a device's primary context the thread's, until [`FakeCuda::leave`].
+    /// Makes a device's primary context current, until [`FakeCuda::leave`].
     pub fn enter_device(&self, device: i32) -> *mut c_void {
         let mut context = std::ptr::null_mut();
         let retain = "cuDevicePrimaryCtxRetain";
@@ -88,7 +88,7 @@ impl FakeCuda {
         context
     }
 
-    /// Gives the context of [`FakeCuda::enter_device`] (device 1) back.
+    /// Releases the context of [`FakeCuda::enter_device`] (device 1).
     pub fn leave(&self) {
         self.function::<extern "C" fn(*mut c_void) -> u32>("cuCtxSetCurrent")(std::ptr::null_mut());
         self.function::<extern "C" fn(i32) -> u32>("cuDevicePrimaryCtxRelease_v2")(1);

@@ -11,7 +11,8 @@ pub fn with_ptx() {
         std::fs::create_dir_all(&folder).expect("a folder");
         for kernel in spec::kernels() {
             let (text, file) = (format!("// {}", kernel.symbol), folder.join(kernel.symbol));
-            // Other processes of these tests read the same files: they are there whole or not at all.
+            // Other processes of these tests read the same files, so each file is written completely before
+            // it gets its name.
             let own = file.with_extension(std::process::id().to_string());
             std::fs::write(&own, text).expect("a file");
             std::fs::rename(own, file.with_extension("ptx")).expect("a file");

@@ -1,11 +1,11 @@
 //! Few queries on many keys: which tensors decode kernels take.
 use super::*;
 
-/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask, scratch -> how a symbol begins`.
+/// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask, scratch -> prefix of the symbol`.
 type Few = (&'static str, [usize; 6], Mask, Scratch, &'static str);
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // Decode kernels: with a workspace, or where sequences are so many that none is cut.
+    // Decode kernels: with a workspace, or with enough sequences that none is split.
     ("h200", [64, 64, 8, 1, 4096, 128], Mask::Causal, Scratch::None,
         "decode_f16_d128_causal_8_tiles"),
     ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, Scratch::Fastest, "decode_f16_d128_causal_8_tiles"),
@@ -41,8 +41,8 @@ fn few_queries_on_many_keys_take_decode_kernels() {
     }
 }
 
-/// One index finds keys and values: of other strides, or aligned at the first key, work tiles take them; and
-/// sinks, which decode kernels alone have, are refused then.
+/// Decode kernels use one index for keys and values. If strides differ, or the mask aligns at the first key,
+/// kernels with work tiles run. Kernels with work tiles have no sinks, so they refuse requests with sinks.
 #[test]
 fn few_queries_that_decode_kernels_do_not_take() {
     let h200 = Capabilities::profile("h200").expect("a known card");
@@ -61,7 +61,7 @@ fn few_queries_that_decode_kernels_do_not_take() {
     let top_left = f.alignment(Alignment::TopLeft);
     assert!(symbol(&top_left).is_ok_and(|symbol| !symbol.starts_with("decode")));
     assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
-    // Sinks, wherever a decode kernel takes them.
+    // Sinks with every case that a decode kernel takes.
     let sinks = Sinks { address: 9 << 44, elements: 32 };
     assert!(symbol(&f.sinks(sinks)).is_ok_and(|symbol| symbol.starts_with("decode")));
     for refused in

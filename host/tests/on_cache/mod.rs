@@ -1,26 +1,26 @@
-//! Requests on caches, of shapes that tables of tests name.
+//! Requests on caches, by the shapes in the tests' tables.
 use ferroflash::{request::*, *};
 
-/// Buffers lie this far apart: nothing overlaps by accident.
+/// Distance of the buffers, so that nothing overlaps by accident.
 pub const FAR: u64 = 1 << 44;
 
-/// What is asked of a cache.
+/// The shape of a request.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub dtype: DType,
     pub batch: usize,
-    /// Of each sequence; the most of one, where they are packed.
+    /// Queries per sequence; for varlen queries, their maximum.
     pub queries: usize,
     pub packed: bool,
     /// Query and key heads.
     pub heads: [usize; 2],
     pub head_dim: usize,
-    /// Keys of a page; none for a dense cache.
+    /// Keys per page; `None` for a dense cache.
     pub page: Option<usize>,
     pub max_k: usize,
 }
 
-/// The request, in buffers that hold no more than it, without a mask.
+/// The request without a mask. Its buffers end at its last element.
 pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
     let q =

@@ -1,16 +1,16 @@
-//! Parts of requests, by which tables of tests change them; and what portable kernels are told.
+//! Accessors with which tables of tests change requests, and the parameters of portable kernels.
 #![allow(dead_code, reason = "each file of tests uses some")]
 use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;
 
-/// K, which is a tensor.
+/// K, for a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [k, _] = f.kv.tensors_mut().expect("tensors");
     k
 }
 
-/// V, which is a tensor.
+/// V, for a request on tensors.
 pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [_, v] = f.kv.tensors_mut().expect("tensors");
     v
@@ -40,10 +40,11 @@ pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     }
 }
 
-/// The parameters of a portable kernel that has work tiles: all of them begin with these.
+/// The parameters of a portable kernel with work tiles. The parameters of all such kernels begin with these.
 pub fn forward_params(launch: &Launch) -> FwdParams {
     let bytes = launch.params();
     assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());
-    // SAFETY: at least as long as the parameters, which have a value for all bytes that a host writes.
+    // SAFETY: the bytes have at least the size of the parameters, and every byte that a host writes has a
+    // value.
     unsafe { bytes.as_ptr().cast::<FwdParams>().read_unaligned() }
 }

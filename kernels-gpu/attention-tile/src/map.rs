@@ -31,7 +31,7 @@ impl PagedRow {
 #[derive(Clone, Copy)]
 pub struct InPages;
 
-// SAFETY: producers take boxes in turn, which together are a panel's rows; all panels are the tile.
+// SAFETY: producers take boxes in turn, and together the boxes cover a panel's rows; all panels are the tile.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
@@ -58,7 +58,7 @@ unsafe impl MapKind for InPages {
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // Rows of the sequence from the page's first on; none if the page does not exist.
+            // Rows of the sequence from the page's first row on; none if the page does not exist.
             let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
             let own = if number < at.cache.pages { rest } else { 0 };
             let (row, end) =

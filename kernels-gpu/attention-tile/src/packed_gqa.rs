@@ -12,7 +12,7 @@ pub struct PackedRows<'p> {
     head_bytes: u64,
     /// 32-bit words per row that exist.
     words: u32,
-    /// The first of these rows.
+    /// Index of the first row in the head group.
     first: u32,
     rows: u32,
     group: &'p FastDiv,
@@ -66,7 +66,7 @@ impl<'p> PackedRows<'p> {
         self.base.wrapping_add(offset)
     }
 
-    /// Stores four columns of a row from column `4 * quad` on, two words, if they exist.
+    /// Stores two words of a row, columns `4 * quad..` to `4 * quad + 4`, if they exist.
     #[inline(always)]
     pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2]) {
         if row < self.rows && quad < self.words / 2 {
@@ -99,12 +99,12 @@ impl WordRows for PackedRows<'_> {
     /// Computes the row's address and bound once for all of its words.
     #[inline(always)]
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
-        // Fewer than none past the last.
+        // Negative if `from` is past the last word.
         let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
         let at = self.at(row).wrapping_add(from as u64 * 4);
         move |i| {
             // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16,
-            // as `Tensor` promises; what kernels read through it they do not write.
+            // as `Tensor` promises. Kernels do not write what they read through it.
             unsafe { ld_global_nc_b32_or_zero(at.wrapping_add(i as u64 * 4), (i as i32) < left) }
         }
     }

@@ -12,7 +12,7 @@ pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
         .base
         .wrapping_add((sequence as u64).wrapping_mul(scale.sequence_bytes))
         .wrapping_add((head as u64).wrapping_mul(scale.head_bytes));
-    // SAFETY: there is one for each head of each sequence, and the base is a multiple of 4, as `PerHead`
+    // SAFETY: each head of each sequence has a number, and the base is a multiple of 4, as `PerHead`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(at) })
 }

@@ -13,7 +13,7 @@ use tile::shared::SharedTile;
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
     cache: &'p Cache,
-    /// The first key, or the first value, of the cache.
+    /// Address of the cache's first key, or of its first value.
     base: u64,
     sequence: u32,
     /// The head's first chunk in a row.
@@ -90,7 +90,7 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E,
     }
 }
 
-// SAFETY: chunks of rows of pages that exist, whatever the table says, and of columns that do; 16-byte
+// SAFETY: rows of pages that exist, whatever the table says, and columns that exist; chunks are 16-byte
 // aligned, as `Cache` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W>

@@ -25,14 +25,14 @@ impl CacheRow {
                 _ => ld_global_b64(slots.base + i as u64 * 8),
             }
         };
-        // Negative ones are beyond all rows, too, which are below 2^31.
+        // Negative slots become large unsigned numbers, also past the last row: rows are below 2^31.
         if slot >= (cache.pages * cache.page.get()) as u64 {
             return None;
         }
         let (page, row) = cache.page.div_rem(slot as u32);
         let chunk = page * cache.page_chunks + row * cache.row_chunks + head * cache.head_chunks;
         let [key, value] = [cache.keys, cache.values].map(|base| base.wrapping_add(chunk as u64 * 16));
-        // By value: a reference to parameters that may be none would lay them in local memory.
+        // Returns a value: a reference to optional parameters would put them into local memory.
         Some(CacheRow { key, value, chunks: cache.chunks })
     }
 
@@ -40,7 +40,7 @@ impl CacheRow {
     #[inline(always)]
     pub fn store_bits(&self, own: &OwnPart, [key, value]: [[u32; 4]; 2]) {
         self.store(own, 16, |keys, values| {
-            // SAFETY: they exist, and bases are multiples of 16, as `Cache` promises.
+            // SAFETY: both parts exist, and bases are multiples of 16, as `Cache` promises.
             unsafe {
                 st_global_v4_b32(keys, key);
                 st_global_v4_b32(values, value);
@@ -60,7 +60,7 @@ impl CacheRow {
         })
     }
 
-    /// Calls `store(key address, value address)` for the part, of `bytes` bytes, if it exists.
+    /// Calls `store(key address, value address)` for the part, which has `bytes` bytes, if it exists.
     #[inline(always)]
     fn store(&self, own: &OwnPart, bytes: u32, store: impl Fn(u64, u64)) {
         let at = own.part() * bytes;

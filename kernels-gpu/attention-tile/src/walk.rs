@@ -7,7 +7,7 @@ use tile::copy::{CpAsync, Walk};
 use tile::shared::TileSlot;
 use tile::{Steps, Warp, layout};
 
-/// One warp's share: every `stride`-th tile of 16 rows of a sequence's first `rows` rows, from tile `first`
+/// One warp's share of a sequence's first `rows` rows: every `stride`-th tile of 16 rows, from tile `first`
 /// on.
 #[derive(Clone, Copy)]
 pub struct Strided {
@@ -69,7 +69,7 @@ impl Source for PagedTiles {
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
-        // Long before they are needed, and not before the first copies.
+        // Loads the next entries early, but after the first copies.
         if i % 32 == 16 {
             self.next = Self::look(cache, share, i + 16 + warp.lane());
         }
@@ -150,7 +150,7 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
-                // LLVM would compare both at each copy.
+                // Opaque, because LLVM would otherwise compare both at each copy.
                 math::opaque(if column < cache.chunks { share.rows } else { 0 })
             }),
             i: 0,

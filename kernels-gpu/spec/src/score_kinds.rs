@@ -5,9 +5,9 @@ use core::fmt;
 /// What a kernel does to scores, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScoreKinds {
-    /// An attention sink per query head: [`Sink`].
+    /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
-    /// An additive bias, and its dtype: [`Bias`].
+    /// An additive bias, and its dtype: [`crate::Bias`].
     pub bias: Option<DType>,
     /// Scores that a user of this crate defines. No line of the table has them.
     pub own: bool,

@@ -10,14 +10,14 @@ use crate::{
     regs::{Args, Kind, R, Run, alu},
 };
 
-/// Where generic addresses of shared, local and parameter memory begin.
+/// Start of the generic addresses of shared memory; the windows of local and parameter memory follow.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 60;
 /// See [`SHARED_WINDOW`].
 pub(crate) const LOCAL_WINDOW: u64 = 2 << 60;
 /// See [`SHARED_WINDOW`].
 pub(crate) const PARAM_WINDOW: u64 = 3 << 60;
 
-/// A value that a row holds from the start.
+/// The initial value of a constant row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     Value(u64),
@@ -33,7 +33,7 @@ pub(crate) struct FunctionCode {
     pub n32: u32,
     pub n64: u32,
     pub n_pred: u32,
-    /// Constant rows and the register file they live in.
+    /// Constant rows and their register files.
     pub constants: Vec<(Kind, R, Constant)>,
     pub frame_bytes: u32,
     /// Offsets and sizes of parameters and results in the frame.
@@ -164,13 +164,13 @@ impl<'a> Builder<'a> {
         row
     }
 
-    /// The flag of `add.cc` and its like: each function has its own.
+    /// The carry flag of `add.cc` and similar instructions. Each function has one.
     pub fn carry_flag(&mut self) -> R {
         let flag = self.carry.unwrap_or_else(|| self.scratch(Kind::Pred));
         *self.carry.insert(flag)
     }
 
-    /// Room in the frame; its offset.
+    /// Allocates bytes in the frame, and returns their offset.
     pub fn frame_space(&mut self, bytes: u32) -> u32 {
         let offset = self.frame_bytes.next_multiple_of(8);
         self.frame_bytes = offset + bytes;
@@ -206,7 +206,7 @@ impl<'a> Builder<'a> {
         match operand {
             Operand::Reg(id) => self.register(*id, kind),
             Operand::Sink => Ok(self.scratch(kind)),
-            _ => Err("the destination is no register".into()),
+            _ => Err("the destination must be a register".into()),
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a> Builder<'a> {
     fn unknown(&self, name: &str) -> String {
         match self.module.globals.iter().any(|variable| variable.opaque && *variable.name == *name) {
             true => format!("`{name}` is a texture, a sampler or a surface: these are not simulated"),
-            false => format!("`{name}` is no variable or function of this module"),
+            false => format!("this module has no variable or function `{name}`"),
         }
     }
 
@@ -281,7 +281,7 @@ impl<'a> Builder<'a> {
         self.function.entry && (index as usize) < self.function.n_params
     }
 
-    /// The address operand and, where its base tells, the space it is in.
+    /// The address operand, and its space if its base determines one.
     pub fn address(&mut self, operand: &Operand, space: Space) -> Result<(Addr, Space), String> {
         let (base, offset) = match operand {
             Operand::Address(base, offset, rest) if rest.is_empty() => (base, *offset),
@@ -301,7 +301,7 @@ impl<'a> Builder<'a> {
                 Ok((Addr { wide: true, base, offset }, space))
             }
             Base::Symbol(symbol) => {
-                // A parameter of a device function, or of a call being prepared, is frame memory.
+                // A parameter of a device function, or of a call under preparation, is frame memory.
                 let own = match symbol {
                     Symbol::Variable(index) if space == Space::Param && !self.is_entry_param(*index) => {
                         Space::Local
@@ -314,7 +314,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The register of a load or store: whichever width it has.
+    /// The register of a load or store, of any width.
     pub fn slot(&mut self, operand: &Operand, kind: Kind, write: bool) -> Result<Slot, String> {
         match operand {
             Operand::Sink => Ok(Slot::Sink),
@@ -323,7 +323,7 @@ impl<'a> Builder<'a> {
                 Some(&(RegClass::B64, row)) => Ok(Slot::W64(row)),
                 _ => Err("a 32- or 64-bit register is needed".into()),
             },
-            _ if write => Err("the destination is no register".into()),
+            _ if write => Err("the destination must be a register".into()),
             other => {
                 let row = self.source(other, kind)?;
                 Ok(if file(kind) == 2 { Slot::W64(row) } else { Slot::W32(row) })

@@ -11,7 +11,7 @@ type Found = Result<Option<Vec<Op>>, String>;
 
 impl Builder<'_> {
     pub(super) fn bulk(&mut self, op: &str, mods: &[&str], operands: &[Source]) -> Found {
-        // The only shape of boxes that there is here.
+        // `tile` is the only mode of boxes that the simulator has.
         let mods: Vec<&str> = mods.iter().copied().filter(|word| *word != "tile").collect();
         let bulk = match (op, mods.as_slice(), operands) {
             ("prefetch", [.., "tensormap"], [map]) => {
@@ -74,7 +74,7 @@ impl Builder<'_> {
         Ok(Region::Bytes { addr, bytes: self.source(bytes, Kind::B32)? })
     }
 
-    /// The box of a tensor of `rank` (`3d`) at the coordinates of `operand`.
+    /// The box at the coordinates of `operand`, in a tensor of `rank` dimensions (`3d`).
     fn tensor_region(&mut self, operand: &Source, rank: &str) -> Result<Region, String> {
         let Source::Address(base, offset, coordinates) = operand else {
             return Err("a tensor map and its coordinates are missing".into());
@@ -93,9 +93,9 @@ impl Builder<'_> {
 }
 
 fn reduction(word: &str) -> Result<AtomicOp, String> {
-    AtomicOp::by_name(word).ok_or_else(|| format!("there is no reduction .{word}"))
+    AtomicOp::by_name(word).ok_or_else(|| format!("PTX has no reduction .{word}"))
 }
 
 fn element(word: &str) -> Result<AtomicType, String> {
-    AtomicType::by_name(word).ok_or_else(|| format!("reductions of .{word} are not executed"))
+    AtomicType::by_name(word).ok_or_else(|| format!("the simulator executes no reductions of .{word}"))
 }

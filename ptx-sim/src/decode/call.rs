@@ -7,8 +7,8 @@ use crate::{
     regs::Kind,
 };
 
-/// Arguments of a call, or results: their places in the frame, and the operations that move registers there
-/// or back.
+/// Arguments or results of a call: their places in the frame, and the operations that move their registers to
+/// or from it.
 type Passed = (Vec<(u32, u32)>, Vec<Op>);
 
 impl Builder<'_> {
@@ -37,7 +37,7 @@ impl Builder<'_> {
                 },
             },
             Operand::Reg(_) => Callee::Pointer(self.source(target, Kind::B64)?),
-            _ => return Err("call needs a function or a register that holds one's address".into()),
+            _ => return Err("call needs a function, or a register with a function's address".into()),
         };
         let variables = function.map_or(&[][..], |function| &function.variables);
         let (n_params, n_returns) = function.map_or((0, 0), |f| (f.n_params, f.n_returns));
@@ -72,7 +72,7 @@ impl Builder<'_> {
             };
             let bytes = sizes.get(at).copied().flatten().unwrap_or(own);
             if !matches!(bytes, 1 | 2 | 4 | 8) {
-                return Err(format!("a parameter of {bytes} bytes is no register"));
+                return Err(format!("a parameter of {bytes} bytes cannot be a register"));
             }
             let slot = self.slot(operand, if bytes == 8 { Kind::B64 } else { Kind::B32 }, result)?;
             let place = (self.frame_space(bytes), bytes);
@@ -97,7 +97,7 @@ impl Builder<'_> {
         if load { Op::Load(access) } else { Op::Store(access) }
     }
 
-    /// Operations that move parameters into their registers, or results out of theirs.
+    /// Operations that move parameters into their registers, or results out of their registers.
     pub(super) fn in_registers(&mut self, results: bool) -> Decoded {
         let function = self.function;
         let of = |&&(variable, _): &&(u32, u32)| (variable as usize >= function.n_params) == results;
@@ -128,8 +128,7 @@ impl Builder<'_> {
     }
 }
 
-/// Whether `function` is a panic of Rust's core library: the only functions of the core library that never
-/// return.
+/// Whether `function` is a panic of Rust's core library: only panics never return there.
 fn is_panic(function: &Function) -> bool {
     function.noreturn && function.name.contains("4core")
 }

@@ -1,4 +1,4 @@
-//! Arithmetic of many words: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
+//! Multi-word arithmetic: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
 
 use super::{Builder, Constant, integer};
 use crate::{
@@ -61,7 +61,7 @@ impl Builder<'_> {
         let flag = self.carry_flag();
         let before = if reads { flag } else { self.constant(Kind::Pred, Constant::Value(0)) };
         let after = self.scratch(Kind::Pred);
-        // The result may replace a source: the carry comes first.
+        // The result may overwrite a source, so this computes the carry first.
         let alu = |alu: Alu, d| Op::Alu { run: alu.run, args: [d, a, b, before, 0] };
         ops.push(alu(carry, after));
         ops.push(alu(value, self.destination(d, kind)?));

@@ -97,7 +97,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             "ftz" => ftz = true,
             "sat" => sat = true,
             "relu" => relu = true,
-            // Only conversions to eight bits have it, and all of them have it.
+            // Only conversions to eight bits have the word, and all of them have it.
             "satfinite" if *d == "e4m3x2" => {}
             flag => mode = flag,
         }
@@ -116,7 +116,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
     let is_float = |ty: &str| ty.contains('f');
     match (is_float(d), is_float(s)) {
         (false, false) if sat => return saturating(d, s),
-        // To integers every conversion of a float saturates.
+        // Every conversion from a float to an integer saturates.
         (true, _) if sat && *s != "f32" => return None,
         _ => {}
     }
@@ -203,7 +203,7 @@ fn relu_of(x: f32) -> f32 {
 
 fn toward_zero_f16(x: f32) -> u16 {
     let near = to_f16(x);
-    // One step back when rounding went outward (overflow to infinity included).
+    // Steps back by one ulp if rounding went away from zero, overflow to infinity included.
     if near & 0x7fff <= 0x7c00 && from_f16(near).abs() > x.abs() { near - 1 } else { near }
 }
 
@@ -240,8 +240,8 @@ fn saturating(d: &str, s: &str) -> Option<Alu> {
 }
 
 impl Builder<'_> {
-    /// Registers may be wider than the types: of a source the low part counts, a destination is filled as its
-    /// type says.
+    /// Registers may be wider than the types. The conversion reads the low part of a source, and extends the
+    /// result by its type.
     pub(super) fn cvt(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
         let alu = find(mods).ok_or("the simulator does not execute this conversion")?;
         let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };

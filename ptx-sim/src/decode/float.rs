@@ -1,8 +1,8 @@
 //! Floating-point instructions.
 //!
 //! `add`, `sub`, `mul`, `fma`, `min`, `max` are exact as PTX defines them. The approximations (`ex2`, `lg2`,
-//! `rcp`, `rsqrt`, `tanh`, `sin`, `cos`) are the exact value rounded once: hardware may differ by the few
-//! units in the last place that the PTX ISA allows.
+//! `rcp`, `rsqrt`, `tanh`, `sin`, `cos`) return the exact value, rounded once. Hardware may differ by the few
+//! ulps that the PTX ISA allows.
 
 use crate::regs::{Alu, Args, LANES, Lane, Regs, alu};
 
@@ -33,8 +33,7 @@ fn saturate(x: f32) -> f32 {
 /// binary16 to f32.
 #[inline(always)]
 pub(crate) fn from_f16(x: u16) -> f32 {
-    // Scaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN need their exponent
-    // filled.
+    // Scaling by 2^112 moves the exponent and normalises subnormals. Infinity and NaN need a full exponent.
     let magnitude = u32::from(x & 0x7fff);
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x7c00 { magnitude << 13 | 0x7f80_0000 } else { scaled.to_bits() };
@@ -54,7 +53,8 @@ pub(crate) fn to_f16(x: f32) -> u16 {
     let sign = (bits >> 16 & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
     let normal = (magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
-    // Adding 0.5 leaves the subnormal result, rounded to nearest even by the addition, in the low bits.
+    // After the addition of 0.5, the low bits hold the subnormal result. The addition rounds it to nearest
+    // even.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let value = if magnitude < 0x3880_0000 { subnormal } else { normal.min(0x7c00) };
     let value = if magnitude >= 0x7f80_0000 { 0x7c00 } else { value };
@@ -80,13 +80,14 @@ pub(crate) fn from_e4m3(x: u8) -> f32 {
     if x < 0x80 { magnitude } else { -magnitude }
 }
 
-/// f32 to OCP's E4M3, nearest even; beyond its largest number that one, NaN is 0x7f.
+/// f32 to OCP's E4M3, nearest even. A magnitude above the largest number becomes the largest number. NaN is
+/// 0x7f.
 pub(crate) fn to_e4m3(x: f32) -> u8 {
     if x.is_nan() {
         return 0x7f;
     }
     let magnitude = x.abs().min(448.0);
-    // Exponents below -6 are subnormal: neighbours are equally far apart.
+    // Exponents below -6 are subnormal: their numbers have equal distances.
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
     let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
@@ -181,8 +182,8 @@ macro_rules! f32s {
     };
 }
 
-/// An operation on one or two 16-bit floats: computed in f64 (exact for sums and products of them), rounded
-/// once.
+/// An operation on one or two 16-bit floats. It computes in f64, which is exact for their sums and products,
+/// and rounds once.
 macro_rules! half_floats {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {

@@ -1,4 +1,4 @@
-//! Products of warpgroups, budgets of registers, fences between proxies.
+//! Decodes warpgroup products, register budgets and proxy fences.
 
 use super::Builder;
 use crate::{
@@ -20,7 +20,7 @@ impl Builder<'_> {
                 let shared = spaces.is_empty() || spaces.iter().any(|space| space.starts_with("shared"));
                 one(if shared { Op::Proxy(Proxy::Async) } else { Op::Nop })
             }
-            // The other proxies are not simulated: what they would miss is not missed here.
+            // The simulator has no other proxies, so a missing fence for them is not reported.
             ("fence", ["proxy", ..], _) => one(Op::Nop),
             ("fence", ["mbarrier_init", ..], _) => one(Op::Proxy(Proxy::Mbarriers)),
             ("setmaxnreg", ["inc" | "dec", "sync", "aligned", "u32"], [Source::Int(count)]) => {
@@ -58,21 +58,28 @@ impl Builder<'_> {
         let [d, a, b, accumulates, rest @ ..] = operands else { return Err("operands are missing".into()) };
         let constants = rest.iter().map(|operand| match operand {
             Source::Int(value) => Ok(*value as i64 as i32),
-            _ => Err("signs and orders of operands are constants"),
+            _ => Err("imm-scale and imm-trans must be constants"),
         });
         let constants = constants.collect::<Result<Vec<_>, _>>()?;
         let in_registers = matches!(a, Source::Vector(_));
         let (signs, orders) = match (constants.as_slice(), in_registers) {
             ([a, b, across], true) => ([*a, *b], [0, *across]),
             ([a, b, across_a, across_b], false) => ([*a, *b], [*across_a, *across_b]),
-            _ => return Err("wgmma takes two signs, and an order for each operand in shared memory".into()),
+            _ => {
+                return Err("wgmma takes imm-scale-a and imm-scale-b, and one imm-trans per operand in \
+                            shared memory"
+                    .into());
+            }
         };
         if !signs.iter().all(|sign| matches!(sign, 1 | -1)) || !orders.iter().all(|it| matches!(it, 0 | 1)) {
-            return Err("signs are 1 or -1, orders 0 or 1".into());
+            return Err("imm-scale must be 1 or -1, imm-trans 0 or 1".into());
         }
         let d = self.rows(d, true)?;
         if d.len() != columns / 2 {
-            return Err(format!("{} registers for accumulators of {columns} columns", d.len()));
+            return Err(format!(
+                "{} registers: too many or too few for accumulators of {columns} columns",
+                d.len()
+            ));
         }
         let a = match in_registers {
             true => Operand::Registers(self.rows(a, false)?),

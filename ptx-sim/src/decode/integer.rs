@@ -230,7 +230,7 @@ fn dot4(x: &str, y: &str) -> Option<Alu> {
     })
 }
 
-/// `n` ones from bit `at` on, as far as there are bits.
+/// `n` ones from bit `at` on, limited to the width.
 fn mask(at: u32, n: u32) -> u32 {
     (ones(n) << at) as u32
 }
@@ -252,7 +252,7 @@ fn bfe_signed(a: i64, at: u32, n: u32, bits: u32) -> i64 {
     let top = (at.saturating_add(n) - 1).min(bits - 1);
     let sign = a >> top & 1;
     let field = if at >= bits { 0 } else { (a as u64 & ones(bits)) >> at };
-    // Bits of the field beyond the value, and all above the field, are copies of its sign.
+    // Bits of the field beyond the value, and all bits above the field, are copies of the sign.
     let width = n.min(bits.saturating_sub(at));
     if sign != 0 { (field | !ones(width)) as i64 } else { (field & ones(width)) as i64 }
 }

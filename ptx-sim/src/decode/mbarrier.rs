@@ -44,7 +44,7 @@ impl Builder<'_> {
                 } else {
                     Phase::State(self.source(phase, Kind::B64)?)
                 };
-                // For how long the hardware may suspend the thread: it may as well not.
+                // The time for which the hardware may suspend the thread. The simulator does not suspend it.
                 limit.iter().try_for_each(|limit| self.source(limit, Kind::B32).map(|_| ()))?;
                 let addr = self.address(a, space)?.0;
                 Mbar::Test { dst: self.destination(d, Kind::Pred)?, addr, phase, relaxed }

@@ -65,7 +65,7 @@ impl Builder<'_> {
         let ty = *mods.last().ok_or("a type is missing")?;
         let bytes = type_bytes(ty)
             .filter(|&bytes| bytes <= 8)
-            .ok_or_else(|| format!("type .{ty} is not executed"))? as u32;
+            .ok_or_else(|| format!("the simulator does not execute type .{ty}"))? as u32;
         let (addr, space) = self.address(address, space_of(mods))?;
         let parts = match data {
             Operand::Vector(parts) => parts.as_slice(),
@@ -96,7 +96,8 @@ impl Builder<'_> {
 
     fn atomic(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Decoded {
         let word = *mods.last().ok_or("a type is missing")?;
-        let ty = AtomicType::by_name(word).ok_or_else(|| format!("atomics on .{word} are not executed"))?;
+        let ty = AtomicType::by_name(word)
+            .ok_or_else(|| format!("the simulator does not execute atomics on .{word}"))?;
         let atomic = mods.iter().find_map(|word| AtomicOp::by_name(word));
         let atomic = atomic.ok_or("the operation of this atomic is missing")?;
         let kind = if ty.bytes() == 8 { Kind::B64 } else { Kind::B32 };
@@ -169,7 +170,8 @@ fn order_of(mods: &[&str]) -> Order {
     }
 }
 
-/// The scope named by one of the modifiers; without one, the device: what atomics and `volatile` have.
+/// The scope named by one of the modifiers. Without one it is the device: the scope of atomics and
+/// `volatile`.
 pub(super) fn scope_of(mods: &[&str]) -> Scope {
     if mods.iter().any(|word| matches!(*word, "cta" | "cluster")) { Scope::Block } else { Scope::Device }
 }

@@ -41,18 +41,19 @@ pub(crate) struct Program {
     /// Index into `functions` by [`code_address`].
     pub addresses: HashMap<u64, usize>,
     pub sites: Vec<Site>,
-    /// Whether the operands of a `setp`, by its site, are equal: for coverage.
+    /// A comparison of the operands of each `setp`, by site, for coverage.
     pub equal: HashMap<u32, (Run, Args)>,
-    /// Some reachable instruction is a global atomic or waits for another block.
+    /// Whether some reachable instruction is a global atomic or waits for another block.
     pub blocks_communicate: bool,
-    /// Parts of the text that the simulator does not execute. A launch of the module is refused.
+    /// Parts of the text that the simulator does not execute. If there are any, it refuses launches of the
+    /// module.
     pub refused: Vec<Unsupported>,
-    /// Static shared memory from the start of the window, dynamic memory after it.
+    /// Bytes of static shared memory from the start of the window; dynamic memory follows.
     pub static_shared: u32,
     pub dynamic_base: u32,
 }
 
-/// Where an instruction came from.
+/// The origin of an instruction in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     pub function: u32,
@@ -65,13 +66,13 @@ pub(crate) const SHARED_BASE: u32 = 1024;
 /// Addresses of module variables.
 pub(crate) type Symbols = HashMap<Box<str>, u64>;
 
-/// Address of a module's function, in its own window of addresses. No load can read there.
+/// Address of a module's function, in a window of addresses that no load can read.
 pub(crate) fn code_address(function: usize) -> u64 {
     (4 << 60) + 16 * (function as u64 + 1)
 }
 
-/// `entry` and all the functions that it can call, by name or through what it, or a variable's initialiser,
-/// takes the address of.
+/// `entry` and all functions that it can call: by name, or through an address that a function or an
+/// initialiser takes.
 fn called(module: &Module, entry: usize) -> Vec<usize> {
     let used = crate::parse::reachable(module, &module.functions[entry]);
     let others = module.functions.iter().enumerate().filter(|(index, function)| {
@@ -86,7 +87,7 @@ fn called(module: &Module, entry: usize) -> Vec<usize> {
 /// Checks that the module's target and version have every instruction of `entry` and of its callees.
 ///
 /// # Errors
-/// [`LaunchError::Needs`] names the first line that they do not have.
+/// [`LaunchError::Needs`], which names the first line with an instruction that the target or version lacks.
 pub(crate) fn check(module: &Module, entry: usize) -> Result<(), LaunchError> {
     let functions = called(module, entry).into_iter().map(|index| &module.functions[index]);
     needs::check(module, functions.flat_map(|function| &function.instructions))
@@ -205,7 +206,7 @@ fn communicates(op: &Op) -> bool {
     }
 }
 
-/// Instruction indices of branches become code indices.
+/// Converts the instruction indices of branches into code indices.
 fn relocate(op: &mut Op, starts: &[u32]) {
     let code = |at: u32| starts.get(at as usize).copied().unwrap_or(at);
     match op {
@@ -221,7 +222,7 @@ fn relocate(op: &mut Op, starts: &[u32]) {
     }
 }
 
-/// Places every shared variable the entry reaches; `extern` arrays all begin behind the static ones.
+/// Places every shared variable that the entry reaches; all `extern` arrays begin after the static ones.
 fn shared_layout(module: &Module, entry: &Function, program: &mut Program) -> Symbols {
     use crate::ast::Space;
     let used = crate::parse::reachable(module, entry);
@@ -310,11 +311,11 @@ impl Builder<'_> {
             ("ret", ..) => self.ret()?,
             ("exit", ..) => vec![Op::Exit],
             ("trap" | "brkpt", ..) => vec![Op::Trap],
-            // Tables of labels; hints; what orders launches and measures them.
+            // Tables of labels, hints, and instructions that order or measure launches.
             ("" | "prefetchu" | "applypriority" | "nanosleep" | "pmevent" | "griddepcontrol", ..) => {
                 vec![Op::Nop]
             }
-            // The policy is a hint: any value will do.
+            // The policy is a hint, so any value is valid.
             ("createpolicy", _, [d, ..]) => {
                 let s = self.constant(Kind::B64, Constant::Value(0x14f0_0000_0000_0000));
                 vec![Op::Move64 { d: self.destination(d, Kind::B64)?, s }]
@@ -356,7 +357,7 @@ impl Builder<'_> {
     }
 }
 
-/// How operands of a type such as `u32` are read.
+/// The register kind of operands of a type such as `u32`.
 pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
     Ok(match ty {
         "pred" => Kind::Pred,
@@ -365,6 +366,6 @@ pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
         "b64" | "u64" | "s64" => Kind::B64,
         "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" | "b32" | "u32" | "s32" | "f16x2"
         | "bf16x2" => Kind::B32,
-        ty => return Err(format!("type .{ty} is not executed")),
+        ty => return Err(format!("the simulator does not execute type .{ty}")),
     })
 }

@@ -44,7 +44,7 @@ impl Builder<'_> {
         let from: Vec<Operand> = match from {
             Operand::Special(name) => {
                 let axis = |axis| Operand::Special(format!("{name}.{axis}").into());
-                // There is no fourth axis.
+                // The fourth component is always 0.
                 ["x", "y", "z"].map(axis).into_iter().chain([Operand::Int(0)]).collect()
             }
             Operand::Vector(from) if from.len() == to.len() => from.clone(),
@@ -55,7 +55,7 @@ impl Builder<'_> {
             Kind::B64 | Kind::F64 => Op::Move64 { d, s },
             _ => Op::Move32 { d, s },
         };
-        // Sources may be among the destinations.
+        // A destination may also be a source.
         let held: Vec<_> = to.iter().map(|_| self.scratch(kind)).collect();
         let mut ops = Vec::new();
         for (&d, from) in held.iter().zip(&from) {
@@ -86,7 +86,7 @@ impl Builder<'_> {
             ("b16", 2) => &[alu!(u8 => |a: u16| a as u8), alu!(u8 => |a: u16| (a >> 8) as u8)],
             _ => return Err(format!("mov.{ty} into {} parts is not executed", parts.len())),
         };
-        // The source may be one of the destinations: copy it first.
+        // A destination may also be the source, so this copies the source first.
         let hold = self.scratch(if ty == "b64" { Kind::B64 } else { Kind::B32 });
         let mut ops = vec![if ty == "b64" {
             Op::Move64 { d: hold, s: self.source(s, Kind::B64)? }

@@ -9,16 +9,16 @@ use crate::{
 
 /// Instructions, words of their opcodes, `.target`, `.version`.
 ///
-/// Instruction or special register, further words, least PTX version and target. The first column lists first
-/// words. The opcode has every word of the second column: `a|b` is one of them, `!a` none of it, `#3` three
-/// operands. A target with a suffix means that target alone; a target without one means it and all later
-/// ones.
+/// Instruction or special register, further words, lowest PTX version and target. The first column lists
+/// first words. The opcode must match every word of the second column: `a|b` matches either word, `!a` an
+/// opcode without the word, `#3` three operands. A target with a suffix means that target alone. A target
+/// without a suffix means it and all later ones.
 type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
 /// Instructions that the simulator executes, or knows by name, with the targets and versions that ptxas 13.0
-/// accepts. The least target of ptxas 13.0 is `sm_75`.
+/// accepts. The lowest target of ptxas 13.0 is `sm_75`.
 const ROWS: [Row; 60] = [
-    // Wherever they occur.
+    // Words that need this target in any instruction.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
     ("*", "L2::64B|L2::128B|L2::256B", "sm_75", (7, 4)),
@@ -87,13 +87,13 @@ const ROWS: [Row; 60] = [
     ("cvt", "bf16 f32", "sm_80", (7, 0)),
     ("cvt", "bf16 f32 !rn !rz", "sm_80", (7, 1)),
     ("cvt", "bf16 !f32", "sm_90", (7, 8)),
-    // sm_90 has them since 7.8, which a row cannot say.
+    // A row cannot express that sm_90 has these instructions since PTX 7.8.
     ("cvt", "e4m3x2", "sm_89", (8, 1)),
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];
 
-/// Checks `instructions` against `module`'s target and version, as ptxas does: also those that no thread
-/// reaches.
+/// Checks `instructions` against `module`'s target and version. Like ptxas, it also checks instructions that
+/// no thread reaches.
 ///
 /// # Errors
 /// [`LaunchError::Needs`] for the first instruction that the module's `.target` or `.version` does not have.
@@ -165,7 +165,7 @@ fn met(
     Ok(())
 }
 
-/// Number of an architecture such as `sm_90`, and whether a suffix ties it to that very one.
+/// The number of an architecture such as `sm_90`, and whether a suffix restricts code to this architecture.
 pub(crate) fn architecture(target: &str) -> Option<(u32, bool)> {
     let name = target.strip_prefix("sm_")?;
     let number = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -9,12 +9,12 @@ use forms::{CLASSES, FORMS, Form, REFUSED};
 use super::{Unsupported, needs};
 use crate::ast::{Instruction, Module};
 
-/// The word that announces a cache policy as one operand more.
+/// The word that adds an operand with a cache policy.
 pub(super) const HINT: &str = "L2::cache_hint";
-/// Words that a message names.
+/// The largest number of words that a message lists.
 const SHOWN: usize = 12;
 
-/// The instructions with an opcode or a number of operands that the simulator does not know.
+/// The instructions whose opcode or number of operands the simulator does not know.
 pub(super) fn unknown<'m>(
     module: &'m Module,
     instructions: impl Iterator<Item = &'m Instruction>,
@@ -43,7 +43,7 @@ pub(super) fn unknown<'m>(
 /// Checks that the simulator executes `opcode` with this number of operands.
 ///
 /// # Errors
-/// Which word it does not know, and which words could stand there.
+/// The unknown word, and the words that are valid at its position.
 fn check(opcode: &str, operands: usize) -> Result<(), String> {
     let (name, words) = split(opcode);
     let hints = words.iter().filter(|word| **word == HINT).count();
@@ -78,12 +78,12 @@ fn split(opcode: &str) -> (&str, Vec<&str>) {
     (parts.next().unwrap_or(""), parts.collect())
 }
 
-/// How far some form of an opcode goes along with its words.
+/// How many words of an opcode a form matches.
 #[derive(Default)]
 struct Met {
-    /// The first word that no form has in its place.
+    /// The position of the first word that no form has.
     at: usize,
-    /// Words that the form allows there.
+    /// Words that the forms allow at that position.
     expected: Vec<&'static str>,
 }
 
@@ -117,7 +117,7 @@ impl Met {
         false
     }
 
-    /// Word `at` is none of `expected`.
+    /// Notes that word `at` is not among `expected`.
     fn note(&mut self, at: usize, expected: Vec<&'static str>) {
         if at > self.at {
             *self = Met { at, expected: Vec::new() };
@@ -134,7 +134,7 @@ impl Met {
         let shown: Vec<_> = self.expected.iter().take(SHOWN).map(|word| format!("`.{word}`")).collect();
         let more = if self.expected.len() > SHOWN { ", .." } else { "" };
         let known = match shown.is_empty() {
-            true => "no word can stand there".into(),
+            true => "no word is valid there".into(),
             false => format!("it knows {}{more}", shown.join(", ")),
         };
         match words.get(self.at) {
@@ -146,7 +146,7 @@ impl Met {
     }
 }
 
-/// The words that a slot stands for.
+/// The words that a slot allows.
 fn alternatives(slot: &'static str) -> Vec<&'static str> {
     let class = |word: &'static str| {
         let name = word.strip_prefix('<').and_then(|word| word.strip_suffix('>'))?;
@@ -155,7 +155,7 @@ fn alternatives(slot: &'static str) -> Vec<&'static str> {
     slot.split('|').flat_map(|word| class(word).map_or_else(|| vec![word], alternatives)).collect()
 }
 
-/// Whether `word` is `pattern`, in which `*` is any number.
+/// Whether `word` matches `pattern`, in which `*` is any number.
 fn is(pattern: &str, word: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else { return pattern == word };
     let number = word.strip_prefix(head).and_then(|word| word.strip_suffix(tail));
@@ -166,7 +166,7 @@ fn is(pattern: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// An opcode of each form, with the first word of each slot, and whether to take what may be absent.
+    /// An opcode of each form, with the first word of each slot. `optional` includes the optional words.
     fn example(&(name, words, ..): &Form, optional: bool) -> String {
         let words = words.split(['[', ']']).enumerate().filter(|(at, _)| optional || at % 2 == 0);
         let words = words.flat_map(|(_, part)| part.split_whitespace());

@@ -17,13 +17,13 @@ use crate::{
 /// One of the sixteen barriers.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
-    /// Threads it waits for; `None`: the whole block.
+    /// Threads that the barrier waits for; `None`: the whole block.
     expected: Option<u32>,
     pub arrived: u32,
     arrivals: Vec<Arrival>,
     /// Knowledge that the arrived warps hand over.
     knowledge: Handover,
-    /// Accumulated reduction: how many, whether all, whether any.
+    /// Accumulated reduction: count, and, or.
     reduction: (u32, bool, bool),
 }
 
@@ -33,7 +33,7 @@ struct Arrival {
     warp: usize,
     lanes: u32,
     waits: bool,
-    /// Where they want the reduction's result.
+    /// The destination of the reduction's result.
     result: Option<(BarKind, Slot, R)>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Block<'a> {
     pub(super) fn bar(&mut self, warp: &mut Warp<'a>, bar: &Bar, mask: u32) {
         if bar.aligned && mask != warp.live {
             let message = format!(
-                "lanes {mask:#010x} of warp {} reach this barrier, lanes {:#010x} do not come with them",
+                "lanes {mask:#010x} of warp {} reach this barrier without lanes {:#010x}",
                 warp.index,
                 warp.live & !mask
             );
@@ -83,7 +83,7 @@ impl<'a> Block<'a> {
             );
         };
         if id as usize >= BARRIERS {
-            return self.bad_barrier(warp, mask, format!("barrier {id}: there are barriers 0 to 15"));
+            return self.bad_barrier(warp, mask, format!("barrier {id}: must be 0 to 15"));
         }
         let block_threads = (self.context.warps * LANES) as u32;
         if let Some(n) = expected
@@ -124,7 +124,7 @@ impl<'a> Block<'a> {
         barrier.arrived += mask.count_ones();
         let whole = earlier | mask == warp.live;
         if whole {
-            // Lanes that have exited, or never were, count with their warp.
+            // Lanes that have exited, and lanes that never existed, count with their warp.
             barrier.arrived += (!warp.live).count_ones();
         }
         let waits = bar.kind != BarKind::Arrive;
@@ -150,7 +150,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Lanes of `warp` have exited: it may be that all others stand at a barrier.
+    /// Lanes of `warp` have exited, and all other lanes may already be at a barrier.
     pub(super) fn lanes_left(&mut self, warp: &mut Warp<'a>) {
         for id in 0..BARRIERS {
             let lanes = self.barriers[id].lanes_of(warp.index);
@@ -204,7 +204,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// After a warp has exited: a barrier for the whole block can never be complete again.
+    /// Called after a warp has exited. A barrier for the whole block can never complete again.
     pub(super) fn check_participants(&mut self, id: usize, exited: Option<usize>) {
         let Some(exited) = exited else { return };
         if self.barriers[id].arrived == 0 || self.barriers[id].expected.is_some() {

@@ -34,7 +34,7 @@ pub(super) const BARRIERS: usize = 16;
 /// Why a block ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// A report says why.
+    /// A report states the reason.
     Reported,
     Error(LaunchError),
 }
@@ -54,28 +54,28 @@ pub(crate) struct Finished {
 pub(crate) struct Block<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) id: [u32; 3],
-    /// The block's number within the grid; beyond 2^32 numbers return.
+    /// The block's index within the grid, modulo 2^32.
     pub(super) number: u32,
     /// Shared memory from [`SHARED_BASE`] on.
     pub(super) shared: Vec<u8>,
-    /// Bytes of it that were ever written, cell by cell.
+    /// Bytes of shared memory that were ever written, as a mask per cell.
     pub(super) written: Vec<u16>,
     pub(super) shadow: Shadow,
     pub(super) clocks: Clocks,
     pub(super) agents: Agents,
-    /// The warp behind each agent of an mbarrier.
+    /// The warp that each agent of an mbarrier acts for.
     pub(super) owners: Vec<usize>,
     pub(super) warpgroups: Vec<Warpgroup<'a>>,
-    /// Registers that no warp has: [`crate::op::Op::SetRegisters`].
+    /// Registers that no warp owns: [`crate::op::Op::SetRegisters`].
     pub(super) free_registers: u32,
     /// Bulk loads that have not landed, oldest first.
     pub(super) loads: VecDeque<Load>,
     pub(super) barriers: [Barrier; BARRIERS],
     pub(super) cluster: ClusterBarrier,
     pub(super) mbarriers: BTreeMap<u32, MBarrier>,
-    /// Bytes of shared memory that are live mbarriers, cell by cell.
+    /// Bytes of shared memory that belong to live mbarriers, as a mask per cell.
     pub(super) guarded: Vec<u16>,
-    /// Mbarriers so far.
+    /// The number of mbarriers initialised so far.
     pub(super) initialised: u32,
     pub(super) warps: Vec<Option<Warp<'a>>>,
     pub(super) reports: Vec<Report>,
@@ -85,11 +85,11 @@ pub(crate) struct Block<'a> {
     pub(super) random: Random,
     /// The view of each warp: its knowledge besides its clocks.
     pub(super) views: Vec<View>,
-    /// Through shared memory.
+    /// Knowledge published through shared memory.
     pub(super) published: Published,
-    /// Addresses at which it has published something to itself.
+    /// Addresses through which the block has published knowledge to itself.
     pub(super) published_at: Vec<u64>,
-    /// Room for what instructions touch.
+    /// Buffers for the cells that instructions touch.
     pub(super) spare: Vec<Vec<Touch>>,
     /// Chunks of operands of products, by descriptor, extent and order.
     pub(super) operands: HashMap<(u64, usize, bool), Arc<[usize]>>,
@@ -98,9 +98,9 @@ pub(crate) struct Block<'a> {
     pub(super) coverage: Vec<Met>,
     /// Effects by warp; empty if [`crate::Options::coverage`] is off.
     pub(super) effects: Vec<Effects>,
-    /// An event that waiters may depend on has happened since [`Self::flushed`] was noted.
+    /// Whether an event on which waiting warps may depend has happened since [`Self::flushed`] was set.
     pub(super) moved: bool,
-    /// Instructions that the launch's [`super::Progress`] knows of.
+    /// Instructions that are already counted in the launch's [`super::Progress`].
     pub(super) flushed: u64,
     /// The warp that ran last.
     pub(super) last: usize,

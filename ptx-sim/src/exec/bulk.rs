@@ -66,8 +66,8 @@ impl<'a> Block<'a> {
         let Some(bar) = self.mbar_object(warp, at, lane) else { return };
         let (phase, shown) = (bar.phase(), bar.shown);
         if !shown {
-            let what =
-                "counts a TMA copy, with no fence.mbarrier_init after its initialisation: put one between";
+            let what = "counts a TMA copy without fence.mbarrier_init after its initialisation: execute this \
+                        fence between the two";
             self.mbar_error(warp, at, lane, what);
         }
         let agent = self.mbar_agent(at, warp.index);
@@ -135,7 +135,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Lets the oldest load land, or any one.
+    /// Lets a load land: the oldest, or a random one.
     pub(super) fn land_load(&mut self) -> bool {
         if self.loads.is_empty() {
             return false;
@@ -168,14 +168,14 @@ impl<'a> Block<'a> {
         }
         self.moved = true;
         if !in_time {
-            let late = "gets the bytes of a bulk copy after the phase in which it was issued: that one \
-                        expected too few";
+            let late = "gets the bytes of a bulk copy after the phase in which the copy was issued: that \
+                        phase expected too few bytes";
             self.of_warp(warp, copy.site, |block, warp| block.mbar_error(warp, at, copy.lane, late));
         }
         true
     }
 
-    /// Reports something that `warp` did at `site`, while it is not running.
+    /// Reports an action of `warp` at `site`, while the warp is not running.
     pub(super) fn of_warp(&mut self, warp: usize, site: u32, say: impl FnOnce(&mut Self, &Warp<'a>)) {
         let Some(mut found) = self.warps[warp].take() else { return };
         let here = std::mem::replace(&mut found.site, site);

@@ -54,8 +54,8 @@ impl<'a> Block<'a> {
         copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
     }
 
-    /// Lanes may call different functions. The lanes with the first lane's function go now; the others run
-    /// this instruction again.
+    /// Lanes may call different functions. Lanes with the first lane's function run now. The other lanes
+    /// execute this instruction again.
     fn call_pointer(&mut self, warp: &mut Warp<'a>, call: &'a Call, address: R, mask: u32) {
         let addresses = *warp.regs().row64(address, mask);
         let Some(first) = lanes(mask).next() else { return };
@@ -63,7 +63,7 @@ impl<'a> Block<'a> {
         let together = together.fold(0, |all, lane| all | 1 << lane);
         let Some(&function) = self.context.program.addresses.get(&addresses[first]) else {
             let place = Address { buffer: "code".into(), offset: addresses[first] as i64 };
-            let message = "a call through a pointer that is no function's address".into();
+            let message = "a call through a pointer that is not the address of a function".into();
             self.report(warp, Kind::WrongSpace, together, Some(place), message);
             self.stop = Some(Stop::Reported);
             return;
@@ -71,7 +71,7 @@ impl<'a> Block<'a> {
         let callee = &self.context.program.functions[function];
         let sizes = |places: &[(u32, u32)]| places.iter().map(|&(_, bytes)| bytes).collect::<Vec<_>>();
         if [sizes(&call.args), sizes(&call.returns)] != [sizes(&callee.params), sizes(&callee.returns)] {
-            return self.refuse(warp, "the function that the pointer leads to has other parameters".into());
+            return self.refuse(warp, "the function at the pointer's address has other parameters".into());
         }
         if together != mask
             && let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut())
@@ -82,7 +82,7 @@ impl<'a> Block<'a> {
         self.enter(warp, call, function, together);
     }
 
-    /// A panic ends the launch with the place that Rust's `Location`, the last argument, names.
+    /// A panic ends the launch. The report has the place of Rust's `Location`, the last argument.
     fn panicked(&mut self, warp: &mut Warp<'a>, call: &'a Call, function: &str, mask: u32) {
         let lane = mask.trailing_zeros() as usize & 31;
         let argument = |at: usize| call.args.get(at).map(|&(offset, _)| self.frame_u64(warp, offset, lane));
@@ -99,7 +99,7 @@ impl<'a> Block<'a> {
         self.stop = Some(Stop::Reported);
     }
 
-    /// ` at file:line:column` of a `core::panic::Location`: a text and its length, two numbers.
+    /// The text ` at file:line:column` of a `core::panic::Location`: a string and its length, two numbers.
     fn location(&self, warp: &Warp<'a>, at: u64, lane: usize) -> Option<String> {
         let field = |offset: u64, bytes: usize| {
             let found = self.peek(warp, at + offset, lane, bytes)?;
@@ -111,7 +111,7 @@ impl<'a> Block<'a> {
         Some(format!(" at {file}:{line}:{column}"))
     }
 
-    /// The running frame has no lanes left.
+    /// Leaves the running frame, which has no lanes left.
     pub(super) fn leave(&mut self, warp: &mut Warp<'a>) {
         let Some(frame) = warp.frames.pop() else { return };
         let Some(caller) = warp.frames.last() else {

@@ -16,21 +16,22 @@ use crate::{
     stamp::{Stamp, UNKNOWN},
 };
 
-/// The accessor, if it is not a warp: a copy engine or tensor core, through the asynchronous proxy.
+/// The accessor, if it is not a warp: TMA or a tensor core, through the asynchronous proxy.
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'k> {
     pub agent: usize,
     pub clock: u32,
-    /// Its knowledge of the agents of its block.
+    /// The engine's knowledge of the agents of its block.
     pub row: &'k [u32],
-    /// Its knowledge of other blocks; `None`: the warp's present knowledge.
+    /// The engine's knowledge of other blocks; `None` means the warp's present knowledge.
     pub others: Option<&'k Knowledge>,
-    /// The writes of the block's agents that its proxy sees; `None` if the access needs no proxy fence.
+    /// The writes of the block's agents that the engine's proxy sees; `None` if the access needs no proxy
+    /// fence.
     pub proxy: Option<&'k [u32]>,
 }
 
 impl<'a> Block<'a> {
-    /// Checks and notes what one instruction touched.
+    /// Checks and notes the cells that one instruction touched.
     pub(super) fn check_access(
         &mut self,
         warp: &mut Warp<'a>,
@@ -70,7 +71,7 @@ impl<'a> Block<'a> {
         let mut hazards = Vec::new();
         let mut page = None;
         for touch in touched.cells() {
-            // An atomic keeps its neighbours' records.
+            // An atomic does not split the records of neighbouring bytes.
             let bytes = (touch.mask, if access == Access::Atomic { touch.mask } else { touch.changed });
             let mut hazard = None;
             if let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) {
@@ -88,7 +89,7 @@ impl<'a> Block<'a> {
             } else if race {
                 let number = touch.cell / PAGE_CELLS;
                 if page.as_ref().is_none_or(|(last, _)| *last != number) {
-                    // Never two locks at a time.
+                    // Releases the lock, so that it never holds two.
                     drop(page.take());
                     page = self.context.memory.shadow(touch.cell).map(|shadow| (number, shadow));
                 }
@@ -116,7 +117,7 @@ impl<'a> Block<'a> {
         self.spare.push(touched.room());
     }
 
-    /// Nothing touched yet.
+    /// An empty set of touched cells.
     pub(super) fn touched(&mut self) -> Touched {
         Touched::new(self.spare.pop())
     }
@@ -153,7 +154,8 @@ impl<'a> Block<'a> {
                 format!("warp {} of block {}", number(first.agent), first.block),
             ),
         };
-        let order = if shared { "with no barrier between the two" } else { "and nothing orders the two" };
+        let order =
+            if shared { "with no barrier between the two" } else { "and nothing orders the two accesses" };
         let message = match kind {
             HazardKind::Pending => {
                 let what = if access.reads() { "reads" } else { "overwrites" };
@@ -181,7 +183,8 @@ impl<'a> Block<'a> {
                 "a lane of {one} overwrites bytes that another lane reads, with no bar.warp.sync between"
             ),
             HazardKind::LanesWrite => format!(
-                "two lanes of {one} write different values to the same bytes, with no bar.warp.sync between"
+                "two lanes of {one} write different values to the same bytes, without bar.warp.sync \
+                 between the two"
             ),
         };
         let kind = match kind {
@@ -197,7 +200,7 @@ impl<'a> Block<'a> {
         self.report_pair(warp, kind, touch.lanes, Some(address), Some(first), message);
     }
 
-    /// A strong access of one lane orders warps: see [`super::order`].
+    /// A strong access of one lane may order warps: see [`super::order`].
     pub(super) fn speak(
         &mut self,
         warp: &Warp<'a>,

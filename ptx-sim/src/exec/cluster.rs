@@ -8,16 +8,16 @@ use super::{
 };
 use crate::{op::ClusterStep, report::Kind};
 
-/// Each thread arrives, and waits until all have: by lanes of each warp.
+/// The barrier of a cluster: each thread arrives, then waits for all threads. It stores lanes per warp.
 #[derive(Debug)]
 pub(super) struct ClusterBarrier {
-    /// Lanes that have arrived in the phase under way.
+    /// Lanes that have arrived in the present phase.
     arrived: Vec<u32>,
-    /// Lanes that arrived in the last phase, and have not waited since.
+    /// Lanes that arrived in the last phase and have not waited yet.
     passing: Vec<u32>,
-    /// Knowledge that the arrivals of the present phase hand over.
+    /// Knowledge from the arrivals of the present phase, for its waiters.
     knowledge: Handover,
-    /// Knowledge that the arrivals of the last phase handed over.
+    /// Knowledge from the arrivals of the last phase, for its waiters.
     done: Handover,
 }
 
@@ -27,7 +27,7 @@ impl ClusterBarrier {
         ClusterBarrier { arrived: vec![0; warps], passing: vec![0; warps], knowledge, done }
     }
 
-    /// Whether `warp` has nothing left to wait for.
+    /// Whether no lane of `warp` has a wait ahead.
     pub fn is_complete(&self, warp: usize) -> bool {
         self.arrived[warp] == 0
     }
@@ -43,8 +43,8 @@ impl<'a> Block<'a> {
     ) {
         if aligned && mask != warp.live {
             let message = format!(
-                "lanes {mask:#010x} of warp {} execute barrier.cluster with .aligned, lanes {:#010x} do not: \
-                 all must execute it together; bring them together, or leave out .aligned",
+                "lanes {mask:#010x} of warp {} execute barrier.cluster with .aligned, lanes {:#010x} do \
+                 not: all lanes must execute it together; make the warp converge, or leave out .aligned",
                 warp.index,
                 warp.live & !mask
             );
@@ -63,8 +63,8 @@ impl<'a> Block<'a> {
         let twice = (self.cluster.arrived[index] | self.cluster.passing[index]) & mask;
         if twice != 0 {
             let message = format!(
-                "warp {index} arrives at barrier.cluster again without having waited there: each \
-                 barrier.cluster.arrive needs a barrier.cluster.wait behind it"
+                "warp {index} arrives at barrier.cluster again without a wait: each barrier.cluster.arrive \
+                 needs a barrier.cluster.wait after it"
             );
             return self.bad_cluster_barrier(warp, twice, message);
         }
@@ -87,7 +87,7 @@ impl<'a> Block<'a> {
             return self.bad_cluster_barrier(warp, missing, message);
         }
         if arrived & mask != 0 {
-            // The warp runs the instruction again when all have arrived.
+            // The warp executes the instruction again after all have arrived.
             if let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
                 path.pc -= 1;
             }
@@ -103,7 +103,7 @@ impl<'a> Block<'a> {
         warp.epoch += 1;
     }
 
-    /// Ends the phase if every thread that is left has arrived. `running` is the warp that is being executed.
+    /// Ends the phase if every live thread has arrived. `running` is the warp that is being executed.
     pub(super) fn complete_cluster(&mut self, running: Option<&Warp<'a>>) {
         let live = |index: usize| match (&self.warps[index], running) {
             (Some(warp), _) => warp.live,

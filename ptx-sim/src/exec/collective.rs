@@ -1,4 +1,4 @@
-//! Instructions in which the lanes of a warp act together.
+//! Instructions that the lanes of a warp execute together.
 
 use super::{Block, block::Stop, memory::shared_cells, touched::Touched, warp::Warp};
 use crate::{
@@ -9,10 +9,10 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The members of a `.sync` instruction, if all of them are here; otherwise a report.
+    /// The members of a `.sync` instruction if all of them have arrived. Otherwise it reports.
     fn members(&mut self, warp: &mut Warp<'a>, row: R, mask: u32, what: &str) -> bool {
         let members = *warp.regs().row32(row, mask);
-        // Nearly always.
+        // This is nearly always true.
         if members.iter().all(|&members| members == mask) {
             return true;
         }
@@ -22,7 +22,9 @@ impl<'a> Block<'a> {
                 format!("{what}: lane {lane} is not in its own member mask {wanted:#010x}")
             } else if wanted & warp.live & !mask != 0 {
                 let missing = wanted & warp.live & !mask;
-                format!("{what} with members {wanted:#010x}: lanes {missing:#010x} are elsewhere")
+                format!(
+                    "{what} with members {wanted:#010x}: lanes {missing:#010x} are at another instruction"
+                )
             } else if lanes(wanted & mask).any(|other| members[other] != wanted) {
                 format!("{what}: the lanes give different member masks")
             } else {
@@ -166,7 +168,8 @@ impl<'a> Block<'a> {
         warp.regs().set32(d, FULL, &out);
     }
 
-    /// Offsets in shared memory of the rows of all matrices; the lane that names a row is its index.
+    /// Offsets of the rows of all matrices in shared memory, indexed by the lane that gives the row's
+    /// address.
     fn matrix_rows(
         &mut self,
         warp: &mut Warp<'a>,

@@ -103,7 +103,7 @@ impl<'a> Block<'a> {
         true
     }
 
-    /// Moves the bytes.
+    /// Copies the bytes.
     fn transfer(&mut self, copies: &Copies, mask: u32) {
         for lane in lanes(mask) {
             let (at, bytes, read) =
@@ -118,7 +118,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies of `mask` have landed, seen by `agent`.
+    /// Marks the copies of `mask` as landed and visible to `agent`.
     fn complete(&mut self, copies: &mut Copies, mask: u32, agent: usize, epoch: u32) {
         if !copies.landed {
             self.transfer(copies, mask);
@@ -132,13 +132,13 @@ impl<'a> Block<'a> {
         copies.mask &= !mask;
     }
 
-    /// All but the last `keep` groups of each lane have landed.
+    /// Marks all but the last `keep` groups of each lane as landed.
     pub(super) fn cp_wait(&mut self, warp: &mut Warp<'a>, keep: Option<u32>, mask: u32) {
         let limits = warp.commits.map(|commits| keep.map_or(u32::MAX, |keep| commits.saturating_sub(keep)));
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
-        // Copies that an mbarrier watches are the engine's accesses. A warp that waits for the mbarrier sees
-        // them too.
+        // Copies before an mbarrier arrival count as accesses of the copy engine. A warp that waits for the
+        // mbarrier sees them too.
         let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive(_))).unwrap_or(0);
         for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {
@@ -162,7 +162,7 @@ impl<'a> Block<'a> {
         self.agents.engine(warp.index)
     }
 
-    /// Drops what has landed from the front of the queue; arrivals that waited for it happen.
+    /// Removes landed copies from the front of the queue. The arrivals that waited for them then happen.
     fn settle(&mut self, warp: &mut Warp<'a>) {
         while let Some(front) = warp.pending.front() {
             match front {
@@ -179,7 +179,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies up to the first watching mbarrier land by themselves.
+    /// Lets the copies before the first mbarrier arrival land.
     pub(super) fn land_until_arrive(&mut self, warp: &mut Warp<'a>) {
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive(_))) else {
@@ -195,8 +195,8 @@ impl<'a> Block<'a> {
         self.settle(warp);
     }
 
-    /// Lanes exit: copies that they have not waited for are lost. That an mbarrier watches a copy keeps
-    /// others from reading too early; PTX does not say that the copy outlives its thread.
+    /// Lanes exit, and copies that they have not waited for are lost. An mbarrier keeps other threads from
+    /// reading such a copy too early. PTX does not say that a copy outlives its thread.
     pub(super) fn unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let left = warp.pending.iter().find_map(|pending| match pending {
             Pending::Copies(copies) if copies.mask & mask != 0 => Some((copies.mask & mask, copies.site)),

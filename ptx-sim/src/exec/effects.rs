@@ -9,15 +9,15 @@ use crate::{
     regs::{R, lanes},
 };
 
-/// Bits of an address within its allocation: where allocations lie differs between launches.
+/// Bits of an address within its allocation. The addresses of allocations differ between launches.
 const WITHIN: u64 = (1 << 36) - 1;
 
 /// The effects of one warp so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Effects {
-    /// All up to the last synchronisation, in order.
+    /// A digest of all effects up to the last synchronisation, in order.
     past: u64,
-    /// Effects since then, in any order.
+    /// A digest of the effects since then, in any order.
     present: u64,
 }
 
@@ -30,7 +30,7 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 impl<'a> Block<'a> {
-    /// Notes what `op` is going to do.
+    /// Notes the effects of `op` before its execution.
     pub(super) fn note_effects(&mut self, warp: &mut Warp<'a>, op: &Op, mask: u32) {
         match op {
             Op::Load(access) => self.accesses(warp, 1, Some(&access.addr), &[], mask),
@@ -78,7 +78,7 @@ impl<'a> Block<'a> {
                 Mbar::Transaction { addr, bytes, .. } => {
                     self.synchronises(warp, 16, Some(addr), &words([*bytes]), mask);
                 }
-                // How often one asks depends on when.
+                // The number of tests depends on timing, so tests do not count.
                 Mbar::Test { .. } => {}
             },
             Op::Wgmma(wgmma) => self.products(warp, wgmma, mask),
@@ -92,7 +92,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// `wgmma`: registers are names.
+    /// The effects of `wgmma`. Registers count by name.
     fn products(&mut self, warp: &mut Warp<'a>, wgmma: &Wgmma, mask: u32) {
         match wgmma {
             Wgmma::Fence => self.synchronises(warp, 19, None, &[], mask),
@@ -174,7 +174,7 @@ impl<'a> Block<'a> {
         effects.present = effects.present.wrapping_add(digest);
     }
 
-    /// One number for all that the block has done.
+    /// A digest of all that the block has done.
     pub(super) fn digest(&self) -> u64 {
         let warps = self.effects.iter().zip(0u64..);
         let all = warps.map(|(effects, warp)| mix(mix(effects.past, effects.present), warp));

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The address in words.
+    /// Names the address for a report.
     pub(super) fn address(&self, space: Space, at: u64) -> Address {
         let simple =
             |buffer: &str, base: u64| Address { buffer: buffer.into(), offset: at.wrapping_sub(base) as i64 };
@@ -45,7 +45,7 @@ impl<'a> Block<'a> {
                 }
                 Err(Fault::Wild) => (
                     Kind::OutOfBounds,
-                    format!("{what} of {bytes} bytes at {at:#x}, which is in no allocation"),
+                    format!("{what} of {bytes} bytes at {at:#x}, which no allocation contains"),
                 ),
                 _ => {
                     let size = self.context.memory.owner(at).map_or(0, |(_, allocation)| allocation.len);

@@ -27,7 +27,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
             while block.run() != Turn::Ended {}
             lock(&all).add(context, linear, block.finish())
         };
-        // The first that ends the launch ends the loop.
+        // The loop ends at the first block that ends the launch.
         let _ = if context.options.parallel && blocks > 1 {
             (0..blocks).into_par_iter().try_for_each(whole)
         } else {
@@ -37,8 +37,8 @@ pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
     all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).outcome(context)
 }
 
-/// Each block that has begun runs until it ends or waits; then it is another one's turn, first of all that of
-/// a block that has not begun, while there is room on the device.
+/// A block runs until it ends or waits, then another block runs. A new block goes first while the device has
+/// room.
 fn in_turns<'a>(
     context: &Context<'a>,
     all: &Mutex<Collected>,
@@ -50,7 +50,7 @@ fn in_turns<'a>(
     let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
     let room = room.max(1) as usize;
     let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
-    // Number of consecutive turns that could change nothing.
+    // Number of consecutive turns without a change.
     let (mut next, mut stuck) = (0, 0);
     loop {
         let turn = if next < blocks && begun.len() < room {
@@ -77,18 +77,19 @@ fn in_turns<'a>(
 
 type Numbered = (u64, usize, Report);
 
-/// Results of the ended blocks. Its size does not depend on their number.
+/// Results of the ended blocks. Its size does not grow with their number.
 #[derive(Default)]
 struct Collected {
     outcome: Outcome,
     output: BTreeMap<u64, String>,
-    /// Of each kind and pair of PTX lines the first block's, with its place among that block's.
+    /// For each kind and pair of PTX lines, the report of the lowest block, with its place among that block's
+    /// reports.
     reports: HashMap<(Kind, Option<u32>, u32), Numbered>,
     error: Option<(u64, LaunchError)>,
 }
 
 impl Collected {
-    /// Adds what a block leaves; an error where no other block need run.
+    /// Adds the results of a block. An error means that no other block needs to run.
     fn add(&mut self, context: &Context<'_>, linear: u64, finished: Finished) -> Result<(), ()> {
         context.progress.ended();
         self.outcome.instructions += finished.instructions;
@@ -97,7 +98,7 @@ impl Collected {
         if !finished.output.is_empty() {
             self.output.insert(linear, finished.output);
         }
-        // In parallel it would be chance which blocks are the first.
+        // With parallel blocks, the reports that come first would depend on chance.
         let mut ends = !context.options.parallel && finished.reports.len() >= context.options.max_reports;
         for (at, report) in finished.reports.into_iter().enumerate() {
             ends |= report.kind == Kind::Runaway;

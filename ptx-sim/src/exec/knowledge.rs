@@ -21,7 +21,7 @@ type Tree = Option<Arc<Node>>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Knowledge {
     root: Tree,
-    /// Levels of inner nodes: enough for the largest number of a block.
+    /// Levels of inner nodes, enough for the largest block index.
     height: u32,
 }
 
@@ -106,8 +106,8 @@ fn digit(block: u32, height: u32) -> usize {
     (u64::from(block) / (FAN as u64).pow(height)) as usize % FAN
 }
 
-/// The union of both, if it is more than `mine`. It is `theirs` itself if that holds all: equal knowledge is
-/// shared.
+/// The union of both trees, if it has more than `mine`. If `theirs` contains the union, the result is
+/// `theirs`: equal knowledge is shared.
 fn union(mine: &Tree, theirs: &Tree) -> Tree {
     let (Some(a), Some(b)) = (mine, theirs) else { return theirs.clone() };
     if Arc::ptr_eq(a, b) {
@@ -170,7 +170,8 @@ mod tests {
             let mut both = all[mine].clone();
             both.merge(&all[theirs]);
             assert_eq!(of(&both), expected);
-            // An owner that holds all of it keeps its own; an owner that holds nothing shares it.
+            // An owner that already has all of it keeps its tree. An owner that has nothing shares the other
+            // tree.
             let before = both.clone();
             both.merge(&all[theirs]);
             assert!(Arc::ptr_eq(both.root.as_ref().unwrap(), before.root.as_ref().unwrap()));

@@ -13,8 +13,8 @@ fn parts(paths: &[Path], at: usize) -> u32 {
 }
 
 impl Warp<'_> {
-    /// Gives the turn to lanes of another path that can run; false if there are none. `stray`: prefers lanes
-    /// that wait for others to rejoin.
+    /// Switches to lanes of another path that can run; false if there are none. `stray` prefers lanes that
+    /// wait for reconvergence.
     pub fn other_lanes(&mut self, stray: bool) -> bool {
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return false };
         let mut others = (0..paths.len().saturating_sub(1)).filter(|&at| paths[at].waits.is_none());
@@ -34,8 +34,8 @@ impl Warp<'_> {
         found.is_some()
     }
 
-    /// Before a collective instruction, strayed lanes wait for the others and proceed with them. False if the
-    /// running lanes wait.
+    /// Before a collective instruction, strayed lanes wait for the other lanes and proceed with them. False
+    /// if the running lanes must wait.
     pub fn gather(&mut self) -> bool {
         let live = self.live;
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return true };
@@ -52,7 +52,7 @@ impl Warp<'_> {
         if waits.is_none() || self.other_lanes(false) {
             return waits.is_none();
         }
-        // No lane is left that could come.
+        // No other lane can still arrive.
         if let Some(path) = self.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
             path.waits = None;
         }

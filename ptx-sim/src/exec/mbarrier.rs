@@ -20,9 +20,10 @@ use crate::{
     shadow::{self, CELL},
 };
 
-const TOO_MANY: &str = "gets more arrivals than its phase expects, or one before the phase before is known \
-                        to be complete: raise the count of mbarrier.init, or wait for the phase first";
-const TOO_MUCH: &str = "is owed more than the 2^20 - 1 bytes that it can count";
+const TOO_MANY: &str = "gets more arrivals than its phase expects, or an arrival of a warp that does not \
+                        know the previous phase to be complete: raise the count of mbarrier.init, or wait \
+                        for the phase first";
+const TOO_MUCH: &str = "expects more than 2^20 - 1 bytes, the limit of its transaction count";
 const LATE: &str = "is waited for by a warp that is two phases behind: a parity or a state distinguishes \
                     only the current and the previous phase";
 
@@ -83,7 +84,12 @@ impl<'a> Block<'a> {
                         self.mbar_error(warp, at, lane, TOO_MUCH);
                     }
                     if *no_complete && completed {
-                        self.mbar_error(warp, at, lane, "completes its phase by an arrival with .noComplete");
+                        self.mbar_error(
+                            warp,
+                            at,
+                            lane,
+                            "completes its phase with an arrival that has .noComplete",
+                        );
                     }
                 }
                 self.clocks.tick(warp.index, warp.site);
@@ -136,7 +142,7 @@ impl<'a> Block<'a> {
         self.views[warp].phases.get(&number).copied().unwrap_or(0)
     }
 
-    /// Checked addresses of the lanes.
+    /// The addresses of the lanes, after the checks.
     pub(super) fn mbar_addresses(
         &mut self,
         warp: &mut Warp<'a>,
@@ -146,7 +152,7 @@ impl<'a> Block<'a> {
         let addresses = self.addresses(warp, addr, mask);
         let mut found = Vec::new();
         for lane in lanes(mask) {
-            // A 32-bit register holds a shared address, a 64-bit one may hold a generic one.
+            // A 32-bit register holds a shared address; a 64-bit register may hold a generic address.
             let space = if addresses[lane] >> 60 == 1 { Space::Generic } else { Space::Shared };
             let Some((space, at)) = self.place(warp, space, addresses[lane], 8, lane, "mbarrier") else {
                 continue;
@@ -160,14 +166,14 @@ impl<'a> Block<'a> {
         found
     }
 
-    /// The object that a lane uses: one that is initialised, and known to be.
+    /// The mbarrier that a lane uses, if it is initialised and the warp knows of the initialisation.
     pub(super) fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
         let Some(bar) = self.mbarriers.get(&at) else {
             self.mbar_error(
                 warp,
                 at,
                 lane,
-                "is used before mbarrier.init: initialise it, and put a barrier behind that",
+                "is used before mbarrier.init: initialise it, and execute a barrier after that",
             );
             return None;
         };
@@ -177,7 +183,7 @@ impl<'a> Block<'a> {
                 warp,
                 at,
                 lane,
-                "is used with no barrier after mbarrier.init: put bar.sync between the two",
+                "is used without a barrier after mbarrier.init: execute bar.sync between the two",
             );
         }
         self.mbarriers.get_mut(&at)
@@ -201,7 +207,7 @@ impl<'a> Block<'a> {
             }
             touched.add(shared_cells((at - SHARED_BASE) as usize), 8, lane, u64::MAX);
         }
-        // The initialisation is an ordinary write: others need a barrier before they use the object.
+        // The initialisation is an ordinary write. Other warps need a barrier before they use the mbarrier.
         self.check_access(warp, touched, shadow::Access::Write, Order::default());
         let init = (warp.index, self.clocks.now(warp.index), warp.site);
         for (lane, at) in self.mbar_addresses(warp, addr, mask) {
@@ -240,7 +246,7 @@ impl<'a> Block<'a> {
             let (number, phase_now) = (bar.number, bar.phase);
             let known = self.phases_known(warp.index, number);
             let behind = match phase {
-                // The next phase that it does not know to be complete, or else one that it does.
+                // The next phase that the warp does not know to be complete, or else a phase that it does.
                 Phase::Parity(_) => known & 1 == wanted[lane] & 1 && known + 2 <= phase_now,
                 Phase::State(_) => wanted[lane].saturating_add(2) <= phase_now,
             };
@@ -280,11 +286,11 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies before a `cp.async.mbarrier.arrive` have landed. A waiter sees their writes, and no other
-    /// write of the warp.
+    /// The copies before a `cp.async.mbarrier.arrive` have landed. A warp that waits sees their writes, but
+    /// no other writes of the issuing warp.
     pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, arrival: &AsyncArrival) {
         let agent = self.engine(warp);
-        // Completed phases are facts: any agent may hand them over.
+        // A completed phase is a fact, so any agent may hand it over.
         let handover = self.handover(agent).and(&arrival.phases);
         for lane in lanes(arrival.mask) {
             let Some(bar) = self.mbarriers.get_mut(&arrival.bar[lane]) else { continue };
@@ -298,7 +304,7 @@ impl<'a> Block<'a> {
         self.clocks.tick(agent, arrival.site);
     }
 
-    /// The block has ended: what mbarriers still wait for will never come.
+    /// Called when the block has ended. Arrivals and bytes that mbarriers still expect will never come.
     pub(super) fn mbarriers_left(&mut self) {
         if self.stop.is_some() {
             return;
@@ -317,8 +323,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The mbarrier at `at` is gone: copies of phases that no warp knows to be complete may have come later
-    /// than everything else. `running` is the warp that is being executed.
+    /// The mbarrier at `at` is gone. If no warp knows that a phase is complete, the copies of the phase may
+    /// have landed later than everything else. `running` is the warp that is being executed.
     fn unknown_copies(&mut self, at: u32, bar: &MBarrier, mut running: Option<&mut Warp<'a>>) {
         let known = self.views.iter().filter_map(|view| view.phases.get(&bar.number)).max().copied();
         let unknown = bar.fed.iter().filter(|fed| known.unwrap_or(0) <= fed.phase);
@@ -341,7 +347,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Ordinary accesses must keep away from live mbarriers.
+    /// Reports ordinary accesses to live mbarriers.
     pub(super) fn protect_mbarriers(&mut self, warp: &Warp<'a>, touched: &Touched) {
         if self.mbarriers.is_empty() {
             return;
@@ -359,13 +365,14 @@ impl<'a> Block<'a> {
                     warp,
                     at,
                     lane,
-                    "is overwritten or read as ordinary memory: keep other data apart, or invalidate it",
+                    "is read or overwritten as ordinary memory: put other data elsewhere, or invalidate \
+                     the mbarrier",
                 );
             }
         }
     }
 
-    /// The bytes of the mbarrier at `at` are those of a live one from now on, or no longer.
+    /// Marks the bytes at `at` as those of a live mbarrier, or no longer.
     fn guard(&mut self, at: u32, live: bool) {
         let offset = (at - SHARED_BASE) as usize;
         let bytes = 0xff << (offset % CELL);

@@ -27,7 +27,7 @@ pub(super) struct LaneAccess {
 }
 
 impl<'a> Block<'a> {
-    /// Space and address within it that `address` means to an instruction of `space`.
+    /// The space and the address in it to which an instruction of `space` resolves `address`.
     #[inline]
     pub(super) fn locate(space: Space, address: u64) -> Result<(Space, u64), Space> {
         let within = address & ((1 << WINDOW_BITS) - 1);
@@ -74,7 +74,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Reports an address that is in another space, or no multiple of the power of two `bytes`.
+    /// Reports an address that is in another space, or that is not a multiple of `bytes`, a power of two.
     #[cold]
     fn misplaced(
         &mut self,
@@ -102,7 +102,7 @@ impl<'a> Block<'a> {
         self.report(warp, kind, 1 << lane, address, message);
     }
 
-    /// Reads `out.len()` bytes for one lane; false where nothing could be read.
+    /// Reads `out.len()` bytes for one lane; false if it could read nothing.
     pub(super) fn read_lane(
         &mut self,
         warp: &mut Warp<'a>,
@@ -139,7 +139,7 @@ impl<'a> Block<'a> {
                         Kind::UninitialisedLocal,
                         1 << lane,
                         Some(address),
-                        "read of thread memory that was never written".into(),
+                        "read of local memory that was never written".into(),
                     );
                 }
             }
@@ -282,7 +282,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Where the byte `offset` of shared memory is among all cells.
+/// The position of byte `offset` of shared memory among all cells.
 pub(super) fn shared_cells(offset: usize) -> u64 {
     SHARED_CELLS * CELL as u64 + offset as u64
 }

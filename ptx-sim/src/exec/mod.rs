@@ -1,4 +1,4 @@
-//! Execution: warps of a block, block by block.
+//! Executes a launch: block by block, and the warps of each block.
 
 mod atomic;
 mod barrier;
@@ -54,7 +54,7 @@ pub(crate) struct Context<'a> {
     pub dynamic_shared: u32,
     /// 32-bit registers of a thread at the launch.
     pub registers: u32,
-    /// Of the parameters in memory.
+    /// Alignment of the parameters in memory.
     pub param_align: usize,
     pub progress: &'a Counter<'a>,
     pub released: &'a Released,
@@ -66,7 +66,7 @@ impl Context<'_> {
         if self.program.blocks_communicate { Readers::All } else { Readers::Last }
     }
 
-    /// Number of a block within the grid.
+    /// The index of a block within the grid.
     pub fn linear(&self, block: [u32; 3]) -> u64 {
         let [x, y, _] = self.grid.map(u64::from);
         u64::from(block[0]) + x * (u64::from(block[1]) + y * u64::from(block[2]))

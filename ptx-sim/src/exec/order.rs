@@ -21,13 +21,13 @@ use crate::{
 /// Knowledge of a warp besides its row of the block's clocks. An array has one element per [`Scope`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// Of other blocks.
+    /// Knowledge of other blocks.
     others: Knowledge,
-    /// Read by strong reads, but not yet made good by a fence.
+    /// Knowledge from strong reads that awaits a fence.
     pending: [Knowledge; 2],
-    /// Known at the last fence: strong writes from now on publish it.
+    /// Knowledge at the last fence. Later strong writes publish it.
     fenced: [Knowledge; 2],
-    /// Of each mbarrier, how many phases are known to be complete.
+    /// For each mbarrier, the number of phases known to be complete.
     pub phases: Phases,
     /// For each agent of the block, the writes to shared memory that the asynchronous proxy sees.
     pub proxy: Vec<u32>,
@@ -63,14 +63,14 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// That `agent` has come to `clock`.
+    /// A handover of the fact that `agent` has reached `clock`.
     pub fn of(agent: usize, clock: u32) -> Handover {
         let mut row = vec![0; agent + 1];
         row[agent] = clock;
         Handover { row, view: View::default() }
     }
 
-    /// With these phases.
+    /// This handover, with these phases.
     pub fn and(mut self, phases: &Phases) -> Handover {
         self.view.phases.clone_from(phases);
         self
@@ -84,13 +84,13 @@ impl Handover {
 
 /// Decides whether an earlier access is ordered before the present access of a warp.
 pub(super) struct Observer<'b> {
-    /// Its knowledge of the agents of its block.
+    /// The warp's knowledge of the agents of its block.
     pub row: &'b [u32],
-    /// Its knowledge of other blocks.
+    /// The warp's knowledge of other blocks.
     pub others: &'b Knowledge,
     pub block: u32,
-    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents that
-    /// write through the generic one.
+    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents, of
+    /// which some write through the generic proxy.
     pub proxy: Option<(&'b [u32], Agents)>,
 }
 
@@ -134,7 +134,7 @@ impl Published {
     }
 }
 
-/// Of a whole grid.
+/// The published knowledge of a grid.
 pub(crate) type Released = Mutex<Published>;
 
 /// The effect of a strong access at its address.
@@ -142,12 +142,12 @@ pub(crate) type Released = Mutex<Published>;
 pub(super) enum Touches {
     Read,
     Write,
-    /// Earlier publications stay.
+    /// Earlier publications remain.
     ReadAndWrite,
 }
 
 impl Block<'_> {
-    /// Knowledge that `agent` hands over; only warps have views.
+    /// The knowledge that `agent` hands over. Only warps have views.
     pub(super) fn handover(&self, agent: usize) -> Handover {
         let view = self.views.get(agent).cloned().unwrap_or_default();
         Handover { row: self.clocks.row(agent).to_vec(), view }
@@ -158,7 +158,7 @@ impl Block<'_> {
         self.views[warp].merge(&handover.view);
     }
 
-    /// Knowledge that a relaxed arrival of `warp` hands over: its knowledge at its last fence.
+    /// The knowledge that a relaxed arrival of `warp` hands over: that of its last fence.
     pub(super) fn fenced_handover(&self, warp: usize) -> Handover {
         let view = &self.views[warp];
         let fenced = &view.fenced[Scope::Block as usize];
@@ -170,13 +170,13 @@ impl Block<'_> {
         Handover { row: fenced.row(self.number).to_vec(), view }
     }
 
-    /// A relaxed wait: the warp's next fence completes the handover.
+    /// Takes a handover in a relaxed wait. The warp's next fence completes it.
     pub(super) fn take_over_with_fence(&mut self, warp: usize, handover: &Handover) {
         let mut all = handover.view.others.clone();
         all.add(self.number, &handover.row);
         let view = &mut self.views[warp];
         view.pending[Scope::Block as usize].merge(&all);
-        // The writes that the asynchronous proxy sees are facts; they imply no order.
+        // Writes that the asynchronous proxy sees are facts, and imply no order.
         merge(&mut view.proxy, &handover.view.proxy);
     }
 
@@ -185,7 +185,7 @@ impl Block<'_> {
         self.views[warp].others.merge(what);
     }
 
-    /// All that `warp` knows now.
+    /// Everything that `warp` knows now.
     fn snapshot(&self, warp: usize) -> Knowledge {
         let mut all = self.views[warp].others.clone();
         all.add(self.number, self.clocks.row(warp));
@@ -203,8 +203,8 @@ impl Block<'_> {
             self.views[index].fenced[reach] = now.clone();
         }
         self.clocks.tick(index, warp.site);
-        // The lanes of a warp share one epoch: the check does not tell the releasing lane from the acquiring
-        // one.
+        // The lanes of a warp share one epoch, so the check cannot distinguish the releasing lane from the
+        // acquiring lane.
         warp.epoch += 1;
     }
 

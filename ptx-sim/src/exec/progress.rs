@@ -28,13 +28,13 @@ impl fmt::Display for Progress {
 /// Receiver of progress, see [`crate::Gpu::watch`].
 pub(crate) type Watcher = dyn Fn(Progress) + Send + Sync;
 
-/// Instructions between two words to the watcher.
+/// Instructions between two calls of the watcher.
 const STEP: u64 = 1 << 24;
 
-/// Counts of one launch.
+/// The counters of one launch.
 pub(crate) struct Counter<'a> {
     spent: AtomicU64,
-    /// Instructions executed when something last changed.
+    /// The number of instructions at the last change.
     moved: AtomicU64,
     ended: AtomicU64,
     blocks: u64,
@@ -52,13 +52,13 @@ impl<'a> Counter<'a> {
         self.ended.fetch_add(1, Relaxed);
     }
 
-    /// Instructions since something changed.
+    /// Instructions since the last change.
     pub fn idle(&self) -> u64 {
         self.spent.load(Relaxed).saturating_sub(self.moved.load(Relaxed))
     }
 
-    /// Adds `new` instructions. `moved`: a waiter may depend on their effects. Returns the reason if the
-    /// launch must end.
+    /// Adds `new` instructions. `moved` says that waiting warps may depend on their effects. Returns the
+    /// reason if the launch must end.
     pub fn spend(&self, new: u64, moved: bool, options: &Options) -> Option<String> {
         let total = self.spent.fetch_add(new, Relaxed) + new;
         let last =
@@ -74,7 +74,7 @@ impl<'a> Counter<'a> {
         let why = if total > *budget {
             format!("the launch has executed more than its `budget` of {budget} warp instructions")
         } else if total.saturating_sub(last) > *patience {
-            format!("nothing has changed for more than `patience` allows, {patience} warp instructions")
+            format!("nothing has changed for `patience`, {patience} warp instructions")
         } else {
             return None;
         };

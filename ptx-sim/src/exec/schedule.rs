@@ -1,4 +1,4 @@
-//! Fair turns for the warps of a block, for diverged lanes, and for blocks that wait for others.
+//! Fair turns for the warps of a block, for diverged lanes, and for blocks that wait for other blocks.
 
 use super::{
     Block,
@@ -11,24 +11,24 @@ use crate::{
     report::Kind,
 };
 
-/// Instructions that a warp runs at a time, where nothing is shuffled.
+/// Instructions per turn of a warp, without a random schedule.
 const SHARE: u32 = 1 << 12;
 /// The share of a warp with diverged lanes, which may wait for each other.
 const SPLIT_SHARE: u32 = 1 << 8;
-/// A warp that only polls an mbarrier this often, while nothing else of its block moves, waits for other
-/// blocks, or for ever.
+/// After this number of polls of an mbarrier without any change in its block, a warp waits for another block,
+/// or forever.
 const MAX_POLLS: u32 = 64;
-/// This part of the launch's patience is over when lanes stray: see [`super::lanes`].
+/// Lanes stray after this fraction of the launch's patience: see [`super::lanes`].
 const STRAY: u64 = 1000;
-/// Instructions without effect on waiters, after which other blocks get their turn.
+/// Instructions without effect on waiting warps after which other blocks run.
 const IDLE: u64 = 1 << 12;
-/// Instructions after which others have their turn anyway.
+/// Instructions after which other blocks run in any case.
 const TURN: u64 = 1 << 20;
 
 /// How a block's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// With the block.
+    /// The block has ended.
     Ended,
     /// Other blocks should have their turn.
     Over,
@@ -37,8 +37,8 @@ pub(crate) enum Turn {
 }
 
 impl<'a> Block<'a> {
-    /// Runs the block until it has ended, or until other blocks should have their turn, where blocks wait for
-    /// each other.
+    /// Runs the block until it has ended. If blocks wait for each other, it also stops when other blocks
+    /// should run.
     pub fn run(&mut self) -> Turn {
         let (begin, mut moved, mut changed) = (self.instructions, self.instructions, false);
         let shuffled = if self.context.options.seed == 0 { IDLE } else { 1 + self.random.next() % IDLE };
@@ -101,7 +101,7 @@ impl<'a> Block<'a> {
         Finished { reports, instructions, output, error, coverage, digest }
     }
 
-    /// Books the instructions executed since the last time, and sees whether there are enough.
+    /// Counts the instructions since the last call, and checks the budget.
     fn spend(&mut self) {
         let new = self.instructions - self.flushed;
         self.flushed = self.instructions;
@@ -117,7 +117,7 @@ impl<'a> Block<'a> {
         self.warps[warp].as_ref().map_or(Status::Done, |warp| warp.status)
     }
 
-    /// The next warp to run and for how many instructions.
+    /// The next warp to run, and its number of instructions.
     fn pick(&mut self) -> Option<(usize, u32)> {
         let seed = self.context.options.seed;
         let completion = self.context.options.completion;

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// Where every warp stands, one line each, and the barriers that are not at rest.
+    /// The position of every warp, one per line, and the barriers with pending arrivals.
     fn standing(&self) -> String {
         let mut text = String::new();
         for warp in self.warps.iter().flatten() {

@@ -32,7 +32,7 @@ impl<'a> Block<'a> {
             }
             match wait {
                 Wait::Barrier(id) => warp.status = Status::Barrier(id),
-                // No lane is left that could come.
+                // No other lane can still arrive.
                 Wait::Company => {
                     warp.frames.iter_mut().filter_map(|frame| frame.paths.last_mut()).for_each(|path| {
                         path.waits = path.waits.filter(|wait| *wait != Wait::Company);
@@ -149,7 +149,7 @@ impl<'a> Block<'a> {
         );
     }
 
-    /// Checks that every live lane executes an `.aligned` instruction; reports where not.
+    /// Checks that every live lane executes an `.aligned` instruction, and reports if one does not.
     pub(super) fn converged(&mut self, warp: &mut Warp<'a>, mask: u32, what: &str) -> bool {
         if mask == FULL {
             return true;
@@ -198,7 +198,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Splits the running path where lanes disagree.
+/// Splits the running path if lanes take different branches.
 fn branch(paths: &mut Vec<Path>, taken: u32, target: u32, rejoin: u32) {
     let Some(top) = paths.last_mut() else { return };
     let stay = top.mask & !taken;

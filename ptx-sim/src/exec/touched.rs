@@ -6,7 +6,7 @@ use crate::{
     stamp::{SEVERAL, UNKNOWN, Words},
 };
 
-/// Cells of shared memory are numbered from here, as in its window of the generic addresses.
+/// Number of the first cell of shared memory. Cells are numbered by generic address.
 pub(super) const SHARED_CELLS: u64 = (1 << super::memory::WINDOW_BITS) / CELL as u64;
 
 /// Bytes of one cell that one instruction touches.
@@ -19,7 +19,7 @@ pub(super) struct Touch {
     pub changed: u16,
     pub lanes: u32,
     pub words: Words,
-    /// Two lanes write different values to one byte.
+    /// Whether two lanes write different values to one byte.
     pub clash: bool,
 }
 
@@ -29,22 +29,22 @@ const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, changed: 0, lanes: 0, words: 
 pub(super) struct Touched {
     /// At most [`MOST`].
     cells: Vec<Touch>,
-    /// By one instruction of the whole warp.
+    /// Whether one instruction of the whole warp touches them.
     pub collective: bool,
 }
 
-/// Two cells a lane.
+/// Two cells per lane.
 const MOST: usize = 2 * LANES;
 
 impl Touched {
-    /// In the room of an earlier one, if there is one.
+    /// An empty set, in the buffer of an earlier set if there is one.
     pub fn new(room: Option<Vec<Touch>>) -> Touched {
         let mut cells = room.unwrap_or_else(|| Vec::with_capacity(MOST));
         cells.clear();
         Touched { cells, collective: false }
     }
 
-    /// Room for another one.
+    /// The buffer, for another set.
     pub fn room(self) -> Vec<Touch> {
         self.cells
     }
@@ -57,7 +57,7 @@ impl Touched {
     pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
         let cell = address / CELL as u64;
         let fresh = self.cells.last().is_none_or(|last| last.cell != cell);
-        // Most of what fast kernels do.
+        // The common case in fast kernels.
         if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.cells.len() < MOST {
             let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
             let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);
@@ -87,7 +87,7 @@ impl Touched {
                     (_, true, _) if *owner == lane as u8 => *owner,
                     (_, false, true) => lane as u8,
                     (_, true, true) => SEVERAL,
-                    // Parts of words: known only while one lane has them.
+                    // For parts of words, the lane is known only while one lane has them all.
                     (_, false, false) => lane as u8,
                     (_, true, false) => UNKNOWN,
                 };

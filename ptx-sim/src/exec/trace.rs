@@ -6,7 +6,7 @@ use crate::{
     stamp::Stamp,
 };
 
-/// The instruction of a site in the words of PTX and Rust source.
+/// The instruction of a site, with its PTX line and Rust source lines.
 pub(crate) fn place(context: &Context<'_>, site: u32) -> Place {
     let Some(site) = context.program.sites.get(site as usize) else {
         return Place { ptx_line: 0, instruction: String::new(), source: Vec::new() };
@@ -29,7 +29,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// An agent in words.
+    /// The agent's name in reports.
     pub fn agent_name(&self, agent: usize) -> String {
         let (agents, warp) = (self.agents, self.warp_of(agent));
         match agent {
@@ -44,7 +44,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Of another block only the place is known.
+    /// One side of a report. For another block, only the place is known.
     fn side(&self, block: u32, site: u32, agent: usize, clock: u32) -> Side {
         let here = (block == self.number).then_some(&self.clocks);
         let last_sync = here.and_then(|clocks| clocks.last_sync(agent, clock));

@@ -10,7 +10,7 @@ use crate::{
     regs::{FULL, Kind, LANES, Regs},
 };
 
-/// Lanes that run together, until they reach `rejoin`.
+/// Lanes that run together until they reach `rejoin`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub pc: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Path {
     pub waits: Option<Wait>,
 }
 
-/// The condition that diverged lanes wait for.
+/// What diverged lanes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The barrier with this number.
@@ -33,7 +33,7 @@ pub(crate) enum Wait {
 pub(crate) struct Frame<'a> {
     pub function: usize,
     pub regs: Regs,
-    /// The last entry runs. A path that has split precedes its parts and waits for them.
+    /// The last entry runs. A split path comes before its parts and waits for them.
     pub paths: Vec<Path>,
     /// Start of the frame in the warp's local memory.
     pub base: u32,
@@ -47,9 +47,9 @@ pub(crate) enum Status {
     Ready,
     /// Waits at the barrier with this number.
     Barrier(usize),
-    /// Polls the mbarrier at this address, which had this version then.
+    /// Polls the mbarrier at this address, which had this version at the last poll.
     Polling(u32, u32),
-    /// Waits until its warpgroup has come to the end of this group of products.
+    /// Waits until its warpgroup has completed this group of products.
     Products(u64),
     /// Waits until other warps have released this number of registers.
     Registers(u32),
@@ -58,7 +58,7 @@ pub(crate) enum Status {
     Done,
 }
 
-/// `cp.async` of one instruction, all lanes that are still in flight.
+/// The copies of one `cp.async`, for all lanes that are still in flight.
 #[derive(Debug)]
 pub(crate) struct Copies {
     pub mask: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Copies {
     pub read: [u8; LANES],
     pub bytes: u32,
     pub site: u32,
-    /// The bytes are there already; only the checkers still see them in flight.
+    /// Whether the bytes have arrived. For the checkers the copies are still in flight.
     pub landed: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Copies {
 pub(crate) struct AsyncArrival {
     pub mask: u32,
     pub bar: [u32; LANES],
-    /// The phase in which each lane's arrival is to count.
+    /// The phase that each lane's arrival must count for.
     pub phase: [u64; LANES],
     /// The warp's knowledge of all mbarriers.
     pub phases: Phases,
@@ -88,7 +88,7 @@ pub(crate) struct AsyncArrival {
 #[derive(Debug)]
 pub(crate) enum Pending {
     Copies(Box<Copies>),
-    /// Arrive on the mbarrier at `bar[lane]` when everything before has landed.
+    /// Arrives on the mbarrier at `bar[lane]` after everything before it has landed.
     Arrive(Box<AsyncArrival>),
 }
 
@@ -98,10 +98,10 @@ pub(crate) struct Flying<'a> {
     /// Groups that the warp had committed before.
     pub group: u64,
     pub product: &'a Product,
-    /// Where its accumulators are.
+    /// Index of its accumulators.
     pub tile: usize,
     pub site: u32,
-    /// The call frame that its registers belong to.
+    /// The call frame that owns its registers.
     pub frame: usize,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Warp<'a> {
     pub landed: Vec<(usize, u32, u32)>,
     /// Bulk groups that each lane has committed.
     pub bulk_commits: [u32; LANES],
-    /// Some lanes did not wait for others to rejoin them: see [`super::lanes`].
+    /// Whether some lanes did not wait for reconvergence: see [`super::lanes`].
     pub strayed: bool,
 }
 
@@ -189,7 +189,7 @@ impl<'a> Warp<'a> {
         if size <= self.local_size {
             return;
         }
-        // Zeroed pages take no memory until an access. A read of an unwritten byte gives poison.
+        // Zeroed pages take no memory before the first access. Reads of unwritten bytes return poison.
         let mut local = vec![0; size * LANES];
         let mut written = vec![false; size * LANES];
         for lane in 0..LANES {

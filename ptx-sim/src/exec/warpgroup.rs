@@ -1,4 +1,4 @@
-//! Warpgroups: four warps that execute the same steps (`wgmma`, `setmaxnreg`), each at its own time.
+//! Warpgroups: four warps that execute the same steps (`wgmma`, `setmaxnreg`), each at a different time.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ pub(super) const MEMBERS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Warpgroup<'a> {
-    /// Steps that some of its warps have reached and others have not, oldest first.
+    /// Steps that some of the warps have reached and others have not, oldest first.
     steps: VecDeque<Step>,
-    /// Steps that all have made, and that each has.
+    /// The number of steps that all warps have completed, and the number that each warp has.
     done: u64,
     made: [u64; MEMBERS],
     /// Registers of each warp's threads, if `setmaxnreg` has changed them.
@@ -29,7 +29,7 @@ pub(super) struct Warpgroup<'a> {
     pub products: Products<'a>,
 }
 
-/// An instruction that all of a warpgroup execute.
+/// An instruction that all warps of a warpgroup execute.
 #[derive(Debug)]
 pub(super) struct Step {
     site: u32,
@@ -37,23 +37,23 @@ pub(super) struct Step {
     warp: usize,
     /// Operands that must be equal in all warps.
     operands: [u64; 3],
-    /// Of a product: the index of its accumulators, the common knowledge of the warps at the step, and the
+    /// For a product: the index of its accumulators, the common knowledge of the warps at the step, and the
     /// writes that their proxy sees.
     pub tile: usize,
     pub row: Vec<u32>,
     pub proxy: Vec<u32>,
 }
 
-/// How a warp came to a step.
+/// The result of a warp's arrival at a step.
 pub(super) enum Came {
-    /// Others are still to come.
+    /// Other warps have not arrived yet.
     Early,
     Last(Step),
 }
 
 impl<'a> Block<'a> {
-    /// `warp` comes to the next step of its warpgroup; `meet` notes in it what the warp brings. Nothing where
-    /// that is another step than the others', or not all can come: this is reported.
+    /// `warp` arrives at the next step of its warpgroup; `meet` adds the warp's data to the step. If the step
+    /// differs from the other warps' step, or if not all warps can arrive, it reports and returns nothing.
     pub(super) fn come(
         &mut self,
         warp: &mut Warp<'a>,
@@ -76,7 +76,8 @@ impl<'a> Block<'a> {
         });
         if let Some(gone) = gone.map(|gone| MEMBERS * group + gone) {
             let place = text(self, warp);
-            let message = format!("`{place}` needs all four warps of a warpgroup, warp {gone} does not come");
+            let message =
+                format!("`{place}` needs all four warps of a warpgroup, but warp {gone} has exited");
             return self.parted(warp, warp.site, None, message);
         }
         let own = &mut self.warpgroups[group];
@@ -115,13 +116,13 @@ impl<'a> Block<'a> {
         Some(Came::Early)
     }
 
-    /// The side of a report about what `warp` did at `site`.
+    /// The side of a report for an earlier action of `warp` at `site`.
     pub(super) fn earlier(&self, site: u32, warp: usize) -> Stamp {
         let clock = self.clocks.now(warp);
         Stamp { block: self.number, agent: warp as u16, site, clock, ..Stamp::NONE }
     }
 
-    /// Reports that the warps of a warpgroup parted at the step of this site.
+    /// Reports that the warps of a warpgroup diverged at the step of this site.
     fn parted(
         &mut self,
         warp: &Warp<'a>,
@@ -138,7 +139,7 @@ impl<'a> Block<'a> {
         None
     }
 
-    /// `warp` has exited: no warp of its warpgroup may be ahead of it, and no product may be in flight.
+    /// `warp` has exited. No warp of its warpgroup may be ahead of it, and no product may be in flight.
     pub(super) fn leave_warpgroup(&mut self, warp: &mut Warp<'a>) {
         if let Some(flying) = warp.flying.first() {
             let exit = std::mem::replace(&mut warp.site, flying.site);
@@ -151,7 +152,8 @@ impl<'a> Block<'a> {
         if let Some(step) = own.steps.get(at) {
             let site = step.site;
             let earlier = self.earlier(site, step.warp);
-            let message = format!("warp {} exits, warp {} of its warpgroup is ahead", warp.index, step.warp);
+            let message =
+                format!("warp {} exits, but warp {} of its warpgroup is ahead", warp.index, step.warp);
             self.parted(warp, site, Some(earlier), message);
         }
     }

@@ -32,16 +32,16 @@ use crate::{
 /// The products of a warpgroup.
 #[derive(Debug, Default)]
 pub(super) struct Products<'a> {
-    /// Accumulators in flight, by their numbers, and how many there have been.
+    /// Accumulators in flight, by index, and the number of indices used so far.
     tiles: BTreeMap<usize, Tile<'a>>,
     numbers: usize,
-    /// Issued by all, not yet committed by all.
+    /// Products that all warps have issued, but not all have committed.
     open: Vec<Issued<'a>>,
     groups: VecDeque<Vec<Issued<'a>>>,
-    /// Groups that all warps have committed, and the completed ones.
+    /// The number of groups that all warps have committed, and the number of completed groups.
     pub committed: u64,
     done: u64,
-    /// Groups that each has committed.
+    /// The number of groups that each warp has committed.
     commits: [u64; MEMBERS],
     /// The tensor cores' clock at the end of each group.
     ends: Vec<u32>,
@@ -53,7 +53,7 @@ struct Issued<'a> {
     product: &'a Product,
     tile: usize,
     accumulates: bool,
-    /// Offsets in shared memory of the chunks of A, where it is there, and of B.
+    /// Offsets of the chunks of A, if A is in shared memory, and of B.
     a: Arc<[usize]>,
     b: Arc<[usize]>,
 }
@@ -103,7 +103,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The first `target` groups are done, and `warp` knows it.
+    /// Completes the first `target` groups, and `warp` learns of it.
     pub(super) fn settle_products(&mut self, warp: &mut Warp<'a>, target: u64) {
         self.execute(warp, target);
         let group = warp.index / MEMBERS;
@@ -127,7 +127,7 @@ impl<'a> Block<'a> {
         let Some(operands) = self.uniform_operands(warp, product, mask) else { return };
         self.check_registers(warp, product);
         let (group, member, frame) = (warp.index / MEMBERS, warp.index % MEMBERS, warp.frames.len() - 1);
-        // A product of an earlier group may have these accumulators, unless it is done by now.
+        // A product of an earlier group may have these accumulators, unless it is complete.
         let tiles = &self.warpgroups[group].products.tiles;
         let known = warp.flying.iter().rfind(|it| it.product.d == product.d).map(|it| it.tile);
         let known = known.filter(|tile| tiles.contains_key(tile));
@@ -189,7 +189,8 @@ impl<'a> Block<'a> {
         Some([a, b, u64::from(accumulates != 0)])
     }
 
-    /// A fence stands between what else touched the registers and their product, and no other one has them.
+    /// Checks that a fence follows the last access to the product's registers, and that no other product uses
+    /// them.
     fn check_registers(&mut self, warp: &mut Warp<'a>, product: &Product) {
         let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
         let Some(regs) = warp.frames.last().map(|frame| &frame.regs) else { return };
@@ -202,7 +203,7 @@ impl<'a> Block<'a> {
         regs.missing.set(regs.missing.get() | unwritten);
         let unfenced = product.d.iter().chain(a).find(late).is_some();
         let flying = |r: &&R| regs.flying[**r as usize];
-        // Accumulators stay with the products of their shape, A may be read by many.
+        // Accumulators may be shared with products of the same shape. Several products may read A.
         let chained = |it: &Flying<'_>| it.product.d == product.d;
         let mut other = product.d.iter().find(flying).copied();
         if product.d.iter().all(|r| flying(&r)) && warp.flying.iter().any(chained) {
@@ -213,8 +214,8 @@ impl<'a> Block<'a> {
         };
         let other = other.or_else(|| a.iter().find(written).copied());
         if unfenced {
-            let message = "a register of this product was touched, or no product issued before, without a \
-                           wgmma.fence since";
+            let message = "this product needs a wgmma.fence before it: it is the first one, or another \
+                           instruction has accessed its registers since the last fence";
             self.report(warp, Kind::Wgmma, FULL, None, message.into());
         }
         if let Some(register) = other {
@@ -222,18 +223,18 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// An instruction touched registers of a product in flight.
+    /// Reports that an instruction touched registers of a product in flight.
     pub(super) fn disturbed(&mut self, warp: &mut Warp<'a>, register: R) {
         let flying = warp.flying.iter().rfind(|flying| registers(flying.product).any(|r| r == register));
         let earlier = flying.map(|flying| self.earlier(flying.site, warp.index));
         let text = super::trace::place(self.context, warp.site).instruction;
         let message = format!(
-            "`{text}` touches a register of a product that is in flight: no wgmma.wait_group between"
+            "`{text}` accesses a register of a product in flight: execute wgmma.wait_group before it"
         );
         self.report_pair(warp, Kind::PendingProduct, FULL, None, earlier, message);
     }
 
-    /// All four warps have issued `product`: its operands are being read from now on.
+    /// All four warps have issued `product`: from now on it reads its operands.
     fn launch(&mut self, warp: &mut Warp<'a>, product: &'a Product, step: &Step, operands: [u64; 3]) {
         let a = self.operand(warp, &product.a, operands[0], ROWS, step);
         let b = self.operand(warp, &product.b, operands[1], product.columns, step);
@@ -242,7 +243,7 @@ impl<'a> Block<'a> {
         products.open.push(Issued { product, tile: step.tile, accumulates, a, b });
     }
 
-    /// Offsets of the chunks of an operand, checked; none where it is no operand.
+    /// Offsets of the chunks of an operand, after the checks; `None` if the descriptor is invalid.
     fn operand(
         &mut self,
         warp: &mut Warp<'a>,
@@ -265,7 +266,7 @@ impl<'a> Block<'a> {
         chunks
     }
 
-    /// Where the chunks are that a descriptor names: a kernel has few, and takes each again and again.
+    /// The chunks of a descriptor, from a cache: a kernel has few descriptors, and uses each repeatedly.
     fn chunks(&mut self, warp: &Warp<'a>, key: (u64, usize, bool)) -> Option<Arc<[usize]>> {
         if let Some(known) = self.operands.get(&key) {
             return Some(Arc::clone(known));

@@ -1,4 +1,4 @@
-//! Mutants of products, bulk copies and budgets of registers.
+//! Mutants of products, bulk copies and register budgets.
 
 use super::{Operator, Push};
 use crate::ast::{Instruction, Operand};
@@ -13,7 +13,7 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     } else if opcode.starts_with("setmaxnreg") {
         if let [Operand::Int(count)] = instruction.operands.as_slice() {
             push(Operator::Registers, format!("{opcode} {};", count + 8));
-            // How many a thread needs is not known: too few are no finding.
+            // The number of registers that a thread needs is unknown, so too few registers are no finding.
             if opcode.contains(".dec.") {
                 push(Operator::Registers, String::new());
             }
@@ -28,15 +28,15 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     }
 }
 
-/// `text` with `mutant` as `value` changed, in its own register and scope.
+/// `text`, before which `change` modifies `value` in a new register and scope.
 fn with(ty: &str, change: &str, value: &str, by: u64, text: &str) -> String {
     format!("{{ .reg .{ty} mutant; {change} mutant, {}, {by}; {text} }}", value.trim())
 }
 
-/// A descriptor that begins further on, or has another swizzle or distance; accumulators that are set instead
-/// of added to; an operand that comes transposed.
+/// Mutants of a product: a descriptor with another start, swizzle or stride; accumulators that are set
+/// instead of added to; a transposed operand.
 fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
-    // Accumulators, and A where it is in registers, stand in braces.
+    // The accumulators are in braces, and so is A if it is in registers.
     let Some(end) = old.rfind('}').or_else(|| old.find('}')) else { return };
     let (head, tail) = old.split_at(end + 1);
     let parts: Vec<&str> = tail.trim_end().trim_end_matches(';').split(',').skip(1).collect();
@@ -51,7 +51,7 @@ fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
         return;
     }
     for (at, descriptor) in parts.iter().enumerate().take(descriptors) {
-        // Two chunks further, a row of 128 bytes further; another swizzle; another distance of groups.
+        // Two chunks further; a row of 128 bytes further; another swizzle; another stride between groups.
         for (change, by) in [("add.u64", 2), ("add.u64", 64), ("xor.b64", 3 << 62), ("add.u64", 1 << 32)] {
             push(Operator::Descriptor, with("b64", change, descriptor, by, &replaced(at, " mutant")));
         }
@@ -65,7 +65,7 @@ fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
     }
 }
 
-/// A box that begins one element further, along each dimension.
+/// Mutants whose box begins one element further, along each dimension.
 fn coordinates(old: &str, push: &mut Push<'_>) {
     let (Some(open), Some(close)) = (old.find('{'), old.find('}')) else { return };
     let parts: Vec<&str> = old[open + 1..close].split(',').collect();

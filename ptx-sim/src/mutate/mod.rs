@@ -14,45 +14,45 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
-    /// A barrier, block-wide or within the warp, is gone.
+    /// Deletes a barrier, of the block or of a warp.
     DeleteBarrier,
-    /// A wait for asynchronous copies or for an mbarrier is gone.
+    /// Deletes a wait for asynchronous copies or for an mbarrier.
     DeleteWait,
-    /// A commit of asynchronous copies is gone.
+    /// Deletes a commit of asynchronous copies.
     DeleteCommit,
-    /// A fence is gone.
+    /// Deletes a fence.
     DeleteFence,
-    /// An arrival on an mbarrier is gone.
+    /// Deletes an arrival on an mbarrier.
     DeleteArrive,
-    /// The initialisation of an mbarrier is gone.
+    /// Deletes the initialisation of an mbarrier.
     DeleteInit,
     /// `wait_group n` becomes `wait_group n + 1`.
     WeakenWait,
-    /// A barrier gets another number.
+    /// Gives a barrier another number.
     BarrierNumber,
     /// A barrier waits for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
     /// A wait for an mbarrier waits for the other parity.
     WrongPhase,
-    /// The guard of a load, store, copy or atomic is gone.
+    /// Deletes the guard of a load, store, copy or atomic.
     DeleteGuard,
-    /// The guard of a load, store, copy or atomic is negated.
+    /// Negates the guard of a load, store, copy or atomic.
     NegateGuard,
     /// The source size of a `cp.async` is always the full size.
     ConstantSourceSize,
-    /// A conditional branch goes the other way.
+    /// Negates the condition of a branch.
     NegateBranch,
-    /// A conditional branch is always taken.
+    /// Always takes a conditional branch.
     AlwaysBranch,
-    /// A conditional branch is never taken.
+    /// Never takes a conditional branch.
     NeverBranch,
-    /// A comparison gains or loses equality: `lt` becomes `le`.
+    /// Adds or removes equality in a comparison: `lt` becomes `le`.
     OffByOne,
     /// Swaps an instruction with the next one, if their order matters.
     SwapNeighbours,
     /// A constant grows by one, or an address by one element.
     ShiftImmediate,
-    /// A guard is another predicate, or a selection takes the other value.
+    /// Replaces a guard by another predicate, or makes a selection take the other value.
     ChangePredicate,
     /// The constant of a comparison, a minimum or a maximum grows by one.
     Bound,
@@ -71,7 +71,7 @@ pub enum Operator {
     Registers,
 }
 
-/// Receives a mutant: its operator and the replacement of the instruction.
+/// Receives a mutant: its operator, and the replacement of the instruction.
 type Push<'p> = dyn FnMut(Operator, String) + 'p;
 
 /// One planted bug.
@@ -157,7 +157,7 @@ pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
     Ok(all)
 }
 
-/// Instruction `at` and the next one in each other's place.
+/// Swaps instruction `at` and the next one.
 fn swapped(text: &str, module: &Module, function: &Function, at: usize) -> Option<Mutant> {
     let [first, second] = [at, at + 1].map(|at| &function.instructions[at]);
     let [a, b] = [first, second].map(|it| (it.span.0 as usize, it.span.1 as usize));
@@ -188,7 +188,7 @@ fn of_instruction(
             true => format!("`{}` deleted", short(old)),
             false => format!("`{}` becomes `{}`", short(old), short(&new)),
         };
-        // The replacement keeps the number of lines: every other line keeps its number.
+        // The replacement keeps the number of lines, so that line numbers stay valid.
         let lost = old.matches('\n').count().saturating_sub(new.matches('\n').count());
         let (source, replacement) = (Vec::new(), new + &"\n".repeat(lost));
         all.push(Mutant { operator, line, source, description, span, replacement });
@@ -257,7 +257,7 @@ fn of_instruction(
     values::of_instruction(function, at, old, &mut push);
 }
 
-/// Barriers with another number and another count.
+/// Mutants of a barrier with another number, and with another count.
 fn barrier_operands(
     old: &str,
     opcode: &str,
@@ -280,8 +280,8 @@ fn barrier_operands(
     }
 }
 
-/// An mbarrier that expects one arrival more or less, a wait that has passed already, and one for the other
-/// phase. The operands are taken as text.
+/// Mutants of an mbarrier: one arrival more or less, a wait that has already passed, and a wait for the other
+/// phase. The operands are text.
 fn mbarrier_operands(
     old: &str,
     opcode: &str,
@@ -292,7 +292,7 @@ fn mbarrier_operands(
         return;
     }
     let Some((head, last)) = old.trim_end_matches(';').rsplit_once(',') else { return };
-    // Its own register, in its own scope.
+    // Uses a new register in a new scope.
     let changed =
         |change: &str| format!("{{ .reg .b32 mutant; {change} mutant, {last}, 1; {head}, mutant; }}");
     if opcode.starts_with("mbarrier.init") {

@@ -69,7 +69,7 @@ fn split(tail: &str) -> Vec<&str> {
     tail.trim_end().trim_end_matches(';').split(',').collect()
 }
 
-/// A number that is one off, or an address that is one element off.
+/// Mutants with a constant that is off by one, or an address that is off by one element.
 fn immediates(
     base: &str,
     opcode: &str,
@@ -116,7 +116,7 @@ fn immediates(
     }
 }
 
-/// Byte of `tail` where the bracket of operand `at` stands: addresses come in order.
+/// The byte of `tail` at which the bracket of operand `at` is. Addresses are in order.
 fn nth(tail: &str, bracket: char, at: usize, instruction: &Instruction) -> Option<usize> {
     let before = instruction.operands[..at].iter().filter(|o| matches!(o, Operand::Address(..))).count();
     tail.match_indices(bracket).nth(before).map(|(at, _)| at)
@@ -133,7 +133,7 @@ fn access_bytes(opcode: &str) -> i64 {
     }
 }
 
-/// Other lanes take part, or another lane's value is taken.
+/// Mutants in which other lanes take part, or in which a lane takes another lane's value.
 fn lanes(base: &str, opcode: &str, instruction: &Instruction, old: &str, push: &mut Push<'_>) {
     match (base, instruction.operands.as_slice()) {
         ("shfl", [_, _, lane, clamp, members]) => {
@@ -185,7 +185,7 @@ fn lanes(base: &str, opcode: &str, instruction: &Instruction, old: &str, push: &
     }
 }
 
-/// Each source register, replaced by the one of its kind that was written last.
+/// Mutants with one source register replaced by the last written register of its kind.
 fn operands(function: &Function, at: usize, head: &str, tail: &str, push: &mut Push<'_>) {
     let instruction = &function.instructions[at];
     let first =
@@ -219,7 +219,8 @@ fn registers(operand: &Operand, out: &mut Vec<u32>) {
     }
 }
 
-/// The register, declared as `register` is and none of `used`, that was written last before instruction `at`.
+/// The register that was written last before instruction `at`, among those declared like `register` and not
+/// in `used`.
 fn near(function: &Function, at: usize, register: u32, used: &[u32]) -> Option<u32> {
     let kind = function.range(register)?.first;
     let before = &function.instructions[at.saturating_sub(NEAR)..at];
@@ -247,8 +248,8 @@ fn last_word(text: &str, word: &str) -> Option<usize> {
     text.rmatch_indices(word).find(whole).map(|(at, _)| at)
 }
 
-/// Neighbours whose order matters, by the first one: one reads or overwrites the other's registers, or both
-/// have effects and at least one of them writes.
+/// The first of each pair of neighbours whose order matters. Either one reads or overwrites the other's
+/// registers, or both have effects and at least one of them writes.
 pub(super) fn swaps(text: &str, function: &Function) -> Vec<usize> {
     let labels: HashSet<u32> = function
         .instructions
@@ -263,7 +264,7 @@ pub(super) fn swaps(text: &str, function: &Function) -> Vec<usize> {
                 !matches!(cfg::base(&it.opcode), "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "")
             });
             let between = text.get(first.span.1 as usize..second.span.0 as usize).unwrap_or("{");
-            // Scopes and declarations stay where they are.
+            // Scopes and declarations must stay in place.
             let plain = between.lines().all(|line| {
                 let line = line.split("//").next().unwrap_or("").trim();
                 line.is_empty() || line.starts_with(".loc")
@@ -290,7 +291,7 @@ fn matters(first: &Instruction, second: &Instruction) -> bool {
     let meets = |a: &[u32], b: &[u32]| a.iter().any(|register| b.contains(register));
     let depend = meets(&written(first), &touched(second)) || meets(&written(second), &touched(first));
     let [a, b] = [first, second].map(|it| cfg::base(&it.opcode));
-    // A product and the instruction that keeps compilers from duplicating it.
+    // A product, and the instruction that keeps compilers from duplicating it.
     if matches!((a, b), ("activemask", "wgmma") | ("wgmma", "activemask")) {
         return depend;
     }

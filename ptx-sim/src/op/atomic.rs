@@ -9,7 +9,7 @@ pub(crate) struct Atomic {
     pub space: Space,
     pub op: AtomicOp,
     pub ty: AtomicType,
-    /// Old values, for `atom`.
+    /// Destination of the old values, for `atom`.
     pub dst: Vec<Slot>,
     pub addr: Addr,
     pub src: Vec<Slot>,
@@ -52,7 +52,7 @@ impl AtomicOp {
     }
 }
 
-/// On what it does it.
+/// The type of an atomic or of a bulk reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicType {
     U32,

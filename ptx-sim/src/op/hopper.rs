@@ -8,7 +8,7 @@ use crate::regs::R;
 pub(crate) enum Wgmma {
     Fence,
     Commit,
-    /// Waits until all groups but this number of the last ones are done.
+    /// Waits until at most this number of the youngest groups is in flight.
     Wait(u32),
     Product(Product),
 }
@@ -18,13 +18,13 @@ pub(crate) enum Wgmma {
 pub(crate) struct Product {
     pub element: Element,
     pub columns: usize,
-    /// Four of each eight columns.
+    /// The accumulator registers: a thread holds four of every eight columns.
     pub d: Vec<R>,
     pub a: Operand,
     pub b: Operand,
-    /// Predicate: whether D is added to.
+    /// Predicate: whether the product adds to D.
     pub accumulates: R,
-    /// A or B is negated, so that D loses what it would gain.
+    /// Whether A or B is negated, so that the product is subtracted.
     pub negated: bool,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Product {
 pub(crate) enum Operand {
     /// Four registers, as the fragments of `mma`.
     Registers(Vec<R>),
-    /// In shared memory, by the descriptor in this row. `across`: neighbours have equal depth (MN-major),
-    /// otherwise an equal row or column (K-major).
+    /// In shared memory. This row holds the descriptor. `across`: neighbouring elements have equal depth
+    /// (MN-major); otherwise they have an equal row or column (K-major).
     Shared { descriptor: R, across: bool },
 }
 
 /// `cp.async.bulk`.
 #[derive(Clone, Debug)]
 pub(crate) enum Bulk {
-    /// From device to shared memory; the mbarrier counts the bytes down.
+    /// From device to shared memory; the bytes count down the mbarrier.
     Load {
         to: Addr,
         from: Region,
@@ -54,16 +54,17 @@ pub(crate) enum Bulk {
         reduction: Option<Reduction>,
     },
     Commit,
-    /// All groups but the last `keep` have read their sources, and, without `read`, written too.
+    /// Waits until all groups but the last `keep` have read their sources, and, without `read`, have also
+    /// written.
     Wait {
         keep: u32,
         read: bool,
     },
-    /// Prefetch of a tensor map, which must be one.
+    /// Prefetch of a tensor map; the address must be that of a tensor map.
     Map {
         map: Addr,
     },
-    /// A prefetch of a copy's source.
+    /// Prefetch of a copy's source.
     Prefetch {
         from: Region,
     },
@@ -73,7 +74,7 @@ pub(crate) enum Bulk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     pub op: AtomicOp,
-    /// Type of the elements; `None`: the tensor map says it.
+    /// Type of the elements; `None`: the tensor map has the type.
     pub ty: Option<AtomicType>,
 }
 

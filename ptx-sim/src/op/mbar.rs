@@ -13,8 +13,8 @@ pub(crate) enum Mbar {
     Inval {
         addr: Addr,
     },
-    /// `dst` takes the phase state; `drop` also lowers the expected count; `expect` adds transaction bytes
-    /// first; `relaxed` hands over what a fence has shown, and nothing else.
+    /// `dst` takes the phase state. `drop` also lowers the expected count. `expect` first adds transaction
+    /// bytes. `relaxed` hands over only knowledge that a fence has made available.
     Arrive {
         dst: Option<R>,
         addr: Addr,
@@ -24,27 +24,27 @@ pub(crate) enum Mbar {
         no_complete: bool,
         relaxed: bool,
     },
-    /// `relaxed`: what the phase hands over is known from the next fence on.
+    /// `relaxed`: the knowledge from the phase becomes available at the next fence.
     Test {
         dst: R,
         addr: Addr,
         phase: Phase,
         relaxed: bool,
     },
-    /// Bytes that are expected, or have come.
+    /// Adds bytes that are expected, or bytes that have arrived.
     Transaction {
         addr: Addr,
         bytes: R,
         complete: bool,
     },
-    /// Arrives when the thread's copies so far have landed.
+    /// Arrives when the thread's earlier copies have landed.
     CpAsyncArrive {
         addr: Addr,
         noinc: bool,
     },
 }
 
-/// The phase that a wait is for: the one of this parity, or of this state.
+/// The phase that a wait names: by its parity, or by its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
     Parity(R),

@@ -7,10 +7,10 @@ use crate::{
     lex::Kind,
 };
 
-/// Nesting of `{ }` scopes and of operand lists; real code stays below ten.
+/// Largest nesting of `{ }` scopes and of operand lists; real code stays below ten.
 const MAX_DEPTH: usize = 64;
 
-/// A parameter or a result, and the class of the register that it is.
+/// A parameter or a result, with its register class if it is a register.
 pub(super) struct Parameter {
     variable: Variable,
     register: Option<RegClass>,
@@ -296,7 +296,7 @@ impl Parser<'_> {
                 let base = match self.name(scopes)? {
                     Operand::Reg(id) => Base::Reg(id),
                     Operand::Symbol(symbol, _) => Base::Symbol(symbol),
-                    _ => return self.fail("this is no base of an address"),
+                    _ => return self.fail("this cannot be the base of an address"),
                 };
                 (base, self.offset()?)
             }

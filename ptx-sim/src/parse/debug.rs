@@ -15,8 +15,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.loc file line column[, function_name L, inlined_at file line column]`; line 0 means "no line": the
-    /// previous one stays.
+    /// `.loc file line column[, function_name L, inlined_at file line column]`. Line 0 means "no line": the
+    /// previous line stays.
     pub(super) fn loc(&mut self) -> Result<(), ParseError> {
         let at = self.tokens.get(self.at).map_or(0, |token| token.at);
         self.at += 1;
@@ -45,7 +45,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.section .debug_info { L: .b8 1, 2 .b64 other+4 }`: nothing in it is of use here.
+    /// `.section .debug_info { L: .b8 1, 2 .b64 other+4 }`. The simulator does not use the content.
     pub(super) fn section(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if !self.word("a section name")?.starts_with(".debug_") {

@@ -7,7 +7,7 @@ use crate::{
     lex::Kind,
 };
 
-/// Registers that one thread can have; ptxas ignores a larger `.maxnreg` with a warning.
+/// Largest number of registers of a thread. ptxas ignores a larger `.maxnreg` with a warning.
 pub(crate) const MAX_REGISTERS: u32 = 255;
 
 /// Pragmas without effect on results: unrolling of loops, places of spilled registers, hints for debuggers
@@ -18,7 +18,7 @@ impl Parser<'_> {
     /// Reads the directives up to the body or the semicolon.
     ///
     /// # Errors
-    /// An unknown directive, a value that ptxas refuses or ignores, and a directive that the simulator cannot
+    /// An unknown directive, a value that ptxas refuses or ignores, or a directive that the simulator cannot
     /// honour.
     pub(super) fn performance_directives(&mut self, function: &mut Function) -> Result<(), ParseError> {
         while let Kind::Word(word) = self.kind()
@@ -49,7 +49,7 @@ impl Parser<'_> {
                 self.at += 1;
                 function.maxnreg = Some(self.positive(word, MAX_REGISTERS)?);
             }
-            // The largest cluster that a launch may ask for; launches here ask for none.
+            // The largest cluster that a launch may ask for. Launches in the simulator ask for none.
             (".maxclusterrank", true) => {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;
@@ -76,8 +76,8 @@ impl Parser<'_> {
                 self.at += 1;
                 function.noreturn = true;
             }
-            // The number of registers that a call preserves has no effect here: every frame has its own
-            // registers.
+            // The number of registers that a call preserves has no effect here, because every frame has
+            // separate registers.
             (".abi_preserve" | ".abi_preserve_control", false) => {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;
@@ -94,7 +94,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.pragma "nounroll", "..";`: what of it the simulator does not know.
+    /// `.pragma "nounroll", "..";`. Returns the parts that the simulator does not know.
     pub(super) fn pragma(&mut self) -> Result<Vec<Refused>, ParseError> {
         self.at += 1;
         let mut unknown = Vec::new();
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An option behind the architecture in `.target`.
+    /// An option after the architecture in `.target`.
     pub(super) fn target_option(&mut self) -> Result<(), ParseError> {
         let line = self.line();
         let option = self.word("a target option")?;
@@ -135,15 +135,15 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`: what a call through a pointer
-    /// passes, which its operands say, too.
+    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`: the arguments of a call through a
+    /// pointer, which the call's operands give too.
     pub(super) fn prototype(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if self.kind() == Kind::Punct('(') {
             self.parameters()?;
         }
         if !self.accept_word("_") {
-            return self.expected("`_` in the place of a function's name");
+            return self.expected("`_` instead of a function's name");
         }
         if self.kind() == Kind::Punct('(') {
             self.parameters()?;

@@ -278,7 +278,7 @@ impl<'t> Parser<'t> {
         self.expect(';')
     }
 
-    /// Initialisers may name what stands behind them.
+    /// Initialisers may name variables and functions that are declared later.
     fn check_addressed(&mut self) -> Result<(), ParseError> {
         for at in std::mem::take(&mut self.addressed) {
             self.at = at;
@@ -286,7 +286,7 @@ impl<'t> Parser<'t> {
                 && self.module.function(name).is_none()
                 && !self.module.globals.iter().any(|variable| *variable.name == *name)
             {
-                return self.fail(format!("`{name}` is no variable or function of this module"));
+                return self.fail(format!("this module has no variable or function `{name}`"));
             }
         }
         Ok(())

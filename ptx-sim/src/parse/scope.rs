@@ -9,17 +9,17 @@ use crate::ast::{Function, Operand, RegClass, RegRange, Symbol};
 pub(super) struct Scope {
     names: HashMap<Box<str>, Named>,
     labels: HashMap<Box<str>, u32>,
-    /// Instructions of this scope with operands that may turn out to be labels.
+    /// Instructions of this scope with operands that may be labels.
     unresolved: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 enum Named {
     Register(u32),
-    /// First register and how many.
+    /// First register and their number.
     Registers(u32, u32),
     Variable(u32),
-    /// First register and how many, one for each element.
+    /// First register and their number, for each element.
     Vector(u32, u32),
 }
 

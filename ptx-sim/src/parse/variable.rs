@@ -15,7 +15,7 @@ struct Initialiser {
 }
 
 impl Parser<'_> {
-    /// After the state space: `.align 8 .b8 name[4] = {1, 2, 3, 4}, other`
+    /// The declaration after the state space: `.align 8 .b8 name[4] = {1, 2, 3, 4}, other`
     pub(super) fn variables(&mut self, space: Space) -> Result<Vec<Variable>, ParseError> {
         let (mut align, mut bytes, mut vector, mut opaque) = (None, None, 1, false);
         loop {
@@ -64,7 +64,7 @@ impl Parser<'_> {
             }
             let (name, align) = (name.into(), align.unwrap_or(element.max(1)));
             out.push(Variable { name, space, align, size, init, relocations, external: false, opaque });
-            // Parameters repeat the state space instead.
+            // Parameters repeat the state space instead of a list.
             if space == Space::Param
                 && self.kind() == Kind::Punct(',')
                 && matches!(self.ahead(1), Kind::Word(".param" | ".reg"))
@@ -84,7 +84,8 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// `.ptr .global .align 16`: what a parameter points to. The parameter's own place does not depend on it.
+    /// `.ptr .global .align 16`: the memory that a parameter points to. It does not affect the parameter's
+    /// place.
     fn pointee(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if matches!(self.kind(), Kind::Word(".global" | ".const" | ".shared" | ".local")) {
@@ -96,7 +97,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler. No instruction here can use it.
+    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler, which no supported instruction
+    /// uses.
     fn texture(&mut self) -> Result<(), ParseError> {
         self.expect('{')?;
         loop {

@@ -9,16 +9,16 @@ pub(super) enum Fill {
     Zero,
     /// Each element's index.
     Iota,
-    /// From this seed: floats between -1 and 1, integers below 100.
+    /// Random numbers from this seed: floats between -1 and 1, integers below 100.
     Random(u64),
-    /// These bytes, again and again.
+    /// These bytes, repeated.
     Values(Vec<u8>),
 }
 
 /// Multiplier and increment of the generator (Knuth's MMIX).
 const STEP: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
-/// The generator's state `n` steps after `state`: the steps are squared.
+/// The generator's state `n` steps after `state`, in log n operations.
 fn skip(state: u64, mut n: usize) -> u64 {
     let (mut step, mut all) = (STEP, (1u64, 0u64));
     let then =

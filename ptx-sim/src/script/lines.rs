@@ -25,7 +25,7 @@ impl Statement<'_> {
         }
         let (word, keywords) = (self.words.first().unwrap_or(&""), KEYWORDS.join("`, `"));
         self.fail(format!(
-            "`{word}` is none of `{keywords}`; prose stands behind `#`, in PTX in comments with an empty \
+            "`{word}` is none of `{keywords}`; write prose after `#`, or in PTX in comments with an empty \
              line before statements"
         ))
     }
@@ -34,8 +34,8 @@ impl Statement<'_> {
 /// The statements of `text`, each beginning with a keyword.
 ///
 /// # Errors
-/// A line among statements, or in a file without PTX, that begins with no keyword: skipping it would skip
-/// what a misspelt one asks for.
+/// A line without a keyword among statements or in a script file. It may be a misspelt statement, so the
+/// parser does not skip it.
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, ScriptError> {
     let ptx = text.lines().any(|line| line.trim_start().starts_with(".version"));
     let (mut all, mut paragraph) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, ScriptError> 
     Ok(all)
 }
 
-/// Successive lines of comment are all statements or all prose.
+/// Successive comment lines are all statements or all prose.
 fn close<'t>(paragraph: &mut Vec<Statement<'t>>, all: &mut Vec<Statement<'t>>) -> Result<(), ScriptError> {
     let prose = !paragraph.iter().any(Statement::is_known);
     for statement in paragraph.drain(..).filter(|_| !prose) {

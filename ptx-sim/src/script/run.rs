@@ -28,7 +28,7 @@ impl Script {
             let mut params = Vec::new();
             for argument in &run.args {
                 let bytes = match argument {
-                    // No overflow: the offset is within the buffer.
+                    // The sum cannot overflow, because the offset is within the buffer.
                     Argument::Pointer(buffer, offset) => (addresses[*buffer] + offset).to_le_bytes().to_vec(),
                     Argument::Bytes(bytes) => bytes.clone(),
                 };
@@ -52,7 +52,7 @@ impl Script {
             let outcome = gpu.launch(module, &run.entry, &launch);
             *gpu.options_mut() = options;
             let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
-            // The results of a kernel with reports have no meaning.
+            // The results of a kernel with reports are meaningless.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
                 self.compare(gpu, addresses[expect.buffer], expect)?;
             }
@@ -61,7 +61,7 @@ impl Script {
         Ok(all)
     }
 
-    /// Whether the buffer at `address` is as expected.
+    /// Compares the buffer at `address` with the expectation.
     fn compare(&self, gpu: &Gpu, address: u64, expect: &Expect) -> Result<(), ScriptError> {
         let Expect { line, buffer, values, count, tolerance } = expect;
         let Buffer { name, ty, .. } = &self.buffers[*buffer];

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A value, exactly.
+/// An exact value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Integer(i128),
@@ -10,7 +10,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    /// Whether the two differ by `tolerance` at most.
+    /// Whether the two numbers differ by at most `tolerance`.
     pub fn is_within(self, other: Number, tolerance: f64) -> bool {
         match (self, other) {
             (Number::Integer(a), Number::Integer(b)) => a.abs_diff(b) as f64 <= tolerance,
@@ -72,8 +72,8 @@ impl Type {
         }
     }
 
-    /// Little-endian bytes of the number `text`; none where it is no number, or out of range. Hexadecimal
-    /// digits are bits, of signed types too.
+    /// Little-endian bytes of the number `text`; `None` if it is not a number, or out of range. Hexadecimal
+    /// digits give the bits, for signed types too.
     pub fn encode(self, text: &str) -> Option<Vec<u8>> {
         let integer = |bytes: usize, signed: bool| {
             let bits = 8 * bytes as u32;
@@ -85,7 +85,7 @@ impl Type {
             range.contains(&value).then(|| value.to_le_bytes()[..bytes].to_vec())
         };
         let number: Option<f64> = text.parse().ok();
-        // A value that only rounding makes infinite is out of range.
+        // If rounding makes a finite number infinite, the number is out of range.
         let fits = |rounded: f64| number.is_some_and(|number| rounded.is_finite() || !number.is_finite());
         match self {
             Type::Unsigned(bytes) => integer(bytes, false),
@@ -107,7 +107,8 @@ impl Type {
         matches!(self, Type::Unsigned(_) | Type::Signed(_))
     }
 
-    /// Little-endian bytes of `number`, which is in range and of integers whole; the rest is zero.
+    /// Little-endian bytes of `number`. The number is in range, and whole for integer types. The remaining
+    /// bytes are zero.
     pub fn number(self, number: f64) -> [u8; 8] {
         match self {
             Type::Unsigned(_) | Type::Signed(_) => number as u64,

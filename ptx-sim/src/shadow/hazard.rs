@@ -2,11 +2,11 @@
 
 use crate::stamp::{Stamp, Words};
 
-/// Says of an earlier access whether it is ordered before what happens now.
+/// Decides whether an earlier access is ordered before the present access.
 pub(crate) trait Knows {
     fn knows(&self, stamp: &Stamp) -> bool;
 
-    /// Whether what happens now sees a write that is ordered before it: through another proxy it may need a
+    /// Whether the present access sees a write that is ordered before it. Through another proxy, this needs a
     /// fence.
     fn fenced(&self, write: &Stamp) -> bool;
 }
@@ -14,9 +14,10 @@ pub(crate) trait Knows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
-    /// By one instruction of the whole warp, such as `ldmatrix`, which its later writes cannot overtake.
+    /// An access by one instruction of the whole warp, such as `ldmatrix`. Later writes of the warp cannot
+    /// overtake it.
     Collective,
-    /// Through the read-only path: no write is allowed in this launch.
+    /// An access through the read-only path. No thread may write the memory in this launch.
     ReadOnly,
     Write,
     /// Read-modify-write.
@@ -37,23 +38,24 @@ pub(crate) enum HazardKind {
     ReadAfterWrite,
     WriteAfterRead,
     WriteAfterWrite,
-    /// A read through the read-only path of a byte that this launch writes, before or after.
+    /// The read-only path read a byte that this launch writes, before or after.
     Written,
-    /// Two lanes of the warp: the other wrote, this one reads.
+    /// Two lanes of one warp: the other lane wrote, this lane reads.
     LaneReads,
-    /// The other read, this one writes.
+    /// Two lanes of one warp: the other lane read, this lane writes.
     LaneOverwrites,
-    /// Both write.
+    /// Two lanes of one warp: both write.
     LanesWrite,
-    /// Written through the generic proxy, touched through the asynchronous one, and no fence between.
+    /// A write through the generic proxy, then an access through the asynchronous proxy, without a fence
+    /// between them.
     Proxy,
 }
 
-/// The accessor. The code rarely copies it: a fresh copy is slow to read as a whole.
+/// The accessor. The code passes it without copies, because a fresh copy is slow to read as a whole.
 #[derive(Clone, Copy)]
 pub(super) struct Actor<'s> {
     pub stamp: &'s Stamp,
-    /// Instead of the stamp's.
+    /// Replaces the lanes of the stamp.
     pub lanes: Words,
 }
 
@@ -71,14 +73,14 @@ pub(crate) struct Hazard {
 }
 
 impl Hazard {
-    /// In a box: there is none nearly always, and nothing is said faster by one word than by six.
+    /// A boxed hazard. Hazards are rare, and a result of one word returns faster than one of six words.
     #[cold]
     pub fn of(kind: HazardKind, first: &Stamp) -> Option<Box<Hazard>> {
         Some(Box::new(Hazard { kind, first: *first }))
     }
 }
 
-/// The hazard of an access after `write`. `counts`: the access reads, or changes the byte.
+/// The hazard of an access after `write`. `counts`: the access reads or changes the byte.
 #[inline]
 pub(super) fn after_write(
     now: &impl Knows,

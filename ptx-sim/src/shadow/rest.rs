@@ -14,7 +14,7 @@ pub(super) enum Role {
 /// Record, reach and role of the access, block and agent.
 type Key = (u32, Reach, Role, u32, u16);
 
-/// Of each agent the last access of each kind.
+/// The last access of each role and reach, per agent.
 #[derive(Debug, Default)]
 pub(super) struct Rest(BTreeMap<Key, Stamp>);
 
@@ -29,7 +29,7 @@ impl Rest {
         self.0.insert(key(at, role, &stamp), stamp);
     }
 
-    /// Takes the access of the agent of `like` out, of its kind.
+    /// Removes the access with the agent, role and reach of `like`.
     #[cold]
     pub fn take(&mut self, at: usize, role: Role, like: &Stamp) -> Option<Stamp> {
         self.0.remove(&key(at, role, like))
@@ -37,12 +37,12 @@ impl Rest {
 
     /// Accesses of record `at` that must be ordered with `actor`.
     pub fn of(&self, at: usize, actor: &Stamp) -> impl Iterator<Item = (Role, &Stamp)> {
-        // However many blocks count with atomics of one place, they need not look at each other.
+        // Any number of blocks may count with atomics at one address. They need no check against each other.
         let most = if actor.reach() == Reach::All { Reach::Block } else { Reach::All };
         self.0.range(all_of(at, most)).map(|(key, stamp)| (key.2, stamp))
     }
 
-    /// Copies what is kept of record `from` to record `to`.
+    /// Copies the accesses of record `from` to record `to`.
     pub fn copy(&mut self, from: usize, to: usize, change: impl Fn(&Stamp) -> Stamp) {
         let all: Vec<_> = self.0.range(all_of(from, Reach::All)).map(|(k, s)| (k.2, change(s))).collect();
         all.into_iter().for_each(|(role, stamp)| self.add(to, role, stamp));
@@ -62,7 +62,7 @@ fn key(at: usize, role: Role, stamp: &Stamp) -> Key {
     (at as u32, stamp.reach(), role, stamp.block, stamp.agent)
 }
 
-/// Keys of record `at`, of accesses that may meet `most` at most.
+/// Keys of the accesses of record `at` with a reach of at most `most`.
 fn all_of(at: usize, most: Reach) -> RangeInclusive<Key> {
     (at as u32, Reach::Nobody, Role::Reads, 0, 0)..=(at as u32, most, Role::Writes, u32::MAX, u16::MAX)
 }

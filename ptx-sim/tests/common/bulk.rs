@@ -2,14 +2,14 @@
 
 use ptx_sim::{Gpu, Launch, Module, Options, Outcome, Profile};
 
-/// From device to shared memory.
+/// Opcode words of a copy from device to shared memory.
 pub const LOAD: &str = "shared::cluster.global.mbarrier::complete_tx::bytes";
-/// Bytes of shared memory that come out, or go in.
+/// Bytes of shared memory that a test reads or writes.
 pub const IMAGE: usize = 8192;
 
-/// One thread executes `copy` (`map` is the tensor map's address, `g` that of the tensor, `s` shared memory
-/// with an mbarrier of one arrival behind it, at `bar`), between shared memory that is read from `image` and
-/// written back to it; the tensor's bytes and the image after that.
+/// One thread executes `copy`. `map` is the address of the tensor map and `g` that of the tensor. `s` is
+/// shared memory with an mbarrier of one arrival after it, at `bar`. The kernel fills shared memory from
+/// `image` before, and writes it back after. Returns the tensor's bytes and the image.
 pub fn run(map: &[u64; 16], tensor: &[u8], copy: &str, bytes: u32) -> (Outcome, Vec<u8>, Vec<u8>) {
     let text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n.extern .shared .align 1024 .b8 tile[];
@@ -57,10 +57,10 @@ pub fn run(map: &[u64; 16], tensor: &[u8], copy: &str, bytes: u32) -> (Outcome, 
     (outcome, tensor, shared)
 }
 
-/// Where allocations of a fresh device begin, aligned to 256.
+/// The first address of allocations on a fresh device, aligned to 256.
 pub const BASE: u64 = (1 << 36) + 256;
 
-/// Bytes of a tensor, of which neighbours differ.
+/// The bytes of a tensor; neighbouring bytes differ.
 pub fn tensor() -> Vec<u8> {
     (0..8192).map(|i| (i * 37 % 251) as u8).collect()
 }

@@ -1,16 +1,16 @@
-//! Kernels of warpgroups: two matrices in, their product out.
+//! Kernels with warpgroups that multiply two matrices.
 
 use ptx_sim::{ElementType, Gpu, Launch, LaunchError, Module, Options, Outcome, Profile, Swizzle, TensorMap};
 
-/// `a b^T` of 64 x 256 and 64 x 256 numbers of f16, 64 of the depth at a time: a warpgroup copies, another
-/// one multiplies and sends the result out.
+/// `a b^T` of two f16 matrices of 64 x 256, in steps of 64 along the depth. One warpgroup copies; another
+/// multiplies and stores the result.
 pub const PIPELINE: &str = include_str!("pipeline.ptx");
 
-/// Rows of A and B that there are; the others are zero.
+/// Rows that A and B have; further rows are zero.
 pub const ROWS: usize = 60;
 pub const DEPTH: usize = 256;
 
-/// Numbers that f16 has exactly, and whose products f32 adds exactly.
+/// Numbers that f16 holds exactly, and whose products f32 adds exactly.
 pub fn number(matrix: usize, row: usize, k: usize) -> f32 {
     ((row * 7 + k * 5 + matrix * 3 + row * k % 11) % 17) as f32 - 8.0
 }
@@ -19,7 +19,7 @@ pub fn f16(x: f32) -> u16 {
     half::f16::from_f32(x).to_bits()
 }
 
-/// What `text` makes of the matrices, and what should come out.
+/// The product that `text` computes, and the expected product.
 pub struct Ran {
     pub outcome: Outcome,
     pub found: Vec<f32>,

@@ -1,5 +1,5 @@
 //! Small kernels from one line of PTX, with and without a planted bug.
-// No test file uses all of it.
+// No test file uses all of these functions.
 #![allow(dead_code)]
 
 pub mod bulk;
@@ -40,7 +40,7 @@ pub fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<O
 
 /// Every schedule must find `kind` in `body` and nothing in `body` with `fix` applied.
 pub fn caught(kind: Kind, threads: u32, body: &str, fix: (&str, &str)) {
-    // Which of two sides of a race is the second depends on who came first.
+    // The order of the warps decides which side of a race is the second.
     match kind {
         Kind::ReadAfterWrite | Kind::WriteAfterRead => {
             caught_as(&[Kind::ReadAfterWrite, Kind::WriteAfterRead], threads, body, fix)

@@ -24,20 +24,20 @@ impl<const THREADS: u32, const BYTES: usize> Kernel for Contract<THREADS, BYTES>
 pub type K = Contract<128, { (8 * 4 + 2 * 2 * 4 * 4) * 512 }>;
 
 tile::shared_layout! {
-    /// Two tiles that travel together.
+    /// Two tiles that form one stage.
     Stage / StageSlot<E, N, D> { k: SharedTile<E, N, D>, v: SharedTile<E, N, D> }
 }
 
 /// Stages that the block fills.
 pub type Stages<const S: usize> = Ring<Stage<F16, 4, 4>, S, CpAsync<Block<K>>>;
-/// The same, in use.
+/// A pipeline with these stages.
 pub type Running = Pipeline<Stage<F16, 4, 4>, 2, CpAsync<Block<K>>>;
 /// A place for Q.
 pub type Q = Unfilled<SharedTile<F16, 8, 4>, CpAsync<Block<K>>>;
 
-/// A warpgroup of two that compute.
+/// One of two consumer warpgroups.
 pub type Group = Warpgroup<2>;
 /// The two warpgroups' rows of Q, kept for several products.
 pub type GuardedQ<'c> = StageGuard<'c, SharedTiles<F16, 4, 8, 2>>;
-/// Stages of keys, and of values, that the copy engine fills.
+/// Stages of keys, or of values, that TMA fills.
 pub type TmaStages = Consumer<SharedTile<F16, 8, 8>, 2, Tma>;

@@ -1,4 +1,4 @@
-//! Which kernels stand for all: `cargo xtask test` compiles and tests these, `cargo xtask test --all` every
+//! The sample of kernels: `cargo xtask test` compiles and tests the sample, `cargo xtask test --all` every
 //! kernel of the table.
 //!
 //! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or schedule
@@ -10,7 +10,7 @@ use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-/// Words of a symbol that say which family a kernel is of.
+/// Words of a symbol that name the kernel's family.
 const FAMILIES: [&str; 9] =
     ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
 

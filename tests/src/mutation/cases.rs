@@ -18,7 +18,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     let mut sweeps = decode.or(paged).unwrap_or_default();
     for case in edges.iter_mut().chain(&mut sweeps) {
         if let Task::Cache(case) = case {
-            // One that merges does so where no counters tell a block that it is the last.
+            // A subject that merges runs only without counters, which would tell a block that it is the last.
             case.counters &= !subject.merges();
         }
     }
@@ -26,7 +26,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
 }
 
-/// A few of them, under one schedule: first edges.
+/// A few of the edges, under one schedule.
 pub(super) fn few(subject: &Subject) -> Vec<Case> {
     match subject.forward() {
         Some(entry) => forward::few(entry),
@@ -36,7 +36,7 @@ pub(super) fn few(subject: &Subject) -> Vec<Case> {
 
 /// A launch of `symbol`.
 fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
-    // What judges borrows the problem: both stay until the program ends.
+    // The judge borrows the problem, so both stay until the program ends.
     let work: &'static _ = Box::leak(task.work());
     let judge = work.judge(Rule::Tolerance).expect("cases are valid");
     let launch = move |attention: &Attention<SimDriver>| {

@@ -1,10 +1,10 @@
-//! Ways through the text of a kernel.
+//! Follows the paths through the text of a kernel.
 use ptx_sim::SourceLine;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// Where a branch that is always or never taken leads: the text from there to the next branch.
+/// The path after a branch that a mutant forces: the text from there to the next branch.
 pub(super) fn forced<'a>(mutant: &Mutant, text: &'a str) -> Option<&'a str> {
     let path = match mutant.operator {
         Operator::AlwaysBranch => &text[target(&text[mutant.span.0..mutant.span.1], text)?..],
@@ -12,22 +12,22 @@ pub(super) fn forced<'a>(mutant: &Mutant, text: &'a str) -> Option<&'a str> {
         _ => return None,
     };
     let next = |path: &'a str| path.split_inclusive("bra").next();
-    // A path that begins with a branch is that branch's.
+    // A path that begins with a branch belongs to that branch.
     match next(path)? {
         short if short.contains(';') => Some(short),
         short => next(&text[target(&path[short.len()..], text)?..]),
     }
 }
 
-/// Whether a conditional branch decides on a barrier of the warp and nothing else: one of its ways has that
-/// alone, and then joins the other.
+/// Whether a conditional branch only skips a warp barrier: one of its two paths has only the barrier and then
+/// joins the other.
 pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
     let Some(taken) = target(&text[mutant.span.0..mutant.span.1], text) else { return false };
     let code = |at: usize| {
         let lines = text[at..].lines().map(str::trim);
         lines.filter(|line| !(line.is_empty() || line.starts_with(".loc") || line.starts_with("//")))
     };
-    // Jumps alone lead from a place to another.
+    // Follows an unconditional jump.
     let next = |at: usize| match code(at).find(|line| !line.starts_with('$')) {
         Some(jump) if jump.starts_with("bra") => target(jump, text).unwrap_or(at),
         _ => at,
@@ -42,12 +42,13 @@ pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
     meets(taken, passed) || meets(passed, taken)
 }
 
-/// What reads tiles in a kernel: in those for tensor cores, `ld.shared` reads only what `st.shared` wrote.
+/// The opcode with which a kernel reads tiles. In kernels for tensor cores, `ld.shared` reads only what
+/// `st.shared` wrote.
 pub(super) fn tile_load(text: &str) -> &'static str {
     if text.contains("ldmatrix") { "ldmatrix" } else { "ld.shared" }
 }
 
-/// Whether a way from byte `start` of `text` waits for copies.
+/// Whether any path from byte `start` of `text` waits for copies.
 pub(super) fn waits(text: &str, start: usize) -> bool {
     let mut found = false;
     walk(text, start, (), |_, line, ()| {
@@ -57,13 +58,14 @@ pub(super) fn waits(text: &str, start: usize) -> bool {
     found
 }
 
-/// Whether ways from byte `start` of `text` wait for copies, leaving at most `more` groups under way beside
-/// those that are committed on the way, and then pass a barrier, and none reads a tile before it does.
+/// Whether every path from byte `start` of `text` waits for copies and then passes a barrier, and reads no
+/// tile before. The wait may leave at most `more` groups in flight, beside groups that the path itself
+/// commits.
 pub(super) fn waits_before_reading(text: &str, start: usize, more: i64) -> bool {
     let (mut covered, mut read, load) = (false, false, tile_load(text));
     walk(text, start, (false, false, 0), |_, line, (waited, stored, commits)| {
         let has = |word: &str| line.contains(word);
-        // Behind `st.shared` is the end of a kernel, which reads what it has stored.
+        // A kernel reads what it has stored only at its end, after `st.shared`.
         read |= has(load) && !stored;
         let commits = (commits + i64::from(has("cp.async.commit_group"))).min(MANY);
         let enough = |left: u32| i64::from(left) <= more.saturating_add(commits);
@@ -76,10 +78,10 @@ pub(super) fn waits_before_reading(text: &str, start: usize, more: i64) -> bool 
 }
 
 const WAIT: &str = "cp.async.wait_group";
-/// No kernel has as many groups of copies under way.
+/// No kernel has this number of groups of copies in flight.
 const MANY: i64 = 16;
 
-/// How many groups of copies the wait in `line` leaves under way.
+/// The number of groups of copies that the wait in `line` leaves in flight.
 pub(super) fn left(line: &str) -> Option<u32> {
     if line.contains("cp.async.wait_all") {
         return Some(0);
@@ -87,7 +89,7 @@ pub(super) fn left(line: &str) -> Option<u32> {
     line.split_once(WAIT)?.1.trim_matches([' ', '\t', '\n', ';']).parse().ok()
 }
 
-/// Whether no way to byte `at` of `text` touches shared memory but by copies.
+/// Whether every path to byte `at` of `text` touches shared memory only by copies.
 pub(super) fn nothing_but_copies_before(text: &str, at: usize) -> bool {
     let mut touched = false;
     walk(text, body(text, at), false, |place, line, before| {
@@ -98,9 +100,8 @@ pub(super) fn nothing_but_copies_before(text: &str, at: usize) -> bool {
     !touched
 }
 
-/// Whether on all ways to the `bar.warp.sync` at byte `at` of `text`, the warp's lanes have done nothing
-/// since the barrier before that they could do one before the other: no access but by instructions of the
-/// whole warp, and no wait for copies.
+/// Whether all lanes stay together before the `bar.warp.sync` at byte `at` of `text`. On every path since the
+/// previous barrier, only instructions of the whole warp access memory, and nothing waits for copies.
 pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     let mut alone = false;
     walk(text, body(text, at), (false, false), |place, line, (copies, lanes)| {
@@ -117,8 +118,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether on all ways to the `wgmma.fence` at byte `at` of `text` nothing, since a fence before, touches a
-/// register that products behind it add to or read, until the wait or fence that comes next.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. On every path since an earlier fence,
+/// nothing touches a register that products after it use, up to the next wait or fence.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
@@ -136,8 +137,9 @@ pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     !open
 }
 
-/// Whether on all ways to the wait for bulk stores at byte `at` of `text` another one, since the last store,
-/// has waited until their source was read, and device memory is not read behind it.
+/// Whether the wait for bulk stores at byte `at` of `text` is redundant. On every path, another wait after
+/// the last store has waited until the store's source was read, and the kernel reads no device memory
+/// afterwards.
 pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     let (mut sent, mut read) = (false, false);
     walk(text, body(text, at), false, |place, line, sending| {
@@ -153,20 +155,20 @@ pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     !sent && !read
 }
 
-/// The registers of 32 bits that `line` names: those of accumulators and operands, and not of descriptors.
+/// The 32-bit registers in `line`: accumulators and operands, but no descriptors.
 fn registers(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split([' ', '\t', ',', ';', '{', '}', '[', ']', '\n', '+']);
     words.filter(|word| word.strip_prefix("%r").is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit())))
 }
 
-/// Where the body begins of the function that byte `at` of `text` is in.
+/// The byte at which the body of the function around byte `at` of `text` begins.
 fn body(text: &str, at: usize) -> usize {
     text[..at].rfind("\n{").map_or(0, |brace| brace + 2)
 }
 
-/// Takes all ways from byte `start` of `text`, line by line. `visit` is told where a line is, and makes what
-/// a way knows after it of what it knew before; `None` ends the way. It ends as well with the kernel, and
-/// where another that knew the same has been.
+/// Follows all paths from byte `start` of `text`, line by line. `visit` gets the position of a line, the
+/// line, and the state of the path before it. It returns the state after the line; `None` ends the path. A
+/// path also ends with the kernel, and at a line that another path has reached in an equal state.
 fn walk<T: Copy + Eq + Hash>(
     text: &str,
     start: usize,
@@ -196,20 +198,20 @@ fn walk<T: Copy + Eq + Hash>(
     }
 }
 
-/// Where the line of each label begins.
+/// The byte at which the line of each label begins.
 fn labels(text: &str) -> HashMap<&str, usize> {
     let begins = text.match_indices("\n$").map(|(at, _)| at + 1);
     begins.filter_map(|at| Some((text[at..].split_once(':')?.0, at))).collect()
 }
 
-/// The source lines of branches, by where they stand.
+/// The source lines of each branch, by the branch's position.
 pub(super) fn branches(all: &[Mutant]) -> HashMap<usize, Vec<SourceLine>> {
     let branches = all.iter().filter(|mutant| mutant.operator == Operator::NegateBranch);
     branches.map(|branch| (branch.span.0, branch.source.clone())).collect()
 }
 
-/// Gives comparisons the source lines of the branch that they decide, one of `branches`, after their own:
-/// where LLVM moves or merges some, they have no line.
+/// Appends the source lines of a branch to the comparison that decides it. `branches` has the lines of the
+/// branches. LLVM gives a comparison no line if it moves or merges it.
 pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, Vec<SourceLine>>, text: &str) {
     let compares = |mutant: &&mut Mutant| matches!(mutant.operator, Operator::OffByOne | Operator::Bound);
     for mutant in drawn.iter_mut().filter(compares) {
@@ -218,7 +220,7 @@ pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, V
     }
 }
 
-/// Where the branch stands that the comparison at `span` decides, alone or with others.
+/// The position of the branch that the comparison at `span` decides, alone or together with others.
 fn decided(text: &str, (start, end): (usize, usize)) -> Option<usize> {
     let mut known = HashSet::from([*words(&text[start..end]).get(1)?]);
     let mut at = end;
@@ -235,17 +237,17 @@ fn decided(text: &str, (start, end): (usize, usize)) -> Option<usize> {
     None
 }
 
-/// Opcode and operands; a guard before.
+/// Opcode and operands, after the guard if there is one.
 pub(super) fn words(instruction: &str) -> Vec<&str> {
     instruction.split([' ', '\t', ',', ';', '!', '@', '\n']).filter(|word| !word.is_empty()).collect()
 }
 
-/// The label that `branch` names first.
+/// The first label that `branch` names.
 fn label(branch: &str) -> Option<&str> {
     branch.split([' ', '\t', ';', '\n']).find(|word| word.starts_with('$'))
 }
 
-/// Where the label stands that `branch` names first.
+/// The position of the first label that `branch` names.
 fn target(branch: &str, text: &str) -> Option<usize> {
     labels(text).get(label(branch)?).copied()
 }
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
     use ptx_sim::mutate::mutants;
 
-    /// A kernel around `body`.
+    /// A kernel with this body.
     fn kernel(body: &str) -> String {
         format!(
             ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred \

@@ -1,5 +1,5 @@
-//! Launches of forward kernels: the edges of each entry, and sweeps that put the last query and the last key
-//! at every place where unrolled code compares with them.
+//! Launches of forward kernels: the edges of each entry, and sweeps. The sweeps put the last query and the
+//! last key at every position that unrolled code compares.
 use super::{Subject, trial};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind};
@@ -9,10 +9,10 @@ use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
-/// So many cases, the edges, also run without a log-sum-exp.
+/// This number of cases, the edges, also runs without a log-sum-exp.
 const EDGES: usize = 10;
 
-/// Those of `entry`; of one that merges what it leaves, where `subject` does.
+/// The cases of `entry`. If `subject` is a combine kernel, `entry` leaves splits for it to combine.
 pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::Case> {
     let first = first(entry);
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
@@ -23,7 +23,7 @@ pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::C
     all.into_par_iter().map(|(memory, lse, sweep)| launch(entry, memory, lse, sweep)).collect()
 }
 
-/// A few of them, under one schedule: first edges, and rows with gaps.
+/// A few cases under one schedule: the first edges, and rows with gaps.
 pub(super) fn few(entry: &'static AttnInfo) -> Vec<trial::Case> {
     let mut first = first(entry);
     let gaps = first.split_off(first.len() - 2);
@@ -44,7 +44,7 @@ fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> t
     trial::Case { name, sweep, launch: Box::new(launch) }
 }
 
-/// The edges of `entry`: most mutants fall over the first ones.
+/// The edges of `entry`, ordered so that most mutants fail early.
 fn first(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let mut all = edges(entry, 1);
@@ -59,7 +59,7 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
     all
 }
 
-/// One head, whose tensors end where their buffers do.
+/// One head. Each tensor ends where its buffer ends.
 fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
@@ -82,9 +82,9 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
     let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
     let mut all = vec![];
-    // Every remainder of unrolled loops over blocks that all rows see, a diagonal in every block, and maxima
-    // that grow so much that sums must be rescaled: by more than 2^16 where probabilities end there, by
-    // more than 2^127 where they have eight bits of exponent.
+    // Every remainder of unrolled loops over blocks that all rows see, and a diagonal in every block. Maxima
+    // grow so that sums must be rescaled: by more than 2^16, the range of f16 probabilities, and by more than
+    // 2^127, the range of bf16 probabilities.
     let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
     let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
     for blocks in 3..=7 {
@@ -100,15 +100,15 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
             one(1, 2 * n + 8 * group + 4),
         ]
     }));
-    // The last key at the end of a block, and the diagonal at every distance from the corner of a tile.
+    // The last key at the end of a block, and the diagonal at every distance from a tile's corner.
     all.extend([1, 2, 3].map(|blocks| one(1, blocks * n)));
     if entry.mask != MaskKind::Full {
         all.extend((0..n).step_by(8).map(|shift| one(m, m + shift)));
         all.extend((8..m).step_by(8).map(|shift| one(m, m - shift)));
         all.extend((0..n).step_by(8).map(|group| one(group + 6, group + 6)));
     }
-    // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer does:
-    // one row more is out of bounds.
+    // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer ends, so
+    // one more row is out of bounds.
     let rows = (256 / held).max(1);
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
@@ -117,13 +117,13 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.splits {
-            // More slices than blocks that the rows see: some slices of a tile that is not whole are empty.
+            // There are more splits than blocks that the rows see, so a partial tile has empty splits.
             all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
         }
     }
     if entry.mask == MaskKind::Local {
-        // A window so wide that blocks at its left edge, more than one for a tile, are others than those at
-        // its right edge; one that is narrow.
+        // A wide window, in which a tile has more than one block at the left edge, apart from the blocks at
+        // the right edge; and a narrow window.
         let wide = Mask::Window { left: Some((m + 2 * n) as u32), right: Some(0) };
         let narrow = Mask::Window { left: Some(0), right: Some(0) };
         all.extend((0..n).step_by(8).flat_map(|shift| {
@@ -133,7 +133,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
             })
         }));
         all.extend(capped(one(m, m + 2 * n + 5)));
-        // Tiles whose rows see nothing, the last of them not whole.
+        // Tiles whose rows see no key. The last tile is partial.
         let past = one(1, 5)
             .problem
             .mask(Mask::Window { left: Some(3), right: Some(1) })
@@ -149,19 +149,19 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         }));
     }
     if entry.splits && entry.has_maps() {
-        // On an H200's 132 SMs some blocks have two slices: the second wants the stages of the first.
+        // On an H200's 132 SMs some blocks have two splits: the second split needs the stages of the first.
         let case = one(1, 4 * n);
         all.push(Case { problem: case.problem.heads_q(134).heads_k(134), ..case });
     }
-    // Every number of 16-byte chunks at which a comparison of columns meets equality, of tiles that see keys
-    // and of such that see none.
+    // Every number of 16-byte chunks at which a comparison of columns meets equality, in tiles that see keys
+    // and in tiles that see none.
     let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };
     for head_dim in (8..held).step_by(32) {
         all.push(narrow(one(m, n + 5), head_dim));
     }
     if entry.mask != MaskKind::Full {
         all.push(one(m, 1));
-        // Packed: between rows of O lie columns that nobody may write.
+        // In the packed layout, columns that no kernel may write lie between the rows of O.
         let packed = |case: Case| Case { layout: Layout::Packed, ..case };
         all.extend(
             (8..held)
@@ -176,19 +176,19 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         return all.into_iter().map(packed).chain(seams).collect();
     }
     if entry.has_maps() {
-        // A copy engine takes no rows that repeat themselves.
+        // TMA takes no rows with a stride of 0.
         return all.into_iter().map(|case| case.memory()).chain(seams).collect();
     }
     let mut repeats = vec![one(m, 2 * n)];
     repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
     if entry.mask == MaskKind::Local {
-        // Blocks at either edge of the window and several between.
+        // Blocks at both edges of the window, and several blocks between.
         let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
         let case = one(m, 2 * m + 6 * n);
         repeats.push(Case { problem: case.problem.mask(wide), ..case });
     }
-    // One key too many has a score of 0. In bf16 the tolerance may be as large as what comes of it, unless
-    // the others' are far below.
+    // One key too many has a score of 0. In bf16 the tolerance may hide it, unless the scores of the other
+    // keys are far below 0.
     let mut crowded = vec![];
     if entry.dtype == DType::Bf16 {
         let keys =
@@ -203,23 +203,23 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         .collect()
 }
 
-/// `case` with a modest softcap, and with larger ones, whose tangents are right to so much of themselves: of
-/// scores far below the cap, and of scores around it.
+/// `case` with a modest softcap, and with larger softcaps, whose tangents keep a relative precision: for
+/// scores far below the cap, and for scores near it.
 fn capped(case: Case) -> [Case; 3] {
     let with = |softcap| case.problem.softcap(softcap);
     [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })
 }
 
-/// Edges of masks at every column and row of the block of keys that a tile takes first, where its first
-/// scores run beside the end of the tile before: these have a mask of their own.
+/// Edges of masks at every column and row of the n block that a tile takes first. The first scores of this
+/// tile run beside the end of the previous tile, and have a separate mask.
 fn seams(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
-    // Whole blocks of keys, and queries whose last ones see all of the last block: a diagonal through it,
-    // which moves with the number of queries, and is cut by the end of the keys.
+    // Whole n blocks. The last queries see all of the last block, so the diagonal crosses it. The diagonal
+    // moves with the number of queries, and the end of the keys cuts it.
     let whole = (m + n).next_multiple_of(n);
     let diagonals = || (0..16).step_by(4).flat_map(|less| [one(m, whole - less), one(m - less, whole)]);
-    // Each query sees one key: another one is all that it sees.
+    // Each query sees one key, so a wrong key is the only key that it sees.
     let alone = Mask::Window { left: Some(0), right: Some(0) };
     let all: Vec<_> = match entry.mask {
         MaskKind::Full => (0..n).step_by(8).flat_map(|at| [one(1, at + 4), one(1, at + 5)]).collect(),
@@ -236,27 +236,28 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
     all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
 }
 
-/// `case` with so many heads that a block of the simulated card takes one after another.
+/// `case` with enough heads that a block of the simulated card takes several heads in turn.
 fn of_heads(case: Case) -> Memory {
     Case { problem: case.problem.heads_q(3).heads_k(3), ..case }.memory()
 }
 
-/// Queries and keys of a sequence beside another.
+/// Queries and keys of the short sequence of a pair.
 const SHORT: [usize; 2] = [2, 3];
 
-/// `case` as the last of two sequences, of which the first is short.
+/// `case` as the second of two sequences; the first one is short.
 fn packed(case: Case) -> Memory {
     let Problem { seqlen_q, seqlen_k, .. } = case.problem;
     sequences(case, [SHORT, [seqlen_q, seqlen_k]])
 }
 
-/// The other way round: as blocks take the last tile first, they come to `case` from the short one.
+/// `case` as the first of two sequences. Blocks take the last tile first, so they reach `case` after the
+/// short sequence.
 fn packed_before(case: Case) -> Memory {
     let Problem { seqlen_q, seqlen_k, .. } = case.problem;
     sequences(case, [[seqlen_q, seqlen_k], SHORT])
 }
 
-/// `case` as two sequences of so many queries and keys.
+/// `case` as two sequences with these numbers of queries and keys.
 fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
     let rows = |of: usize| [first[of], first[of] + last[of]];
     let starts = |of: usize| [0].into_iter().chain(rows(of).map(|row| row as i32)).collect();
@@ -265,7 +266,7 @@ fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
     Memory::random(problem, Layout::Bshd, case.seed).with_sequences(sequences)
 }
 
-/// `case`, of one query, with keys that are its opposite.
+/// `case` with one query, whose keys are its negative.
 fn opposed(case: Case) -> Memory {
     let mut memory = case.memory();
     let key: Vec<u16> = memory.buffers[memory.q.buffer].iter().map(|bits| bits ^ 0x8000).collect();
@@ -273,15 +274,16 @@ fn opposed(case: Case) -> Memory {
     memory
 }
 
-/// Every number of slices up to several rounds of the merge, and rows that fill its blocks and do not.
+/// Every number of splits up to several rounds of the combine kernel. Rows fill its blocks, or leave the last
+/// block partial.
 fn merges(entry: &AttnInfo) -> Vec<Memory> {
     let n = entry.tile_n as usize;
     let slices = (1..=10).map(|slices| one(entry, 3, 2 * slices * n));
     slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()
 }
 
-/// `case` with the smallest head dim, and the same key and value in every row: each ends where its buffer
-/// does.
+/// `case` with the smallest head dim, and equal keys and values in every row. Each tensor ends where its
+/// buffer ends.
 fn repeated(case: Case) -> Memory {
     let problem = case.problem.head_dim(8);
     let mut memory = Case { problem, ..case }.memory();
@@ -292,8 +294,8 @@ fn repeated(case: Case) -> Memory {
     memory
 }
 
-/// `case`, laid out, with half the head dim, and NaN in the other columns of Q, K and V: they belong to
-/// nobody.
+/// `case`, laid out by `lay`, with half the head dim. The other columns of Q, K and V are unused and hold
+/// NaN.
 fn gaps(case: Case, lay: fn(Case) -> Memory) -> Memory {
     let held = case.problem.head_dim;
     let problem = case.problem.head_dim(held / 2 + 8);

@@ -1,4 +1,4 @@
-//! Mutants that change nothing that anybody could observe, with the reason.
+//! Mutants that change nothing that anybody can observe, with their reasons.
 use super::{Subject, flow, flow::words};
 use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
@@ -12,20 +12,21 @@ mod split;
 
 use lines::{Source, has_source};
 
-/// A class of mutants that do no harm.
+/// A class of harmless mutants.
 struct Harmless {
     operators: &'static [Operator],
-    /// A part of the instruction before and after.
+    /// A text in the instruction before or after the mutation.
     instruction: &'static str,
-    /// The end of a file's name of one of the source lines, and a part of that line.
+    /// One of the source lines: the end of its file's name, and a text in the line.
     source: Source,
-    /// The same of another of the source lines.
+    /// Another one of the source lines, in the same form.
     within: Source,
-    /// Only in kernels whose symbols are these.
+    /// Which kernels, by symbol.
     kernels: fn(&str) -> bool,
-    /// Only under this mask.
+    /// The mask of the kernels, if only one.
     mask: Option<MaskKind>,
-    /// Whether the reason says that no thread ever goes another way: it is none where one did.
+    /// Whether the reason says that no thread ever takes another path. It is then no reason for a mutant with
+    /// which one did.
     idle: bool,
     reason: &'static str,
 }
@@ -41,7 +42,7 @@ const CLASS: Harmless = Harmless {
     reason: "",
 };
 
-/// Lines whose mutants do no harm where more holds than a class says.
+/// Lines whose mutants are harmless under conditions that a class cannot express.
 #[cfg(test)]
 const NAMED: [Source; 6] = [SLACK, EDGES[0], EDGES[1], MODEST, FIRST_STEP, ADVANCE];
 const SLACK: Source = ["softmax.rs", "SLACK"];
@@ -50,7 +51,7 @@ const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
 const FIRST_STEP: Source = ["kernels-gpu/src/mask.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
-/// Keys that nobody sees.
+/// Keys that no row sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
 
 const OFTEN: &str = "Sums may be rescaled to the new maximum more often than needed: the slack only says \
@@ -86,7 +87,7 @@ const HARMLESS: &[Harmless] = &[
         reason: QUAD,
         ..CLASS
     },
-    // Where LLVM asks both at once, under the other's line.
+    // LLVM may compute both conditions at once, under the line of the other.
     Harmless {
         operators: &[Operator::Bound],
         instruction: "`setp.eq.b32",
@@ -235,10 +236,10 @@ const HARMLESS: &[Harmless] = &[
 
 const QUAD: &str =
     "The four lanes of a row hold the same number: each of them may store it, and all of them.";
-/// Stores of tiles that see nothing.
+/// Stores of tiles that see no key.
 const WHOLE: &str =
     "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
-/// Slices of the keys of a tile.
+/// Splits of a tile's keys.
 const SLICES: &str =
     "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
 const RANGES: &str =
@@ -253,8 +254,8 @@ const TANGENTS: &str = "Tangents that are right to so much of themselves are rig
                         take less time.";
 const THREADS: &str = "The block has fewer threads than the number that a thread's is compared with.";
 
-/// Why `mutant` of `subject`, whose PTX is `text`, does no harm, where that is known. `differs`: whether it
-/// went another way in any launch.
+/// Why `mutant` of `subject`, whose PTX is `text`, does no harm; `None` if no reason is known. `differs` says
+/// whether the mutant took another path in any launch.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     if mutant.operator == Operator::OffByOne
         && !differs
@@ -262,17 +263,17 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     {
         return Some(reason);
     }
-    // The sums are rescaled where lanes exchange their maxima; a branch around that is harmful.
+    // Sums are rescaled on the path on which lanes exchange their maxima. A branch around it is harmful.
     let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
     if has_source(mutant, SLACK) && rescales() {
         return Some(OFTEN);
     }
-    // Where scores are masked they become infinities; a branch around that is harmful.
+    // On the path that masks scores, scores become infinities. A branch around it is harmful.
     let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
     if EDGES.into_iter().any(|line| has_source(mutant, line)) && masks() {
         return Some("Masking a block that needs no mask changes nothing.");
     }
-    // Its series has this constant, -17/315; a branch to the other one is harmful.
+    // The series of the relative path has this constant, -17/315. A branch to the other path is harmful.
     let relative = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fBD5D0DD1"));
     if has_source(mutant, MODEST) && relative() {
         return Some(TANGENTS);
@@ -303,7 +304,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     found.map(|(number, class)| used(number, class)).or(idle)
 }
 
-/// Numbers of the classes that a mutant was of, in this process.
+/// Indices of the classes that matched a mutant in this process.
 static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn used(number: usize, class: &'static Harmless) -> &'static str {
@@ -311,7 +312,7 @@ fn used(number: usize, class: &'static Harmless) -> &'static str {
     class.reason
 }
 
-/// The classes that no mutant was of: their line and their reason.
+/// The classes that matched no mutant: their line and their reason.
 pub(super) fn unused() -> Vec<String> {
     let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     let unused = all().enumerate().filter(|(number, _)| !used.contains(number));
@@ -323,7 +324,7 @@ fn all() -> impl Iterator<Item = &'static Harmless> {
     HARMLESS.iter().chain(on_cache::HARMLESS).chain(hopper::HARMLESS).chain(split::HARMLESS)
 }
 
-/// The same for kernels with a single stage, whose steps copy what they read.
+/// [`reason`] for kernels with a single stage, which refill a stage in the step that reads it.
 fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     let first = subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, FIRST_STEP);
     let of_step = has_source(mutant, ADVANCE);
@@ -341,7 +342,7 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     }
 }
 
-/// Why there is no equality in a comparison, by what the PTX compares or does with the result.
+/// Why equality never occurs in a comparison, by what the PTX compares or does with the result.
 fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'static str> {
     let [_, predicate, ..] = words(instruction)[..] else { return None };
     let uses: Vec<&str> = text.lines().filter(|line| words(line).contains(&predicate)).collect();
@@ -351,7 +352,7 @@ fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'stat
     exceeds_threads(subject, instruction, text).then_some(THREADS)
 }
 
-/// Whether `instruction` compares a thread's number with one that no thread has.
+/// Whether `instruction` compares a thread's index with a number that no thread has.
 fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
     let [_, _, a, b] = words(instruction)[..] else { return false };
     let thread = text.lines().any(|line| line.contains("%tid.x") && words(line).contains(&a));
@@ -360,12 +361,12 @@ fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
         && b.parse::<u32>().is_ok_and(|limit| limit > last || limit == last && instruction.contains(".gt."))
 }
 
-/// Whether the guard of a branch is such a comparison.
+/// Whether the guard of a branch is a comparison as in [`exceeds_threads`].
 fn beyond_threads(subject: &Subject, mutant: &Mutant, text: &str) -> bool {
     guard(mutant, text).is_some_and(|line| exceeds_threads(subject, line, text))
 }
 
-/// The comparison that the guard of a branch is.
+/// The comparison that computes the guard of a branch.
 fn guard<'t>(mutant: &Mutant, text: &'t str) -> Option<&'t str> {
     let guard = words(&text[mutant.span.0..mutant.span.1]).first().copied()?;
     let sets = |line: &&str| line.contains("setp.") && words(line).get(1) == Some(&guard);

@@ -1,10 +1,9 @@
-//! Sweeps of launches on caches: of lengths, splits, rows, columns and windows, and integers that make no
-//! sense.
+//! Sweeps of launches on caches: over lengths, splits, rows, columns and windows, and with invalid integers.
 use ferroflash::request::{Mask, Splits};
 use reference::{DecodeCase, Pages, Task, Told};
 use spec::{AttnInfo, Keys, MaskKind, PageKind};
 
-/// Those of a decode entry.
+/// The sweeps of a decode entry.
 pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     let rows = entry.tile_m as usize;
     let plain = |filled: Vec<usize>| DecodeCase {
@@ -14,20 +13,20 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
         heads: [2, 1],
         ..DecodeCase::new(filled)
     };
-    // Every length up to a few tiles, found by each warp for itself and by all together.
+    // Every length up to a few tiles. Each warp finds its sequence alone, or all warps find it together.
     let mut sweeps: Vec<_> = [(0..=31), (20..=60)].map(|lengths| plain(lengths.collect())).into();
-    // Sequences of two groups of lanes, the longer ones behind.
+    // More sequences than one group of lanes; the longer sequences come last.
     sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
-    // The same, of so few longer ones that a small card cuts them: there are more items than sequences.
+    // With few longer sequences, a small card splits them: there are more work items than sequences.
     sweeps.push(plain((0..70).map(|b| if b > 66 { 10 * b } else { b % 3 }).collect()));
-    // Every number of splits up to a second round of the merge, each with keys for every warp.
+    // Every number of splits up to a second round of the combine step. Each split has keys for every warp.
     let round = 16 * entry.warps() as usize;
     let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
     sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
-    // The same of some among many sequences, the first of each group of lanes among them.
+    // Some split sequences among many, including the first of each group of lanes.
     let some = (0..70).map(|b| if b % 8 == 0 { round + b } else { b % 3 });
     sweeps.push(DecodeCase { splits: Splits::Exactly(3), ..plain(some.collect()) });
-    // Each turn of a warp's ring ends with a tile that is not whole.
+    // Each turn of a warp's ring ends with a partial tile.
     let turns = |one: usize| (0..6).map(|turn| round * turn + one).collect::<Vec<_>>();
     let whole = |case: DecodeCase| DecodeCase { splits: Splits::Exactly(1), ..case };
     sweeps.extend([5, round - 1].map(|one| whole(plain(turns(one)))));
@@ -40,11 +39,11 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
         let case = DecodeCase { queries, mask: Mask::Causal, ..plain(vec![1, queries, 40]) };
         sweeps.push(DecodeCase { counters: queries % 2 == 0, ..case });
     }
-    // Columns come in chunks of 16 bytes; behind the last is another row, or no number.
+    // Columns come in chunks of 16 bytes. After the last chunk, another row or NaN follows.
     let chunk = 16 / entry.kv_dtype.bytes();
     let narrow = (chunk..entry.head_dim as usize).step_by(entry.head_dim as usize / 4);
     sweeps.extend(narrow.map(|head_dim| whole(DecodeCase { head_dim, ..plain(turns(7)) })));
-    // The rows before those, and rows at the end of the cache.
+    // Partial chunks in the last rows of the cache.
     sweeps.push(whole(DecodeCase { head_dim: chunk, ..plain(turns(2)) }));
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Nhd(1) };
     let last = |seed| whole(DecodeCase { head_dim: chunk, pages, seed, ..plain(turns(9)) });
@@ -64,7 +63,7 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.into_iter().map(Task::Cache).collect()
 }
 
-/// Those of a paged entry.
+/// The sweeps of a paged entry.
 pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let plain = |filled: Vec<usize>| DecodeCase {
@@ -77,27 +76,27 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         ..DecodeCase::new(filled)
     };
     let mut sweeps = vec![];
-    // A copy engine takes eight rows at a time.
+    // TMA takes eight rows at a time.
     let of = |keys: usize| if entry.has_maps() { 8 * keys } else { keys };
-    // The last key and the last query at every place, with pages of all sizes.
+    // The last key and the last query at every position, with pages of all sizes.
     let pages = [Pages::Nhd(16), Pages::Hnd(of(5)), Pages::Interleaved(of(1)), Pages::Dense, Pages::Rows];
     for (turn, shift) in (0..n).step_by(3).enumerate() {
         let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
         sweeps.push(DecodeCase { pages: pages[turn % pages.len()], ..case });
     }
     sweeps.extend((1..=m).step_by(9).map(|rows| plain(vec![m + 5, 8]).packed([rows, 3])));
-    // The last row of Q ends its memory.
+    // The last row of Q lies at the end of its memory.
     sweeps.extend((5..=m).step_by(16).map(|queries| DecodeCase { queries, ..plain(vec![m + 5]) }));
     for blocks in 2..=6 {
         sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
         sweeps.push(DecodeCase { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
     }
-    // On an H200's 132 SMs some blocks have three tiles: what leaves with one is waited for before the next,
-    // by all warps that have rows.
+    // On an H200's 132 SMs some blocks have three tiles. Before the next tile, all warps with rows wait until
+    // the stores of the last tile have left their buffer.
     if entry.has_maps() {
         sweeps.push(DecodeCase { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
     }
-    // Behind the last column is another row, or no number.
+    // After the last column, another row or NaN follows.
     let narrow = (8..entry.head_dim as usize).step_by(24);
     sweeps.extend(narrow.map(|head_dim| DecodeCase {
         head_dim,
@@ -110,7 +109,7 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         seed,
         ..plain(vec![3 * n + 5]).packed([9])
     }));
-    // More sequences than a warp looks at at once, and none that is packed.
+    // More sequences than a warp looks at together, varlen and with equal numbers of queries.
     sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
     sweeps.push(DecodeCase { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
     if entry.mask == MaskKind::Local {

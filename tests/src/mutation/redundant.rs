@@ -1,6 +1,6 @@
-//! Waits, barriers and commits whose order other instructions keep on every way through the kernel: one that
-//! is gone, or waits for less, changes nothing. What is said here follows from the text alone, not from what
-//! the simulator reports.
+//! Redundant waits, barriers and commits: on every path through the kernel, other instructions keep the same
+//! order. A mutant that deletes or weakens one changes nothing. These reasons follow from the text alone, not
+//! from reports of the simulator.
 use super::flow;
 use ptx_sim::mutate::{Mutant, Operator};
 
@@ -17,13 +17,13 @@ const FENCED: &str = "Since the fence before, no register of the products behind
 const LEFT: &str = "The source of every bulk store, if there was one, has been waited for since, and the \
                     kernel reads nothing of it: the stores end with the grid.";
 
-/// Why `mutant`, of the kernel `text`, changes no order, where that can be shown.
+/// Why `mutant` of the kernel `text` changes no order, if the text proves it.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let (start, end) = mutant.span;
     let old = &text[start..end];
     match mutant.operator {
         Operator::DeleteCommit if !flow::waits(text, end) => Some(UNASKED),
-        // The next commit makes the group.
+        // The next commit makes the group instead.
         Operator::DeleteCommit if flow::waits_before_reading(text, end, -1) => Some(JOINED),
         Operator::DeleteWait | Operator::WeakenWait if old.contains("bulk.wait_group") => {
             flow::has_left_before(text, start).then_some(LEFT)

@@ -6,26 +6,26 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
-/// What `mutation.json` holds.
+/// The contents of `mutation.json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Evidence {
-    /// All mutants that were run.
+    /// Mutants that ran.
     pub mutants: usize,
-    /// How many these kernels have.
+    /// Mutants that exist in these kernels.
     #[serde(default)]
     pub population: usize,
-    /// Those that a checker reported, or that did not launch.
+    /// Mutants that a checker reported, or that did not launch.
     pub caught_by_checkers: usize,
-    /// Those whose result was wrong, without a report.
+    /// Mutants with a wrong result and no report.
     pub caught_by_results: usize,
-    /// Those that nobody noticed, each with a reason.
+    /// Mutants that nothing revealed, each with a reason.
     pub survivors: usize,
-    /// Those of them with which no thread went another way in any launch.
+    /// Survivors with which no thread took another path in any launch.
     pub idle: usize,
-    /// Those of them whose order others keep.
+    /// Survivors whose order other instructions keep.
     #[serde(default)]
     pub redundant: usize,
-    /// Kernel by kernel.
+    /// One row per kernel.
     pub entries: Vec<Row>,
 }
 
@@ -35,32 +35,32 @@ pub struct Row {
     entry: String,
     launches: usize,
     mutants: usize,
-    /// How many there are, run or not.
+    /// Mutants that exist, whether they ran or not.
     #[serde(default)]
     population: usize,
     checkers: BTreeMap<String, usize>,
     refused: usize,
     results: usize,
-    /// By operator: all, those that survived, those of them that were idle, and those that are redundant.
+    /// By operator: all mutants, survivors, idle survivors, redundant survivors.
     operators: BTreeMap<String, [usize; 4]>,
     survivors: Vec<Survivors>,
 }
 
-/// Survivors of a kernel for one reason.
+/// The survivors of a kernel with one reason.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Survivors {
-    /// Nothing where it is not known.
+    /// `None` if the reason is unknown.
     reason: Option<String>,
     mutants: usize,
     idle: usize,
     redundant: usize,
     /// Lines of the PTX, by operator.
     lines: BTreeMap<String, String>,
-    /// One of them, with its source.
+    /// One of the survivors, with its source.
     example: String,
 }
 
-/// What `value` is called in JSON.
+/// The name of `value` in JSON.
 fn name(value: impl Serialize) -> String {
     serde_json::to_value(value).unwrap_or_default().as_str().unwrap_or_default().to_owned()
 }
@@ -122,10 +122,10 @@ impl Row {
 }
 
 impl Evidence {
-    /// What `folder` holds, as far as it is about kernels of the table.
+    /// The contents of `folder`, without kernels that the table no longer has.
     ///
     /// # Errors
-    /// Where the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn read(folder: &Path) -> io::Result<Self> {
         match fs::read(folder.join("mutation.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
@@ -134,8 +134,7 @@ impl Evidence {
         }
     }
 
-    /// Puts `score` in the place of an older one of its kernel, and adds everything up. Kernels are in the
-    /// table's order.
+    /// Replaces the older score of this kernel, and recomputes the totals. Kernels stay in the table's order.
     pub fn put(&mut self, score: Score) {
         let place = |symbol: &str| spec::kernels().position(|kernel| kernel.symbol == symbol);
         self.entries.retain(|row| row.entry != score.entry && place(&row.entry).is_some());
@@ -151,19 +150,19 @@ impl Evidence {
         self.redundant = sum(Row::redundant);
     }
 
-    /// How many survivors have no reason.
+    /// The number of survivors without a reason.
     pub fn unexplained(&self) -> usize {
         let groups = self.entries.iter().flat_map(|row| &row.survivors);
         groups.filter(|group| group.reason.is_none()).map(|group| group.mutants).sum()
     }
 
-    /// Whether so many of those that change anything are caught as must be.
+    /// Whether the required share of the mutants that change anything is caught.
     pub fn is_sharp(&self) -> bool {
         let Evidence { mutants, survivors, idle, redundant, .. } = *self;
         mutants > 0 && (mutants - survivors) * 100 >= (mutants - idle - redundant) * 97
     }
 
-    /// The same in Markdown.
+    /// The evidence as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::from(HEAD);
         let share = |part: usize, all: usize| 100.0 * part as f64 / all.max(1) as f64;
@@ -223,7 +222,7 @@ impl Evidence {
         text
     }
 
-    /// Why survivors do no harm, with an example each.
+    /// Writes why survivors do no harm, with one example per reason.
     fn reasons(&self, text: &mut String) {
         let _ = writeln!(text, "\n## Survivors, by reason\n");
         let mut reasons: BTreeMap<&str, (usize, usize, &str, &str)> = BTreeMap::new();
@@ -280,11 +279,11 @@ than 3 % of those that change anything.
 /// Writes `mutation.json` and `mutation.md` into `folder`.
 ///
 /// # Errors
-/// Where the folder or a file cannot be written.
+/// If the folder or a file cannot be written.
 pub fn write(evidence: &Evidence, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let json = serde_json::to_string(evidence).map_err(io::Error::other)?;
-    // A line for each kernel.
+    // One line per kernel.
     let json = json.replace("{\"entry\":", "\n{\"entry\":");
     fs::write(folder.join("mutation.json"), json + "\n")?;
     fs::write(folder.join("mutation.md"), evidence.markdown())

@@ -1,12 +1,12 @@
-//! Which mutants are run where not all are.
+//! The choice of mutants, for runs that do not take all.
 use ptx_sim::mutate::{Mutant, Operator};
 use reference::Random;
 use std::collections::BTreeMap;
 
-/// Some mutants of each operator of a kernel, by a seed: the same ones on every machine.
+/// A seed's choice of mutants per operator of a kernel. It is equal on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The most mutants of an operator; `None` takes all.
+    /// The largest number of mutants per operator; `None` takes all.
     pub each: Option<usize>,
     /// Seed of the choice.
     pub seed: u64,
@@ -16,7 +16,7 @@ impl Sample {
     /// Every mutant.
     pub const ALL: Sample = Sample { each: None, seed: 0 };
 
-    /// Those of `all`, the mutants of `kernel`, that are run, in the order of the text.
+    /// The chosen mutants among `all`, the mutants of `kernel`, in the order of the text.
     pub(super) fn of(self, kernel: &str, all: Vec<Mutant>) -> Vec<Mutant> {
         let Some(each) = self.each else { return all };
         let seed = kernel.bytes().fold(self.seed, |seed, byte| Random::new(seed ^ u64::from(byte)).bits());

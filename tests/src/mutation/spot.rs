@@ -1,16 +1,16 @@
-//! A few mutants of a kernel on a few of its launches: not its score, but that what is planted in a kernel of
-//! its kind is noticed at all, in seconds.
+//! Runs a few mutants of a kernel on a few of its launches. This gives no score: it shows in seconds that
+//! mutants of this kind of kernel can be noticed at all.
 use super::{Fate, Sample, Subject, cases, fate, harmless, planted, redundant, trial};
 use ptx_sim::mutate::Mutant;
 use rayon::prelude::*;
 
-/// How the mutants of a [`spot`] ended.
+/// The results of a [`spot`].
 #[derive(Clone, Debug)]
 pub struct Spot {
     /// The kernel's symbol.
     pub entry: &'static str,
-    /// Its mutants that were run, and why those do no harm that survive, where that is known: other launches
-    /// may catch the others.
+    /// The mutants that ran, their fates, and for a survivor the reason why it does no harm. A survivor
+    /// without a reason may fail in other launches.
     pub ends: Vec<(Mutant, Fate, Option<&'static str>)>,
 }
 
@@ -21,10 +21,10 @@ impl Spot {
     }
 }
 
-/// Breaks a kernel in the ways of `sample`, on its first edges.
+/// Runs the mutants of `sample` on the kernel's first edges.
 ///
 /// # Panics
-/// Where the kernel itself, unbroken, is not clean.
+/// If the unbroken kernel fails.
 pub fn spot(subject: &Subject, sample: Sample) -> Spot {
     let (text, drawn, _) = planted(subject, sample);
     let trials = trial::trials(subject, &text, cases::few(subject));

@@ -1,4 +1,4 @@
-//! The kernels that are broken, and with what each is launched.
+//! The kernels that are broken, and the subjects with which they are launched.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
@@ -9,9 +9,9 @@ use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};
 /// A kernel to break.
 #[derive(Clone, Copy)]
 pub struct Subject {
-    /// It.
+    /// The kernel.
     pub kernel: Contract,
-    /// That with which it is launched: itself, or one whose slices or splits it merges.
+    /// The subject that launches it: the kernel itself, or a kernel whose splits it combines.
     pub of: &'static dyn reference::Subject,
 }
 
@@ -39,18 +39,18 @@ impl Subject {
         own.chain(combines).chain(decode_combines)
     }
 
-    /// Whether it merges what another kernel has left.
+    /// Whether it is a combine kernel.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }
 
-    /// The forward entry with which it is launched, if it is one.
+    /// The forward entry that launches it, if one does.
     pub(super) fn forward(&self) -> Option<&'static AttnInfo> {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
-    /// A simulator of the smallest card that holds it; where its blocks do tile after tile, with two
-    /// multiprocessors, so that they do in small problems, too.
+    /// A simulator of the smallest card that holds the kernel. For persistent kernels it has two SMs, so that
+    /// a block takes several tiles even in small problems.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
         let in_rounds = |entry: &AttnInfo| entry.has_maps() && !entry.splits;
         let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);

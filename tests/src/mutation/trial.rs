@@ -1,52 +1,52 @@
-//! Launches that every mutant must pass, and what the unbroken kernel did in each.
+//! Launches that every mutant must pass, with a record of what the unbroken kernel did.
 use super::{Fate, Subject};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
 
-/// Launches once, and says what is wrong with the result.
+/// Launches once and returns the errors of the result.
 type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
 
-/// A launch with what it should give.
+/// A launch and its check.
 pub(super) struct Case {
-    /// What it is, for people.
+    /// A name for reports.
     pub name: String,
-    /// One of many that differ in one number.
+    /// Whether the case is one of a sweep: many launches that differ in one number.
     pub sweep: bool,
     pub launch: Launch,
 }
 
-/// A seed and when copies land. Races are found in any schedule: the later ones are for what the first one's
-/// order hides.
+/// A seed, and when copies land. Every schedule reveals races. The later schedules reveal errors that the
+/// order of the first one hides.
 pub(super) type Schedule = (u64, Completion);
-/// All of them, the usual one first.
+/// All schedules, the usual one first.
 pub(super) const SCHEDULES: [Schedule; 3] =
     [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
-/// One launch, and what the unbroken kernel did in it.
+/// One launch, with a record of what the unbroken kernel did.
 pub(super) struct Trial {
     case: Case,
-    /// What the unbroken kernel's instructions met.
+    /// The values that the unbroken kernel's instructions met.
     pub coverage: Coverage,
-    /// How many ran, of all kernels of the launch.
+    /// The number of instructions that ran, over all kernels of the launch.
     instructions: u64,
-    /// Mutants that fell in it first, of those that were sent ahead.
+    /// The number of scout mutants that this trial caught.
     pub catches: usize,
 }
 
 impl Trial {
-    /// Whether it is one of many that differ in one number: it runs under the usual schedule alone.
+    /// Whether the trial is one of a sweep. Such a trial runs only under the usual schedule.
     pub fn is_of_a_sweep(&self) -> bool {
         self.case.sweep
     }
 }
 
-/// `cases` as trials of `subject`, whose PTX is `text`: the edges as they come, then the sweeps, short ones
-/// first.
+/// Makes trials of `cases` for `subject`, whose PTX is `text`: the edges in order, then the sweeps, short
+/// ones first.
 ///
 /// # Panics
-/// Where the kernel is not clean.
+/// If the kernel fails.
 pub(super) fn trials(subject: &Subject, text: &str, cases: Vec<Case>) -> Vec<Trial> {
     let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
     let unbroken = |kernel: &mut Kernel<'_>, case: Case| {
@@ -63,7 +63,7 @@ pub(super) fn trials(subject: &Subject, text: &str, cases: Vec<Case>) -> Vec<Tri
     trials
 }
 
-/// One block after the other: mutants are what runs in parallel.
+/// Blocks run one after another, because mutants already run in parallel.
 fn options((seed, completion): Schedule, budget: u64) -> Options {
     Options { seed, completion, budget, max_reports: 1, parallel: false, ..Options::default() }
 }
@@ -83,13 +83,13 @@ impl<'a> Kernel<'a> {
         Ok(Kernel { subject, attention })
     }
 
-    /// How the kernel is caught in `trial`, if it is. Some loops of mutants do not end: they may take four
-    /// times as long as the kernel.
+    /// How the kernel is caught in `trial`, if it is. Loops of some mutants do not end, so a mutant may run
+    /// four times as many instructions as the kernel.
     pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
     }
 
-    /// A digest of what the kernel does in `trial`; nothing where it is noticed.
+    /// A digest of the kernel's effects in `trial`; `None` if the trial catches it.
     pub fn effects(&self, trial: &Trial) -> Option<u64> {
         let options = Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) };
         let noticed = self.launch(trial, options);

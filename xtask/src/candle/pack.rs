@@ -1,5 +1,5 @@
-//! `cargo xtask candle gpu-pack`: tests, the comparison and the program that generates text, for a GPU
-//! machine without Rust.
+//! `cargo xtask candle gpu-pack`: collects the tests, the comparison and the text generator for a GPU machine
+//! without Rust.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::setup;
 /// The folder, relative to the root.
 const FOLDER: &str = "candle-pack";
 
-/// What it may weigh, in bytes.
+/// Its largest size in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Programs of candle's workspace: the option that names one to cargo, its name, its package.
+/// Programs of candle's workspace: cargo's option for the kind, the name, the package.
 const PROGRAMS: [[&str; 3]; 4] = [
     ["--test", "flash_attn_tests", "candle-flash-attn"],
     ["--test", "callers", "ferroflash-candle"],
@@ -23,11 +23,12 @@ const PROGRAMS: [[&str; 3]; 4] = [
     ["--bin", "generate", "generate"],
 ];
 
-/// Builds the programs, with the peer's kernels in the comparison, and compresses them together: most of
-/// each is candle's.
+/// Builds the programs, with candle-flash-attn's kernels in the comparison. Compresses all together, because
+/// most of each is candle's code.
 pub fn run(root: &Path) -> Result {
     let library = peer::library(root)?;
-    // At once: another selection of packages is one with other features, for which nvcc runs again.
+    // One command builds all: with another selection of packages, features would differ, and nvcc would run
+    // again.
     let of_each = PROGRAMS.iter().flat_map(|[kind, name, package]| ["-p", *package, *kind, *name]);
     with_nvcc(root, &["build"].into_iter().chain(of_each).collect::<Vec<_>>(), Some(&library))?;
     let pack = setup::fresh_folder(&root.join(FOLDER))?;
@@ -39,7 +40,7 @@ pub fn run(root: &Path) -> Result {
     }
     let archive = pack.join("programs.tar.xz");
     let mut tar = Command::new("tar");
-    // A window in which each program finds what the one before it has.
+    // The compression window is large enough to contain the previous program.
     tar.env("XZ_OPT", "--lzma2=preset=3,dict=96MiB").arg("-cJf").arg(&archive).arg("-C").arg(&programs);
     process::quiet(tar.args(PROGRAMS.map(|[_, name, _]| name)))?;
     fs::remove_dir_all(&programs)?;
@@ -55,7 +56,7 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// The newest of a test's programs: cargo gives them a hash for a name.
+/// The newest binary of a test. Cargo puts a hash into its name.
 fn newest(folder: &Path, test: &str) -> Result<PathBuf> {
     let start = format!("{test}-");
     let programs = setup::files(folder, "")?.into_iter().filter(|file| {

@@ -1,7 +1,7 @@
-//! `cargo xtask candle package`: the published crate of candle's workspace, packaged, and checked as it was
-//! unpacked, outside this repository.
+//! `cargo xtask candle package`: packages the published crate of candle's workspace, unpacks it outside of
+//! this repository, and checks it there.
 //!
-//! Beside what `cargo xtask package` does for the others, since it wants candle, and an nvcc or its stand-in.
+//! It is separate from `cargo xtask package`, because it needs candle, and nvcc or its stand-in.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::package::{copy_sources, elsewhere};
 use crate::process::{Result, cargo, quiet, spinner};
 use crate::setup;
 
-/// What is published of the workspace.
+/// The published crate of the workspace.
 const NAME: &str = "ferroflash-candle";
 
-/// What a package carries that lies at the root.
+/// Files at the root that a package contains.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 
-/// What it may weigh, in bytes: sources alone, no kernels.
+/// Its largest size in bytes: it contains only sources, no kernels.
 const LIMIT: u64 = 100 << 10;
 
-/// Packages a copy of the sources, unpacks that elsewhere, and checks it there with its tests: no file is
-/// missing, no path leads out of it, every dependency has a version.
+/// Packages a copy of the sources, unpacks it elsewhere, and runs its tests there. This shows that no file is
+/// missing, no path leads out of the package, and every dependency has a version.
 pub fn run(root: &Path) -> Result {
     let stage = toolkit::folder(root, "stage")?;
     copy_sources(root, &stage)?;
@@ -31,7 +31,7 @@ pub fn run(root: &Path) -> Result {
     }
     let made = setup::fresh_folder(&stage.join("target"))?;
     let mut package = cargo();
-    // A lock file would want `ferroflash` of a registry; the check below has this repository's instead.
+    // A lock file would need `ferroflash` from a registry. The check below uses this repository's instead.
     package.args(["package", "--allow-dirty", "--no-verify", "--exclude-lockfile", "--package", NAME]);
     quiet(package.arg("--target-dir").arg(&made).current_dir(stage.join("candle")))?;
     let file = setup::files(&made.join("package"), ".crate")?.pop().ok_or("cargo left no package")?;
@@ -47,8 +47,8 @@ pub fn run(root: &Path) -> Result {
     checked
 }
 
-/// Unpacks it into `folder`, and checks it there with this repository's `ferroflash`, with dependencies as
-/// they are locked and built here.
+/// Unpacks the package into `folder`, and checks it there with this repository's `ferroflash`. The
+/// dependencies are locked and built as here.
 fn check(root: &Path, file: &Path, folder: &Path) -> Result {
     quiet(Command::new("tar").arg("-xzf").arg(file).arg("-C").arg(folder))?;
     let unpacked = folder.join(file.file_stem().unwrap_or_default());
@@ -59,7 +59,7 @@ fn check(root: &Path, file: &Path, folder: &Path) -> Result {
     }
     let candle = root.join("candle");
     let workspace = fs::read_to_string(candle.join("Cargo.toml"))?;
-    // Other profiles would be other builds of every dependency.
+    // With other profiles, cargo would build every dependency again.
     let profiles = workspace.find("[profile").map_or("", |at| &workspace[at..]);
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [{:?}]\n[patch.crates-io]\nferroflash = {{ path = {:?} }}\n\
@@ -72,7 +72,7 @@ fn check(root: &Path, file: &Path, folder: &Path) -> Result {
     let progress = spinner("checking the unpacked package");
     let mut check = elsewhere(folder);
     toolkit::stand_in(root)?.on(&mut check);
-    // Nothing runs a kernel: the library does without.
+    // No kernel runs here, so the library is built without kernels.
     check.env("FERROFLASH_PTX_DIR", toolkit::folder(root, "no-ptx")?);
     check.args(["check", "--quiet", "--all-targets", "--target-dir"]).arg(target(root));
     quiet(&mut check)?;

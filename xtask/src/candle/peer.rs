@@ -1,5 +1,5 @@
-//! candle-flash-attn's own package, as the registry has it: its tests, which run on our kernels, and its
-//! kernels, which ours are compared with. None of it is kept here.
+//! candle-flash-attn's package from the registry: its tests, which run on FerroFlash's kernels, and its
+//! kernels, which are the peer in comparisons. This repository contains none of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use super::toolkit;
 use crate::process::{self, Result, bar};
 use crate::setup;
 
-/// The package, of the version that candle/Cargo.toml's stand-in says it is.
+/// The package. candle/Cargo.toml's stand-in has its version.
 const PACKAGE: &str = "candle-flash-attn";
 const VERSION: &str = "0.11.1";
 
-/// What its kernels are written with. The commit that its build script fetches says this version of itself.
+/// The CUTLASS version of its kernels. The commit that its build script downloads has this version.
 const CUTLASS: &str = "\
 nvidia-cutlass==3.5.0.0 --hash=sha256:4ec3ab4820dd4ae3ebc2c5ddf23352b0dc90f779435284e7dce822006adc51f6
 ";
 
-/// Those that are compared with: f16, head dims 64 and 128.
+/// The compared kernels: f16, head dims 64 and 128.
 const KERNELS: [&str; 7] = [
     "flash_api",
     "flash_fwd_hdim64_fp16_sm80",
@@ -29,8 +29,8 @@ const KERNELS: [&str; 7] = [
     "flash_fwd_splitkv_hdim128_fp16_causal_sm80",
 ];
 
-/// Its build script's flags, and its own switches for what is not compared: other instances of these
-/// kernels are not compiled, which changes nothing of those that are.
+/// The flags of its build script, and its switches that leave out other instances. They do not change the
+/// compared instances.
 const FLAGS: [&str; 18] = [
     "-gencode=arch=compute_90a,code=sm_90a",
     "-std=c++17",
@@ -52,9 +52,10 @@ const FLAGS: [&str; 18] = [
     "-DFLASHATTENTION_DISABLE_UNEVEN_K",
 ];
 
-/// The package, unpacked where cargo keeps it.
+/// The package, unpacked in cargo's cache.
 fn package(root: &Path) -> Result<PathBuf> {
-    // candle's workspace has the stand-in in its place: another one, of nothing else, asks for it.
+    // In candle's workspace, the stand-in replaces the package. This separate, empty workspace requests the
+    // real one.
     let folder = toolkit::folder(root, "package")?;
     let manifest = folder.join("Cargo.toml");
     let text = format!(
@@ -67,12 +68,12 @@ fn package(root: &Path) -> Result<PathBuf> {
     toolkit::package(&manifest, PACKAGE)
 }
 
-/// Puts its tests beside the stand-in, as they are.
+/// Puts the package's unmodified tests beside the stand-in.
 pub fn tests(root: &Path) -> Result {
     let folder = root.join("candle/candle-flash-attn/tests");
     let name = "flash_attn_tests.rs";
     let theirs = fs::read(package(root)?.join("tests").join(name))?;
-    // The same again would be compiled again.
+    // Rewriting an equal file would compile it again.
     if fs::read(folder.join(name)).ok().as_ref() != Some(&theirs) {
         fs::create_dir_all(&folder)?;
         fs::write(folder.join(name), theirs)?;
@@ -80,8 +81,8 @@ pub fn tests(root: &Path) -> Result {
     Ok(())
 }
 
-/// A folder with its sources and its kernels as `libflashattention.a`: what candle/bench is told as
-/// `CANDLE_FLASH_ATTN`. A file takes nvcc some minutes.
+/// A folder with its sources, and its kernels as `libflashattention.a`, for candle/bench's
+/// `CANDLE_FLASH_ATTN`. nvcc takes some minutes per file.
 pub fn library(root: &Path) -> Result<PathBuf> {
     let (package, out) = (package(root)?, toolkit::folder(root, "peer")?);
     let (archive, nvcc) = (out.join("libflashattention.a"), toolkit::nvcc(root)?);
@@ -122,7 +123,7 @@ pub fn library(root: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Definitions of what flash_api.cu calls and nobody here does: they say so.
+/// Definitions of functions that flash_api.cu references but no program calls. Each prints an error.
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\

@@ -1,5 +1,5 @@
-//! nvcc: the machine's; or from wheels, with libraries to link against that have CUDA's names and nothing
-//! inside, as the real ones are the driver's machine's; or a stand-in that makes empty files.
+//! Provides nvcc: the machine's; or one from wheels, with empty libraries for linking, which the driver's
+//! machine replaces by real ones; or a stand-in that makes empty files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use cuda_builder::toolchain::FOLDER;
 use crate::process::{self, Result, stdout};
 use crate::setup;
 
-/// CUDA 13.0's, whose PTX a driver of that version loads, each with its SHA-256 for x86-64 Linux. setup has
-/// the first.
+/// Wheels of CUDA 13.0, whose PTX a driver of that version loads, each with its SHA-256 for x86-64 Linux.
+/// setup has the first of them.
 const WHEELS: &str = "\
 nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
 nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0
@@ -21,7 +21,7 @@ nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c
 nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
 ";
 
-/// Libraries that candle links: the folder of their declarations in cudarc, their names, and CUDA 13's.
+/// Libraries that candle links: the folder of their declarations in cudarc, their names, and CUDA 13's names.
 const LIBRARIES: [[&str; 3]; 4] = [
     ["driver", "cuda", "libcuda.so.1"],
     ["cublas", "cublas", "libcublas.so.13"],
@@ -29,17 +29,17 @@ const LIBRARIES: [[&str; 3]; 4] = [
     ["curand", "curand", "libcurand.so.10"],
 ];
 
-/// The capability that candle's own kernels are compiled for, where nothing else is asked: an H100's.
+/// The default compute capability of candle's kernels: an H100's.
 const CAPABILITY: &str = "90";
 
-/// Somebody's nvcc: the folder of its program, and where the rest of its CUDA is.
+/// An nvcc: the folder of its program, and the folder of its CUDA.
 pub struct Nvcc {
     pub bin: PathBuf,
     home: Option<PathBuf>,
 }
 
 impl Nvcc {
-    /// Lets a command find it.
+    /// Sets the environment in which a command finds it.
     pub fn on(&self, command: &mut Command) {
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = [self.bin.clone()].into_iter().chain(env::split_paths(&path));
@@ -55,14 +55,14 @@ impl Nvcc {
     }
 }
 
-/// A folder of ours below `target`.
+/// Makes a folder below `target`.
 pub fn folder(root: &Path, name: &str) -> Result<PathBuf> {
     let folder = root.join("target/candle-parts").join(name);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// One that says a version and makes empty files.
+/// A stand-in that prints a version and makes empty files.
 pub fn stand_in(root: &Path) -> Result<Nvcc> {
     let bin = folder(root, "stand-in")?;
     let program = bin.join("nvcc");
@@ -71,7 +71,7 @@ pub fn stand_in(root: &Path) -> Result<Nvcc> {
     Ok(Nvcc { bin, home: None })
 }
 
-/// The machine's, or one from wheels.
+/// The machine's nvcc, or one from wheels.
 pub fn nvcc(root: &Path) -> Result<Nvcc> {
     if let Some(bin) = process::find("nvcc").as_deref().and_then(Path::parent) {
         return Ok(Nvcc { bin: bin.to_owned(), home: None });
@@ -91,8 +91,8 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
     Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
 }
 
-/// Makes a toolkit of what the wheels have: programs that run, names that build scripts look for, and
-/// libraries to link against.
+/// Completes the wheels to a toolkit: executable programs, the file names that build scripts look for, and
+/// libraries for linking.
 fn complete(root: &Path, home: &Path) -> Result {
     for tool in [setup::files(&home.join("bin"), "")?, setup::files(&home.join("nvvm/bin"), "")?].concat() {
         setup::make_executable(&tool)?;
@@ -124,7 +124,7 @@ fn complete(root: &Path, home: &Path) -> Result {
     Ok(())
 }
 
-/// Names of the functions of CUDA's that a file declares.
+/// Names of the CUDA functions that a file declares.
 fn declared(text: &str) -> impl Iterator<Item = &str> {
     text.split("fn ")
         .skip(1)
@@ -135,7 +135,7 @@ fn declared(text: &str) -> impl Iterator<Item = &str> {
         .filter(|name| name.starts_with("cu"))
 }
 
-/// Where a dependency's package lies, once cargo has it.
+/// The folder of a dependency's package, after cargo has downloaded it.
 pub fn package(manifest: &Path, name: &str) -> Result<PathBuf> {
     let mut command = process::cargo();
     command.args(["metadata", "--format-version", "1", "--manifest-path"]).arg(manifest);

@@ -1,31 +1,31 @@
-//! Lines over lengths that double from mark to mark: an SVG within the page.
+//! Line charts over lengths that double from mark to mark, as SVG inside the page.
 
 use std::fmt::Write;
 
 use super::page::escape;
 
-/// One side's points.
+/// The points of one line.
 pub struct Line {
-    /// Whose.
+    /// The line's name.
     pub name: String,
     /// `(length, value)`.
     pub points: Vec<(f64, f64)>,
-    /// Ours is drawn in the page's own colour.
+    /// Whether the line is FerroFlash's, which has the page's colour.
     pub own: bool,
 }
 
-/// What is drawn in begins here..
+/// Left edge of the plot area.
 const LEFT: f64 = 48.0;
-/// .. and here,
+/// Top edge of the plot area.
 const TOP: f64 = 10.0;
-/// is so wide,
+/// Width of the plot area.
 const WIDTH: f64 = 320.0;
-/// and so high.
+/// Height of the plot area.
 const HEIGHT: f64 = 180.0;
-/// Dashes of our lines, and of others', in order: told apart without colours too.
+/// Dashes of FerroFlash's lines, and of other lines, in order, so that they differ without colours too.
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
-/// A figure with a heading, its lines named below. Nothing where there are no points.
+/// A figure with a heading and a legend. Empty without points.
 pub fn lines(heading: &str, lines: &[Line]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let mut lengths: Vec<f64> = points().map(|(length, _)| *length).collect();
@@ -87,14 +87,14 @@ pub fn lines(heading: &str, lines: &[Line]) -> String {
     )
 }
 
-/// The next of these times a power of ten: four parts of it are round too.
+/// The next larger product of one of these numbers and a power of ten. A quarter of it is round too.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
     steps.into_iter().map(|step| step * power).find(|rounded| *rounded >= value).unwrap_or(10.0 * power)
 }
 
-/// Three digits, thousands as `k`: lengths that are powers of two, in theirs.
+/// A number in three digits, with thousands as `k`. Powers of two count in 1024s.
 fn short(value: f64) -> String {
     match value {
         1024.0.. if value % 1024.0 == 0.0 => format!("{}k", value / 1024.0),

@@ -1,4 +1,4 @@
-//! What the page opens with: eight numbers and six plots, for who has ten seconds.
+//! The head of the page: eight numbers and six plots, for a reader with ten seconds.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::chart::{Line, lines};
 use super::page::{escape, text};
 use super::{Pack, Piece, folder};
 
-/// Peers by the names that files have for them.
+/// Peers, by their names in files.
 const PEERS: [(&str, &str); 4] = [
     ("ferroflash", "FerroFlash"),
     ("fa2", "FlashAttention-2"),
@@ -16,13 +16,13 @@ const PEERS: [(&str, &str); 4] = [
     ("fa4", "FlashAttention-4"),
 ];
 
-/// One of the eight.
+/// One of the eight numbers.
 struct Number {
     value: String,
     says: String,
 }
 
-/// The section, of the newest run of each kind.
+/// The section, from the newest run of each kind.
 pub fn html(pack: &Pack) -> String {
     let [compare, serving, candle] = ["compare", "serving", "candle"].map(|part| newest(pack, part));
     let [compare, serving, candle] = [&compare, &serving, &candle].map(Option::as_ref);
@@ -59,7 +59,7 @@ pub fn html(pack: &Pack) -> String {
     )
 }
 
-/// The newest file of a part, with what the others of its folder have: a run may leave several.
+/// The newest file of a part, merged with the other files of its folder, because a run may leave several.
 fn newest(pack: &Pack, part: &str) -> Option<Piece> {
     let date = |piece: &&Piece| {
         [&piece.data["date"], &pack.run(piece)["date"]].into_iter().find_map(Value::as_str).map(str::to_owned)
@@ -94,10 +94,10 @@ fn rows<'v>(piece: &'v Piece, key: &str) -> &'v [Value] {
     piece.data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A suite's ratios to a peer: their geometric mean, and the lowest. Cold where it was measured cold.
+/// The ratios of a suite to a peer: geometric mean and lowest. Uses the cold measurements if there are any.
 fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
     let rows = || rows(piece, "rows").iter().filter(|row| row["suite"] == suite && row["peer"] == peer);
-    // A problem that was measured cold and hot counts once.
+    // A problem measured both cold and hot counts once.
     let mut ratios: BTreeMap<String, f64> = BTreeMap::new();
     for row in rows().filter(|row| row["timing"] == "hot").chain(rows().filter(|row| row["timing"] == "cold"))
     {
@@ -118,7 +118,7 @@ fn means(ratios: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     (count > 0.0).then(|| ((logarithms / count).exp(), lowest))
 }
 
-/// Call for call beside candle-flash-attn.
+/// The comparison with candle-flash-attn, call by call.
 fn calls(piece: &Piece) -> Option<Number> {
     let ratios = || {
         let times = |row: &Value| Some(row["theirs_us"].as_f64()? / row["ours_us"].as_f64()?);
@@ -130,7 +130,7 @@ fn calls(piece: &Piece) -> Option<Number> {
     Some(Number { value: format!("{geomean:.2}×"), says })
 }
 
-/// Tokens a second of a row, of ours and of candle-flash-attn's.
+/// Tokens per second in a row, of FerroFlash or of candle-flash-attn.
 fn tokens_per_second(row: &Value, side: &str) -> Option<f64> {
     let ms = row[format!("{side}_ms")].as_f64()?;
     let tokens = row["tokens"].as_f64().or_else(|| row["batch"].as_f64())?;
@@ -153,7 +153,7 @@ fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Numb
     Some(Number { value: format!("{ours:.0}"), says })
 }
 
-/// The model of candle's file: one, or a list of one.
+/// The model in candle's file, which has one model or a list with one.
 fn model(piece: &Piece) -> String {
     let of = &piece.data["model"];
     let of = of.as_array().and_then(|models| models.first()).unwrap_or(of);
@@ -161,14 +161,14 @@ fn model(piece: &Piece) -> String {
     format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
 }
 
-/// Head dim, whether the mask is causal, heads: of each plot of prefill.
+/// Head dim, whether the mask is causal, and heads of each plot of prefill.
 const PREFILLS: [(u64, bool, u64); 4] = [(64, false, 32), (64, true, 32), (128, false, 16), (128, true, 16)];
-/// Suites that have points of these plots. What several have is taken from the first.
+/// Suites with points of these plots. If several suites have a point, the first one counts.
 const CURVES: [&str; 3] = ["prefill-curve", "prefill", "hopper"];
-/// Queries of all sequences of a point.
+/// Number of queries in all sequences of a point.
 const TOKENS: u64 = 16_384;
 
-/// TFLOP/s by length, of as many tokens for each.
+/// TFLOP/s by length, with equal numbers of tokens.
 fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String {
     let wanted = |row: &&Value| {
         let [q, k] = [&row["heads_q"], &row["heads_k"]].map(|heads| heads.as_u64());
@@ -195,7 +195,7 @@ fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String
     lines(&format!("Prefill: TFLOP/s by length (f16, {mask}, head dim {head_dim}, 16k tokens)"), &sides)
 }
 
-/// Microseconds by context.
+/// Microseconds by context length.
 fn decoding(piece: &Piece) -> String {
     let of = |suite: &str, kind: &str, key: &str| {
         let point = |row: &Value| {
@@ -216,7 +216,7 @@ fn decoding(piece: &Piece) -> String {
     lines("Decoding: microseconds by context (16 sequences, 32 heads on 8, L2 cold)", &sides)
 }
 
-/// Tokens a second end to end, of the batch that has most contexts.
+/// Tokens per second end to end, for the batch size with the most context lengths.
 fn tokens(piece: &Piece) -> String {
     let rows = rows(piece, "decode");
     let mut contexts: BTreeMap<u64, usize> = BTreeMap::new();
@@ -264,7 +264,7 @@ mod tests {
             Pack { commit: String::new(), runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
         assert_eq!(html(&pack), "");
         let (old, new) = (compare("2026-11-20", 3.0), compare("2026-11-22", 2.0));
-        // Another file of the newest run: one more length, which two suites have.
+        // Another file of the newest run has one more length, which two suites have.
         let point = |suite: &str, tflops: f64| {
             let row = row("ferroflash", "cold", 1.0);
             let mut row = row.as_object().expect("an object").clone();

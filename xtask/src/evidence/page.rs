@@ -9,7 +9,7 @@ use super::{Pack, Piece, front};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The complete page.
 pub fn html(pack: &Pack) -> String {
     let mut body = String::new();
     let found = PARTS.iter().filter(|part| pack.parts.contains_key(part.name)).count();
@@ -51,7 +51,7 @@ pub fn html(pack: &Pack) -> String {
         body.push_str("<section id=\"plots\"><h2>Plots</h2>");
         for plot in &pack.plots {
             let svg = plot.data.as_str().unwrap_or_default();
-            // The file's own prolog has no place within a page.
+            // Drops the XML prolog, which must not occur inside a page.
             let svg = svg.find("<svg").map_or("", |at| &svg[at..]);
             body.push_str(&piece(pack, plot, &format!("<figure>{svg}</figure>")));
         }
@@ -70,7 +70,7 @@ pub fn html(pack: &Pack) -> String {
     )
 }
 
-/// A file's content under its name, with where it is from.
+/// A file's content under its name, with its source.
 fn piece(pack: &Pack, piece: &Piece, content: &str) -> String {
     let run = pack.run(piece);
     let device = [&piece.data["device"], &run["device"]].into_iter().find_map(Value::as_str);
@@ -89,7 +89,7 @@ fn piece(pack: &Pack, piece: &Piece, content: &str) -> String {
     format!("<article><h3>{path}</h3><p class=\"source\">{source}</p>{notes}{content}{commands}</article>")
 }
 
-/// A table in the making.
+/// A table under construction.
 pub struct Table {
     columns: usize,
     html: String,
@@ -103,7 +103,7 @@ impl Table {
         Table { columns: columns.len(), html: format!("<thead><tr>{heads}</tr></thead><tbody>"), rows: 0 }
     }
 
-    /// Appends a row; numbers stand to the right.
+    /// Appends a row; numbers are right-aligned.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns);
         self.cells(&cells);
@@ -118,7 +118,7 @@ impl Table {
         self.rows += 1;
     }
 
-    /// The table, which scrolls by itself where the page is narrow.
+    /// The table. On a narrow page it has its own scroll bar.
     pub fn html(self) -> String {
         match self.rows {
             0 => String::new(),
@@ -126,7 +126,7 @@ impl Table {
         }
     }
 
-    /// The same, folded under a title.
+    /// The table, folded under a title.
     pub fn folded(self, title: &str) -> String {
         match self.rows {
             0 => String::new(),
@@ -135,7 +135,7 @@ impl Table {
     }
 }
 
-/// Bars of `(name, value, more)` under a heading, the longest as wide as there is room.
+/// Bars of `(name, value, more)` under a heading. The longest bar takes the full width.
 pub fn bars(heading: &str, unit: &str, values: &[(String, f64, String)]) -> String {
     let most = values.iter().map(|(_, value, _)| *value).fold(f64::MIN_POSITIVE, f64::max);
     let bar = |(name, value, more): &(String, f64, String)| {
@@ -194,12 +194,12 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// A number with so many digits behind the point.
+/// A number with `digits` digits after the point.
 pub fn number(value: &Value, digits: usize) -> String {
     value.as_f64().map_or_else(String::new, |x| format!("{x:.digits$}"))
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! The parts of the evidence: what each kind of file shows, and how it is made.
+//! The parts of the evidence: the content of each kind of file, and the command that makes it.
 
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ use super::show::{
 
 /// One kind of evidence.
 pub struct Part {
-    /// How its files' names begin.
+    /// Prefix of its files' names.
     pub name: &'static str,
     /// Its heading.
     pub title: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// How to make it.
+    /// The command that makes it.
     pub how: &'static str,
     /// Its files' content as HTML.
     pub show: fn(&Value) -> String,
 }
 
-/// Where files go that no part claims.
+/// The part of files that no other part claims.
 pub const OTHER: &str = "other";
 
 /// Every part, in the page's order.
@@ -90,7 +90,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "growing",
-        title: "Fast: keys that grow",
+        title: "Fast: keys with growing magnitudes",
         about: "The prefill comparison with keys times 4, and with keys times a ramp of 1 to 30. Row maxima \
                 keep growing, so kernels rescale O more often.",
         how: "python3 bench/compare.py --only prefill --growing --out docs/evidence/<device>/growing.json",

@@ -1,4 +1,4 @@
-//! What each file of evidence says, as tables.
+//! Shows each file of evidence as tables.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
     data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// `passed` or `clean`, in words.
+/// The text for `passed` or `clean`.
 fn verdict(passed: &Value) -> &'static str {
     match passed.as_bool() {
         Some(true) => "<b class=\"good\">passed</b>",
@@ -43,7 +43,7 @@ pub fn verify(data: &Value) -> String {
     format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
 }
 
-/// Bars of throughput, a chart a shape.
+/// Bars of throughput, one chart per shape.
 pub fn compare(data: &Value) -> String {
     let rows = rows(data, "rows");
     let mut labels: Vec<(String, Vec<&Value>)> = vec![];
@@ -63,7 +63,7 @@ pub fn compare(data: &Value) -> String {
     format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
 }
 
-/// Two commits of ours: the other one's time over this one's.
+/// Two commits of FerroFlash: the other commit's time divided by this commit's.
 pub fn base(data: &Value) -> String {
     let mut table = Table::new(&["shape", "timing", "us", "before", "times as fast"]);
     let all = rows(data, "rows");
@@ -77,14 +77,14 @@ pub fn base(data: &Value) -> String {
     table.html()
 }
 
-/// What a program said.
+/// The output of a program.
 pub fn program(data: &Value) -> String {
     let said = rows(data, "said").iter().map(|line| escape(&text(line)));
     let said = said.collect::<Vec<_>>().join("\n");
     format!("<p>{}: {}</p><pre>{said}</pre>", verdict(&data["passed"]), text(&data["program"]))
 }
 
-/// A row a case.
+/// One row per case.
 pub fn shim(data: &Value) -> String {
     let mut table = Table::new(&["case", "error", "allowed", "SDPA's error", "verdict"]);
     for row in rows(data, "cases") {
@@ -99,10 +99,10 @@ pub fn shim(data: &Value) -> String {
 /// The workloads of `lineage.json`, `[batch, mask]`.
 const WORKLOADS: [(u64, &str); 4] = [(1, "full"), (1, "causal"), (2, "full"), (2, "causal")];
 
-/// A row a configuration, a column a workload.
+/// One row per configuration, one column per workload.
 pub fn lineage(data: &Value) -> String {
     let rows = rows(data, "rows");
-    // A configuration has an entry for each mask.
+    // A configuration has one entry per mask.
     let name = |row: &Value| {
         WORKLOADS.iter().fold(text(&row["kernel"]), |name, (_, mask)| name.replace(&format!("_{mask}_"), "_"))
     };
@@ -158,7 +158,7 @@ pub fn agree(data: &Value) -> String {
     format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
 }
 
-/// A row a shape; beside an L4's what the model predicts.
+/// One row per shape; for an L4, also the model's prediction.
 pub fn bench(data: &Value) -> String {
     let columns =
         ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "SM MHz", "predicted us", "kernel"];
@@ -182,7 +182,7 @@ pub fn bench(data: &Value) -> String {
     table.html()
 }
 
-/// What `ferroflash report` says of a card: its driver and clocks, the sample, every suite.
+/// A `ferroflash report` of a card: its driver and clocks, the sample, every suite.
 pub fn report(data: &Value) -> String {
     let mut about = Table::new(&["", ""]);
     let limits = &data["limits"];
@@ -206,7 +206,7 @@ pub fn report(data: &Value) -> String {
     format!("{}{verify}{bench}{missing}", about.html())
 }
 
-/// A row a problem.
+/// One row per problem.
 pub fn sweep(data: &Value) -> String {
     let mut table = Table::new(&["problem", "fastest", "us", "the table's", "us", "timed"]);
     for row in rows(data, "shapes") {
@@ -261,7 +261,7 @@ pub fn soak(data: &Value) -> String {
     )
 }
 
-/// What was solved, and what refused.
+/// The solved problems, and the refused ones.
 pub fn fuzz(data: &Value) -> String {
     let mut table = Table::new(&["fault", "refused by name"]);
     for (fault, count) in data["refused"].as_object().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The promise to who embeds FerroFlash: the packages build outside this repository, on stable Rust with no
-//! device compiler and no CUDA, the kernels inside, and without a dependency that only the program needs.
+//! Checks the promise to users: the packages build outside of this repository, on stable Rust, without device
+//! compiler and without CUDA. They contain the kernels, and no dependency that only the program needs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,17 +11,17 @@ use std::time::Instant;
 use super::Package;
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
-/// The crate that is embedded.
+/// The crate that users depend on.
 const EMBEDDED: &str = "ferroflash";
 
-/// Seconds that its first build may take, by the promise: on two idle cores, downloads included.
+/// Promised limit in seconds of its first build, on two idle cores, downloads included.
 const PROMISED: f64 = 60.0;
 
-/// Seconds beyond which a busy machine is no excuse.
+/// Limit in seconds of a build on a busy machine.
 const MOST: f64 = 120.0;
 
-/// What a build elsewhere inherits: where tools and registries are. Nothing of CUDA, of this repository or of
-/// the cargo that runs this task.
+/// Variables that a build elsewhere inherits: the places of tools and registries. It inherits nothing about
+/// CUDA, about this repository, or from the cargo that runs this task.
 const KEPT: [&str; 12] = [
     "PATH",
     "HOME",
@@ -37,15 +37,16 @@ const KEPT: [&str; 12] = [
     "SSL_CERT_FILE",
 ];
 
-/// A program as a newcomer writes it: it plans for a card, names a kernel by type, and finds the PTX of every
-/// kernel in the table inside itself.
+/// A user's first program: it plans for a card, names a kernel by type, and finds the PTX of every kernel of
+/// the table in itself.
 const PROGRAM: &str = r#"
 use ferroflash::{Attention, Capabilities, DType, Error};
 use ferroflash::driver::RawDriver;
 use ferroflash::kernels::Prepared;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 
-/// By the planner, and by type: nobody has to name a crate but this one.
+/// `open` is for the planner, which selects kernels; `typed` loads a kernel by its type. The program names no
+/// other crate.
 pub fn open() -> Result<Attention<RawDriver>, Error> {
     Ok(Attention::new(RawDriver::primary(0)?))
 }
@@ -71,9 +72,9 @@ fn main() {
 }
 "#;
 
-/// Unpacks what `cargo package` left in `crates` into a folder of its own outside the repository, checks
-/// every package there, with dependencies that the repository has compiled already, and builds and runs a
-/// program that depends on it, with `features` beside the default ones.
+/// Unpacks the packages in `crates` into a folder outside of the repository. Checks every package there, with
+/// dependencies that the repository has already compiled. Builds and runs a program that depends on
+/// `ferroflash` with the default features and `features`.
 pub fn check(root: &Path, packages: &[Package], crates: &Path, features: &[&str]) -> Result {
     let folder = std::env::temp_dir().join(format!("ferroflash-elsewhere-{}", std::process::id()));
     let unpacked = unpack(packages, crates, &folder);
@@ -88,13 +89,14 @@ fn unpack(packages: &[Package], crates: &Path, folder: &Path) -> Result {
     fs::create_dir_all(folder)?;
     for package in packages {
         let file = crates.join(format!("{}.crate", package.full_name()));
-        // Files of now, not of the archive's one date: by that, cargo would take what it has made of others.
+        // Gives the files the present time instead of the archive's fixed time, by which cargo would reuse
+        // the output of other files.
         quiet(Command::new("tar").arg("-xzmf").arg(&file).arg("-C").arg(folder))?;
     }
     Ok(())
 }
 
-/// Every package compiles as it was unpacked: no file is missing, no path leads out of it.
+/// Every unpacked package compiles: no file is missing, and no path leads out of it.
 fn check_all(root: &Path, packages: &[Package], folder: &Path) -> Result {
     let members: Vec<_> = packages.iter().map(Package::full_name).collect();
     let mut manifest = format!(
@@ -134,15 +136,17 @@ fn embed(packages: &[Package], features: &[&str], folder: &Path) -> Result {
         return Err(format!("{EMBEDDED} by default depends on {pulled}; only a feature may").into());
     }
     if seconds > MOST {
-        return Err(format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; {PROMISED} are promised").into());
+        return Err(
+            format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; the promise is {PROMISED} s").into()
+        );
     }
     if seconds > PROMISED {
-        println!("note: {PROMISED} s are promised; is the machine busy?");
+        println!("note: the promise is {PROMISED} s; is the machine busy?");
     }
     Ok(())
 }
 
-/// The manifest of a workspace of its own, in which the unpacked packages stand for those of the registry.
+/// The manifest of a separate workspace, in which the unpacked packages replace those of the registry.
 fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     let mut text =
         String::from("[workspace]\n[package]\nname = \"dependent\"\nedition = \"2024\"\n[dependencies]\n");
@@ -151,7 +155,7 @@ fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Lets the unpacked packages, which lie at `from`, stand for those of the registry.
+/// Makes the unpacked packages at `from` replace those of the registry.
 fn patches(manifest: &mut String, packages: &[Package], from: &str) -> Result {
     manifest.push_str("[patch.crates-io]\n");
     for package in packages {
@@ -160,7 +164,7 @@ fn patches(manifest: &mut String, packages: &[Package], from: &str) -> Result {
     Ok(())
 }
 
-/// The names of all packages that become part of the program.
+/// The names of all packages in the program's build.
 fn dependencies(dependent: &Path) -> Result<BTreeSet<String>> {
     let tree = stdout(elsewhere(dependent).args(["tree", "--edges", "normal", "--prefix", "none"]))?;
     let names = tree.lines().filter_map(|line| line.split(' ').next()).filter(|name| *name != "dependent");

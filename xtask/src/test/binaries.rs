@@ -1,4 +1,4 @@
-//! The test programs of the workspace, as cargo builds them.
+//! The workspace's test programs, as cargo builds them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,13 +8,14 @@ use serde::Deserialize;
 use super::queue::{Job, Kind};
 use crate::process::{Result, cargo, stdout};
 
-/// What the library has only on request, and tests and lints want: one set, so that nothing is built twice.
+/// The library's optional features that tests and lints need. All tasks use this set, so that nothing is
+/// built twice.
 pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
-/// A variable for the library's build, where it carries a sample.
+/// A variable for the library's build, if the library carries the sample.
 pub type Environment = Option<(&'static str, PathBuf)>;
 
-/// A line of cargo's output, where it is of a program.
+/// A line of cargo's output that describes a program.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -49,7 +50,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     if !output.status.success() {
         return Err("the tests do not compile".into());
     }
-    // A macro's tests are linked to the compiler's own libraries.
+    // Tests of a macro crate link to the compiler's libraries.
     let libraries = [PathBuf::from(
         stdout(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(root))?.trim(),
     )];
@@ -74,7 +75,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     Ok(jobs)
 }
 
-/// A test program as cargo starts it.
+/// The command for a test program, as cargo would run it.
 fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
     let package = manifest.parent().ok_or("a manifest lies in a folder")?;
     let mut command = Command::new(executable);

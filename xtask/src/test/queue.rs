@@ -1,4 +1,4 @@
-//! Runs test programs side by side, and shows how far they are.
+//! Runs test programs concurrently, and shows their progress.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::process::{Result, bar};
 
 /// A program to run.
 pub struct Job {
-    /// Its folder, and its file below `tests`.
+    /// The program's folder, and its file below `tests`.
     pub name: String,
     pub kind: Kind,
     pub command: Command,
 }
 
-/// What a program is.
+/// The kind of a test program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A test binary.
@@ -26,23 +26,23 @@ pub enum Kind {
     Documentation,
 }
 
-/// What a program said.
+/// The output of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     passed: usize,
-    /// Each with its reason.
+    /// Ignored tests, each with its reason.
     ignored: Vec<String>,
 }
 
-/// How a program ended.
+/// The end of a program.
 struct End {
     name: String,
     said: Said,
-    /// What it printed, where it failed.
+    /// Its output, if it failed.
     failure: Option<String>,
 }
 
-/// Seconds that programs take where nobody has measured it: those that are not here take less.
+/// Seconds that programs take, if no earlier run has measured them. Programs that are not listed take less.
 const LONG: [(&str, f64); 6] = [
     ("tests/tests/kernels", 200.0),
     ("tests/tests/mutation", 90.0),
@@ -52,11 +52,11 @@ const LONG: [(&str, f64); 6] = [
     ("documentation", 30.0),
 ];
 
-/// Runs all of them, one for each core at a time, the longest first by what `times` has of the last run;
-/// keeps what this one took.
+/// Runs all programs, one per core at a time, the longest first by the `times` of the last run. Writes the
+/// new times.
 ///
 /// # Errors
-/// The names of programs that failed, after what they printed.
+/// The names of the failed programs, after their output.
 pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let mut known: BTreeMap<String, f64> =
         LONG.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect();
@@ -72,7 +72,7 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let done = Mutex::new((Vec::new(), known));
     let work = || {
         loop {
-            // Not in the condition of a `while let`, which would hold the lock.
+            // Not in the condition of a `while let`, because that would hold the lock.
             let Some(job) = lock(&queue).next() else { return };
             let (name, start) = (job.name.clone(), Instant::now());
             let end = end(job);
@@ -121,7 +121,7 @@ fn end(mut job: Job) -> End {
             let failed = !output.status.success();
             let mut said = said(&text);
             if job.kind == Kind::Documentation {
-                // Examples that are not run say so where they are.
+                // rustdoc examples that do not run are marked where they are.
                 said.ignored.clear();
             }
             (said, failed.then_some(text))
@@ -130,7 +130,7 @@ fn end(mut job: Job) -> End {
     End { name: job.name, said, failure }
 }
 
-/// What a test program's output says.
+/// Parses a test program's output.
 fn said(output: &str) -> Said {
     let mut said = Said::default();
     for line in output.lines() {

@@ -1,8 +1,8 @@
-//! What a file of Rust takes from others: its paths, and where in a crate they lead.
+//! The dependencies of a Rust file: its paths, and the modules of its crate to which they lead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module by the names from the crate's root.
+/// A module, as names from the crate's root.
 type Module = Vec<String>;
 
 /// The files of one crate.
@@ -11,10 +11,10 @@ pub struct Crate {
     modules: BTreeMap<Module, File>,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Default)]
 struct File {
-    /// Paths of `use`, with the name that each has here; `*` for all names.
+    /// Paths of `use` with the name that each has in this file; `*` stands for all names.
     imports: Vec<(Vec<String>, String)>,
     /// Other paths.
     paths: Vec<Vec<String>>,
@@ -25,7 +25,7 @@ struct File {
 }
 
 impl Crate {
-    /// Takes a file of the crate, by its path below `src`.
+    /// Adds a file of the crate, by its path below `src`.
     pub fn add(&mut self, path: &str, text: &str) {
         let stem = path.strip_suffix(".rs").unwrap_or(path);
         let stem = stem.strip_suffix("/mod").unwrap_or(stem);
@@ -33,8 +33,8 @@ impl Crate {
         self.modules.insert(module, File::new(text));
     }
 
-    /// For each file those that it takes something from: modules joined by `::`. The root takes nothing: it
-    /// gathers what the others have.
+    /// For each file, the files on which it depends, with modules joined by `::`. The root has no
+    /// dependencies: it only re-exports.
     pub fn edges(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut edges = BTreeMap::new();
         for (module, file) in self.modules.iter().filter(|(module, _)| !module.is_empty()) {
@@ -57,7 +57,7 @@ impl Crate {
         edges
     }
 
-    /// The module whose file has what `path` names in `from`; none where that is another crate's.
+    /// The module whose file defines what `path` names in `from`; `None` for another crate's.
     fn resolve(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (mut at, rest) = self.start(from, path)?;
         for name in rest {
@@ -66,20 +66,20 @@ impl Crate {
                 at = child;
                 continue;
             }
-            // A name of an item, or one that is taken from elsewhere.
+            // The name of an item, or of a re-export.
             return Some(self.owner(&at, name, depth).unwrap_or(at));
         }
         Some(at)
     }
 
-    /// The module that a path of modules alone names.
+    /// The module that a path of modules names.
     fn module(&self, from: &Module, path: &[String]) -> Option<Module> {
         let (at, rest) = self.start(from, path)?;
         let module = [at, rest.to_vec()].concat();
         self.modules.contains_key(&module).then_some(module)
     }
 
-    /// Where a path begins, and what is left of it.
+    /// The module at which a path begins, and the remaining path.
     fn start<'p>(&self, from: &Module, path: &'p [String]) -> Option<(Module, &'p [String])> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -98,9 +98,9 @@ impl Crate {
         Some((at, rest))
     }
 
-    /// The module whose file defines `name`, which others may have by way of `at`.
+    /// The module whose file defines `name`, which `at` may re-export.
     fn owner(&self, at: &Module, name: &str, depth: usize) -> Option<Module> {
-        // Imports may go round.
+        // Imports may be circular.
         const DEEPEST: usize = 8;
         let file = self.modules.get(at)?;
         if file.defined.contains(name) {
@@ -129,7 +129,7 @@ impl File {
             let token = tokens[at].as_str();
             let before = at.checked_sub(1).map(|before| tokens[before].as_str());
             match token {
-                // Not the `use<..>` of a type.
+                // Excludes the `use<..>` of a type.
                 "use" if tokens.get(at + 1).is_some_and(|next| next != "<") => {
                     at = file.tree(&tokens, at + 1, &[]);
                     continue;
@@ -163,7 +163,7 @@ impl File {
         file
     }
 
-    /// Takes a tree of `use` that begins at a token; where it ends.
+    /// Parses a tree of `use` that begins at a token. Returns the position of its end.
     fn tree(&mut self, tokens: &[String], mut at: usize, prefix: &[String]) -> usize {
         let mut path = prefix.to_vec();
         while let Some(token) = tokens.get(at).map(String::as_str) {
@@ -216,7 +216,7 @@ fn tokens(text: &str) -> Vec<String> {
             } else if rest.starts_with("::") {
                 2
             } else if c == '"' {
-                // A string that goes on in the next line is rare: only its words are then taken for names.
+                // A string over several lines is rare. Its words then count as names.
                 let end = rest[1..].replace("\\\\", "__").replace("\\\"", "__").find('"');
                 rest = &rest[end.map_or(rest.len(), |end| end + 2)..];
                 continue;

@@ -96,7 +96,7 @@ impl Config {
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let config: Config = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not of Llama's family", path.display()))?;
+            .with_context(|| format!("{}: this model is not of Llama's family", path.display()))?;
         config.check()?;
         Ok(config)
     }

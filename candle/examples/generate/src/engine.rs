@@ -82,9 +82,9 @@ impl<'m> Engine<'m> {
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
         let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
-        ensure!(limit > 0, "a request for no token");
+        ensure!(limit > 0, "a request for 0 tokens: ask for at least 1");
         let unknown = prompt.iter().find(|token| **token as usize >= vocabulary);
-        ensure!(unknown.is_none(), "token {unknown:?} of a vocabulary of {vocabulary}");
+        ensure!(unknown.is_none(), "token {unknown:?}: must be below the vocabulary size {vocabulary}");
         fits(prompt.len(), limit, self.attention.most().min(self.settings.positions))?;
         let request = self.submitted;
         self.submitted += 1;
@@ -129,10 +129,10 @@ impl<'m> Engine<'m> {
         let mut events = Vec::new();
         for part in &step.parts {
             let seat = self.seats.iter_mut().find(|seat| seat.request == part.sequence);
-            let seat = seat.expect("parts are of seats");
+            let seat = seat.expect("each part belongs to a seat");
             seat.kept += part.rows;
             if part.asked == Asked::Last {
-                let token = picked.next().expect("a token for each row that was asked for");
+                let token = picked.next().expect("each requested row has a token");
                 seat.tokens.push(token);
                 seat.left -= 1;
                 let last = seat.left == 0 || self.settings.ends.contains(&token);

@@ -165,8 +165,9 @@ impl Common {
             return Ok(Device::Cpu);
         }
         ensure!(cfg!(feature = "cuda"), "this program was built without `cuda`; --plain --cpu runs here");
-        Device::new_cuda(self.gpu)
-            .with_context(|| format!("GPU {} is not usable; --plain --cpu runs on the CPU, slowly", self.gpu))
+        Device::new_cuda(self.gpu).with_context(|| {
+            format!("GPU {} cannot be used; --plain --cpu runs on the CPU, slowly", self.gpu)
+        })
     }
 
     /// The dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.
@@ -182,7 +183,7 @@ impl Common {
         return Ok(Box::new(paged::Paged::new(model, settings)?));
         #[cfg(not(feature = "cuda"))]
         anyhow::bail!(
-            "this program was built without `cuda`, and a cache of {} pages is a GPU's",
+            "this program was built without `cuda`, and a cache of {} pages needs a GPU",
             settings.pages
         );
     }
@@ -204,7 +205,7 @@ impl Run {
                 std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
             prompts.extend(lines.lines().filter(|line| !line.is_empty()).map(String::from));
         }
-        ensure!(!prompts.is_empty(), "no prompt: --prompt TEXT, or --file with one in each line");
+        ensure!(!prompts.is_empty(), "no prompt: give --prompt TEXT, or --file with one prompt per line");
         let prompts =
             prompts.iter().map(|prompt| text::encode(&tokenizer, prompt)).collect::<Result<Vec<_>>>()?;
         let mut longest = 0;
@@ -260,7 +261,7 @@ impl Run {
         }
         let seconds = start.elapsed().as_secs_f64();
         eprintln!(
-            "{}, {} of prompts; {tokens} new ones in {} and {seconds:.2} s: {:.1} a second; the first one \
+            "{}, {} of prompts; {tokens} new tokens in {} and {seconds:.2} s: {:.1} per second; the first \
              after {:.1} ms",
             text::count(prompts.len(), "request"),
             text::count(prompts.iter().map(Vec::len).sum(), "token"),
@@ -284,13 +285,13 @@ impl Run {
             let check::Verdict { tokens, ties, first, worst: here } = verdict;
             let first = first.map_or("none".into(), |first| format!("the first at token {first}"));
             println!(
-                "request {request}: {tokens} tokens; in f32 others are better than {ties} of them ({first}), \
-                 by at most {here:.2} of what 16 bits may cost"
+                "request {request}: {tokens} tokens, {ties} ties with a better token in f32 ({first}); the \
+                 worst takes {here:.2} of the permitted difference"
             );
             worst = worst.max(*here);
         }
-        ensure!(worst <= 1.0, "tokens that the f32 model would not have chosen");
-        println!("greedy output is the f32 model's on candle's plain path, but for ties");
+        ensure!(worst <= 1.0, "wrong tokens: the f32 model would choose other tokens");
+        println!("greedy output equals the f32 model's on candle's plain path, except for ties");
         Ok(())
     }
 }
@@ -303,7 +304,7 @@ impl Bench {
             None => {
                 ensure!(
                     !self.common.cpu,
-                    "a random model of 1.5e9 parameters is for a GPU: name a checkpoint"
+                    "a random model of 1.5e9 parameters needs a GPU: name a checkpoint"
                 );
                 device.set_seed(1)?;
                 let random = |shape: [usize; 2], deviation| {

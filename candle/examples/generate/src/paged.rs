@@ -31,7 +31,9 @@ impl Paged {
         let caches = (0..config.num_hidden_layers)
             .map(|_| KvCache::new(shape, model.dtype(), device))
             .collect::<candle::Result<_>>()
-            .with_context(|| format!("no room for a cache of {pages} pages of {page} tokens"))?;
+            .with_context(|| {
+                format!("the device has no room for a KV cache of {pages} pages of {page} tokens")
+            })?;
         let scale = (config.head_dim() as f32).sqrt().recip();
         Ok(Paged {
             caches,

@@ -1,4 +1,4 @@
-//! The whole of it on the CPU, with a checkpoint that was just made.
+//! Tests of the whole program on the CPU, with a new random checkpoint.
 use crate::config::{Config, Ends, Scaling};
 use crate::engine::{Engine, Event, Settings};
 use crate::model::{Attention, Model};
@@ -104,7 +104,7 @@ fn answers_do_not_depend_on_who_shares_a_step() {
         .iter()
         .flat_map(|prompt| answers(&model, settings(1, 1000), 80, std::slice::from_ref(prompt)))
         .collect();
-    // Everything at once; one piece after the other; fewer seats than requests; hardly any room.
+    // All requests in one batch; prompts in small chunks; fewer seats than requests; few free tokens.
     for (seats, chunk, whole) in [(5, 1000, 999), (5, 7, 999), (2, 16, 999), (5, 16, 80)] {
         assert_eq!(
             answers(&model, settings(seats, chunk), whole, &prompts),
@@ -132,10 +132,10 @@ fn requests_that_cannot_be_answered_are_refused() {
     let mut engine = Engine::new(&model, room(128), settings(1, 64));
     for (prompt, limit, word) in [
         (vec![], 1, "without a token"),
-        (vec![1], 0, "no token"),
-        (vec![1, 999], 1, "vocabulary of 258"),
+        (vec![1], 0, "0 tokens"),
+        (vec![1, 999], 1, "vocabulary size 258"),
         (vec![1; 120], 9, "120 tokens and 9 new tokens; there is room for 128 tokens, so for 8"),
-        (vec![1], usize::MAX, "so for 127 new ones"),
+        (vec![1], usize::MAX, "so for 127 new tokens"),
     ] {
         let error = engine.submit(prompt, limit).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
@@ -182,7 +182,7 @@ fn a_check_passes_what_is_right_and_nothing_else() {
         all.iter().map(|verdict| verdict.worst).fold(0.0, f32::max)
     };
     assert!(worst(None) <= 1.0);
-    // Attention that sees the last keys only.
+    // Attention that sees only the last keys.
     assert!(worst(Some(4)) > 1.0);
 }
 
@@ -196,7 +196,7 @@ fn texts_come_out_as_they_went_in() {
     let mut out = Vec::new();
     let (first, rest) = tokens.split_at(3);
     let mut printer = text::Printer::new(&tokenizer, &mut out, &[first.to_vec(), vec![b'x'.into()]]);
-    // The second request is done before the first one.
+    // The second request ends before the first one.
     printer.token(1, b'y'.into(), true).unwrap();
     for (index, token) in rest.iter().enumerate() {
         printer.token(0, *token, index + 1 == rest.len()).unwrap();
@@ -204,7 +204,7 @@ fn texts_come_out_as_they_went_in() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("{words}\nxy\n"));
 }
 
-/// Logits behind a text's last token, by candle-transformers' models and by ours.
+/// Logits after a text's last token, by candle-transformers' models and by this program's.
 fn last_logits(kind: &str, text: &[u32]) -> [Vec<f32>; 2] {
     let folder = Folder::tiny(kind);
     let (json, file) = (folder.0.join("config.json"), folder.0.join("model.safetensors"));
@@ -223,7 +223,7 @@ fn last_logits(kind: &str, text: &[u32]) -> [Vec<f32>; 2] {
         for (key, value) in [("use_sliding_window", false), ("attention_bias", false)] {
             config[key] = value.into();
         }
-        // Qwen2's must be a number there, and Qwen's positions turn without scaling.
+        // Qwen2's config needs a number there, and Qwen's rotary embedding has no scaling.
         config["sliding_window"] = 4096.into();
         config.as_object_mut().unwrap().remove("rope_scaling");
     }
@@ -292,7 +292,7 @@ fn llama3_turns_slow_pairs_slower() {
     });
     let scaled = config.frequencies();
     assert_eq!((scaled[0], scaled[63]), (plain[0], plain[63] / 8.0));
-    // Wavelengths from 2048 to 8192 are in between: by the definition, the mean of both at 2.5 rounds.
+    // Wavelengths from 2048 to 8192 lie in between. At 2.5 rounds, the definition gives the mean of both.
     for (scaled, plain) in scaled.iter().zip(&plain) {
         let rounds = 8192.0 * plain / std::f32::consts::TAU;
         let right = match rounds {

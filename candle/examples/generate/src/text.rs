@@ -62,7 +62,7 @@ impl<'t, W: Write> Printer<'t, W> {
         text.done = last;
         while let Some(text) = self.texts.get_mut(self.turn) {
             let whole = self.tokenizer.decode(&text.tokens, true).map_err(|e| anyhow!("{e}"))?;
-            // Bytes that are no whole character yet come as this one.
+            // An incomplete character decodes to this replacement character.
             let end = if text.done { whole.len() } else { whole.trim_end_matches('\u{fffd}').len() };
             if let Some(new) = whole.get(text.printed..end) {
                 write!(self.out, "{new}")?;

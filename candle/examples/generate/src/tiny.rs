@@ -19,7 +19,7 @@ const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// # Errors
 /// If the folder already has one of the files, or if a file cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
-    // Links that lead nowhere are there too.
+    // A broken link also counts as an existing file.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
     if let Some(name) = there {
         bail!("{} already has {name}: name a folder without a checkpoint", folder.display());

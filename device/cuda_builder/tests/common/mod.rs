@@ -1,4 +1,4 @@
-//! The kernels of `fixtures/std`, and a simulator to run them in.
+//! The kernels of `fixtures/std`, and a simulator that runs them.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ pub fn std() -> CudaBuilder {
     CudaBuilder::new(fixture).jobs(1)
 }
 
-/// Launches the module's one kernel, which takes pointers to `buffers`, and gives what they hold afterwards.
+/// Launches the module's only kernel, which takes pointers to `buffers`, and returns their contents
+/// afterwards.
 ///
 /// # Panics
-/// Where the simulator reports anything.
+/// If the simulator reports anything.
 #[track_caller]
 pub fn run(
     module: &cuda_builder::Module,

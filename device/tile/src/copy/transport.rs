@@ -57,7 +57,7 @@ impl<W: ThreadGroup> GroupTransport for CpAsync<W> {
 
     #[inline(always)]
     fn wait_all_but(pending: usize) {
-        // A constant after inlining.
+        // `pending` is a constant after inlining.
         match pending {
             0 => cp_async::wait_group::<0>(),
             1 => cp_async::wait_group::<1>(),

@@ -61,7 +61,7 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W
     /// Rows that the group copies at once.
     pub const GROUP: u32 = {
         assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
-        // A row has less than 2^27 bytes: 32 of them are counted in 32 bits.
+        // A row has less than 2^27 bytes, so 32 bits count the bytes of 32 rows.
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };

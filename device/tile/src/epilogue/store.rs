@@ -55,8 +55,8 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         warp.sync();
         acc.each_pair(warp, |row, column, lo, hi| {
             let at = base + SharedTile::<E, R, C>::offset(row, column / 8) + column % 8 * 2;
-            // SAFETY: the warp's own rows of a place that this call owns; the other lanes wait at the
-            // barriers around.
+            // SAFETY: the warp's own rows of a place that this call owns; barriers before and after make the
+            // other lanes wait.
             unsafe { st_shared_b32(at, E::pack(lo, hi)) }
         });
         warp.sync();

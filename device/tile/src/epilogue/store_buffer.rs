@@ -72,8 +72,8 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         // The addresses are equal for all tiles, but kernels that store this way have no registers to keep
         // them in.
         let lane = opaque(group.warp.lane);
-        // SAFETY: the warpgroup's own tile; its products have settled, as they borrowed what is consumed
-        // here.
+        // SAFETY: the warpgroup's own tile. Its products have settled: they borrowed the guard, which this
+        // call consumes.
         unsafe { store(self.address(group.index), lane, acc, to, at, group) }
         // The guard then releases the stage, which is refilled.
         tma::wait_group_read::<0>();
@@ -101,7 +101,7 @@ unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
         let to = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
         let [a, b] = &acc.0[0][c];
         let words = [E::pack(a[0], a[1]), E::pack(a[2], a[3]), E::pack(b[0], b[1]), E::pack(b[2], b[3])];
-        // SAFETY: the warp's own rows of the tile, which all of the warpgroup are done with; `Warpgroup`
+        // SAFETY: the warp's own rows of the tile, which the whole warpgroup has finished with; `Warpgroup`
         // stands for converged warps.
         unsafe { stmatrix_x4(to, words) }
     }

@@ -33,11 +33,11 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
     /// arguments give another column or other rows.
     #[inline(always)]
     pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
-        // Words of other warps; no thread writes any after the barrier.
+        // The words belong to other warps; no thread writes them after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
-            // SAFETY: every warp has left its columns below the count, and a barrier has passed; the words
-            // are the place's, and columns and values begin at multiples of 16 and 8 bytes.
+            // SAFETY: every warp has written its columns below the count, and a barrier has passed. The words
+            // lie in the place; columns begin at multiples of 16 bytes, and values at multiples of 8.
             let (x, values) = unsafe {
                 (
                     ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),

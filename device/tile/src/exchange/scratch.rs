@@ -113,14 +113,14 @@ impl<P: Place> Scratch<P> {
                 "the place is too small for the values of the groups"
             )
         }
-        // A register of all lanes is 128 bytes, free of bank conflicts.
+        // One register of all lanes takes 128 bytes and causes no bank conflict.
         let size = (A::COUNT * 128) as u32;
         let first = self.base + rows.index() * (GROUPS as u32 - 1) * size + rows.warp().lane * 4;
         if group.index() > 0 {
             let mut at = first + (group.index() - 1) * size;
             what.each_register(|x| {
-                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other one is
-                // of the same group and has the same rows.
+                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other warp
+                // has the same group and the same rows.
                 unsafe { st_shared_b32(at, x.to_bits()) }
                 at += 128;
             });

@@ -52,7 +52,7 @@ impl<'l, const N: usize> Tallied<'l, N> {
     pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
         const { assert!(A + B == N, "the two parts must make up the words") }
         let behind = self.base + A as u32 * 4;
-        // SAFETY: words of what `self` alone stood for, which the first part does not read.
+        // SAFETY: the words belonged to `self` alone, and the first part does not read them.
         (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
     }
 
@@ -78,8 +78,9 @@ impl<K: Kernel> Block<K> {
         let mut last = false;
         if self.thread == 0 && i < counters.count {
             let word = counters.base + i as u64 * 4;
-            // SAFETY: a counter that exists, which only this function touches. The barrier before orders the
-            // whole block's writes before the release, that after orders its reads behind the acquire.
+            // SAFETY: a counter that exists, which only this function touches. The barrier before it orders
+            // the whole block's writes before the release. The barrier after it orders the block's reads
+            // behind the acquire.
             let before = unsafe { atom_inc(word as *mut u32, blocks - 1, Order::AcqRel, Scope::Device) };
             last = before == blocks - 1;
         }

@@ -96,7 +96,7 @@ impl StoreEight for Native<E4m3> {
 #[inline(always)]
 fn round_e4m3(x: f32) -> u8 {
     const INFINITY: u32 = f32::INFINITY.to_bits();
-    // The least normal number, and one whose ulp is the least subnormal one, 2^-9.
+    // The least normal number, and a number whose ulp is the least subnormal number, 2^-9.
     const NORMAL: u32 = 0x3c80_0000;
     const SUBNORMAL: f32 = 16384.0;
     let bits = x.to_bits() & 0x7fff_ffff;
@@ -108,7 +108,7 @@ fn round_e4m3(x: f32) -> u8 {
         // The addition rounds.
         (f32::from_bits(most) + SUBNORMAL).to_bits() - SUBNORMAL.to_bits()
     } else {
-        // 20 bits go, half of the last that stays is added, less where it is even; exponents lose 127 - 7.
+        // Rounds 20 bits away, to nearest even. The exponent's bias goes from 127 to 7.
         ((most + 0x7_ffff + (most >> 20 & 1)) >> 20) - (120 << 3)
     };
     magnitude as u8 | (x.to_bits() >> 24 & 0x80) as u8
@@ -118,7 +118,7 @@ fn round_e4m3(x: f32) -> u8 {
 mod tests {
     use super::round_e4m3;
 
-    /// The number that `bits` are, by its definition.
+    /// The number that e4m3's definition gives `bits`.
     fn number(bits: u8) -> f64 {
         let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f64);
         if exponent == 0 { mantissa / 512.0 } else { (8.0 + mantissa) * 2f64.powi(exponent - 10) }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn rounds_to_the_nearest_of_all_numbers() {
-        // Both sides of every number and of every middle between two; and all of bf16.
+        // Numbers, midpoints between two numbers, and the f32 values next to each; then all of bf16.
         let middles = (0..0x7e).map(|bits| (number(bits) + number(bits + 1)) / 2.0);
         let edges = (0..0x7f).map(number).chain(middles).map(|x| x as f32);
         let around = edges.flat_map(|x| [x.to_bits().wrapping_sub(1), x.to_bits(), x.to_bits() + 1]);

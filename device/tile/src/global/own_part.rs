@@ -62,7 +62,7 @@ impl OwnPart {
     /// The part of the row `[batch, row, head]` of 16-bit elements, as raw bits; zeros if it does not exist.
     #[inline(always)]
     pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
-        // SAFETY: it exists, and the base and all strides are multiples of 16, as `Tensor` promises.
+        // SAFETY: the part exists, and the base and all strides are multiples of 16, as `Tensor` promises.
         self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
     }
 
@@ -87,7 +87,7 @@ impl OwnPart {
     #[inline(always)]
     pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
         if self.part == 0 && values.base != 0 {
-            // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as
+            // SAFETY: each row of each head has a value, and base and strides are multiples of 4, as
             // `RowValues` promises.
             unsafe { st_global_b32(value_at(values, of), x.to_bits()) }
         }
@@ -106,7 +106,7 @@ fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
 /// The value of the row `[batch, row, head]`.
 #[inline(always)]
 pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
-    // SAFETY: there is one for each row of each head, and base and strides are multiples of 4, as `RowValues`
+    // SAFETY: each row of each head has a value, and base and strides are multiples of 4, as `RowValues`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(value_at(values, of)) })
 }

@@ -11,7 +11,7 @@ pub struct GlobalRows<E, const C: usize> {
     pub(crate) base: u64,
     pub(crate) row_bytes: u32,
     pub(crate) rows: u32,
-    /// 16-byte chunks per row that exist. The others read as zero and are not written.
+    /// 16-byte chunks per row that exist. Other chunks read as zero and are not written.
     pub(crate) chunks: u32,
     element: PhantomData<E>,
 }
@@ -32,8 +32,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// The same rows with the column bound of `other`, which must be equal. Two tensors then share one
-    /// register.
+    /// These rows with the column bound of `other`, which must be equal. Two tensors then share one register.
     #[inline(always)]
     pub fn as_wide_as(self, other: &Self) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
@@ -60,8 +59,8 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
         let within = (chunk * layout::CHUNK + word * 4) as u64;
         let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
-        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises;
-        // what kernels read through it they do not write.
+        // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises.
+        // Kernels do not write what they read through it.
         unsafe { ld_global_nc_b32(at) }
     }
 }
@@ -114,8 +113,8 @@ impl<'p> GlobalInts<'p> {
         if i >= self.0.count {
             return 0;
         }
-        // SAFETY: it exists, and the base is a multiple of 4, as `Integers` promises; kernels that read them
-        // do not write them.
+        // SAFETY: the integer exists, and the base is a multiple of 4, as `Integers` promises; kernels that
+        // read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
     }
 }

@@ -114,7 +114,7 @@ impl LoadAs<F16> for Bf16 {
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
         let pairs = words.map(|step| step.map(unpack_bf16));
         let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
-        // The exponent of the largest becomes 14, f16's last but one.
+        // The largest element gets the exponent 14, the second largest of f16.
         let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
         let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
         (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)

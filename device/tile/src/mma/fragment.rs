@@ -31,7 +31,7 @@ pub struct AFrag<E, const M: usize, const K: usize> {
 pub struct Resident<'t, E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
     rest: Reader<E, R, K>,
-    /// Shared address of its first row.
+    /// Shared address of the warp's first row.
     pub(crate) first_row: u32,
     tile: PhantomData<&'t SharedTile<E, R, K>>,
 }
@@ -143,7 +143,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         acc
     }
 
-    /// Replaces each value by `f` of it.
+    /// Replaces each value `x` by `f(x)`.
     #[inline(always)]
     pub fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.each(|_, _, _, _, x| *x = f(*x));
@@ -234,7 +234,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         f: impl Fn(f32, [usize; 2]) -> f32,
     ) -> (AFrag<E, M, N>, RowVec<M>) {
         let mut to = AFrag::zero();
-        // Two chains of additions a row.
+        // Two chains of additions per row.
         let mut sums = [[[0.0; 2]; 2]; M];
         for i in 0..N * 4 * M {
             let (n, h, m, r) = (i / (4 * M), i / (2 * M) % 2, i / 2 % M, i % 2);

@@ -25,7 +25,7 @@ pub struct OperandA<E, const M: usize, const K: usize, const HELD: usize> {
     element: PhantomData<E>,
 }
 
-// SAFETY: 16 bytes of each lane for each base tile of each warp that is not held.
+// SAFETY: 16 bytes per lane, for each base tile of each warp that registers do not hold.
 unsafe impl<E, const R: usize, const M: usize, const K: usize, const HELD: usize> Place
     for PlaceA<E, R, M, K, HELD>
 {

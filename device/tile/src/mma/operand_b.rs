@@ -6,7 +6,7 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// The largest B operand in registers per lane. Above it, too few registers remain for the accumulator.
+/// Registers per lane of the largest B operand in registers. A larger one leaves too few for the accumulator.
 const REGISTERS: usize = 48;
 
 /// The place of an [`OperandB`]. Has no bytes if the operand is in registers.
@@ -15,14 +15,14 @@ pub struct PlaceB<E, const K: usize, const G: usize> {
     element: PhantomData<E>,
 }
 
-/// B operand of all warps of a block: `K` k-steps of `G` groups of 8 columns.
+/// The B operand of all warps of a block: `K` k-steps of `G` groups of 8 columns.
 pub struct OperandB<E, const K: usize, const G: usize> {
     held: ColFrag<E, K, G>,
     /// This lane's first word in shared memory.
     at: u32,
 }
 
-// SAFETY: two words of each lane for each k-step and group, or nothing.
+// SAFETY: two words per lane for each k-step and group, or no bytes.
 unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for PlaceB<E, K, G> {
     const BYTES: usize = if OperandB::<E, K, G>::SHARED { K * G * 256 } else { 0 };
     const ALIGN: usize = 8;

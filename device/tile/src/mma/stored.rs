@@ -72,8 +72,8 @@ macro_rules! eight_bits {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives a lane four neighbouring columns: two are columns `2t` of a k-step, two
-            // `2t + 8`.
+            // `ldmatrix` gives lane `t` of four adjacent columns. They serve as columns `2t`, `2t + 1`,
+            // `2t + 8` and `2t + 9` of a k-step.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]
@@ -92,8 +92,8 @@ macro_rules! eight_bits {
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
                 }
             }
-            // Transposed in units of two columns: a word is two rows of columns `2i` and `2i + 1`. Sorted by
-            // column, it is two rows of the operand.
+            // `ldmatrix` transposes units of two columns, so a word holds columns `2i` and `2i + 1` of two
+            // rows. `halves` sorts the word by column, which gives two rows of the operand.
             #[inline(always)]
             fn columns<const R: usize>(
                 tile: &SharedTile<Self, 1, R>,
@@ -127,7 +127,7 @@ fn shift_odd_even(x: u32) -> [u32; 2] {
 mod tests {
     use super::shift_odd_even;
 
-    /// The number that the bits of an f16 are.
+    /// The value of the f16 with these bits.
     fn f16(bits: u32) -> f64 {
         let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         let magnitude = match exponent {

@@ -62,8 +62,7 @@ impl<K: Kernel> Consumers<K> {
                 "the consumers' warps must share the rows"
             )
         }
-        // SAFETY: the number of consumer warps is that of the warps that share the rows; they are numbered
-        // from 0.
+        // SAFETY: the consumer warps are exactly the warps that share the rows, and their numbers start at 0.
         unsafe { WarpRows::new(self.warp, self.warp.index) }
     }
 }
@@ -79,7 +78,7 @@ impl Barrier {
     /// warp is converged.
     #[inline(always)]
     fn wait(self, parity: u32, warp: Warp) {
-        // SAFETY: `specialize` has initialised it, and a barrier of the block came after.
+        // SAFETY: `specialize` has initialised the mbarrier, and a barrier of the block followed.
         while warp.any(!unsafe { mbarrier::test_wait_parity(self.address, parity) }) {}
     }
 }
@@ -153,10 +152,11 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> Mbarrier
         let mut state = PipelineState::<T, S>::first(self.base);
         for _ in 0..S {
             let (full, empty) = (state.full(), state.empty());
-            // Nothing in the branch can fail: with assertions, too, all lanes come to the barrier together.
+            // Nothing in the branch can fail, so all lanes come to the barrier together, even with
+            // assertions.
             if block.member() == 0 {
-                // SAFETY: the bytes behind the stages, which `self` stood for; one thread, and the barrier in
-                // `land` follows.
+                // SAFETY: the bytes behind the stages, which belonged to `self`; one thread writes them, and
+                // the barrier in `land` follows.
                 unsafe {
                     mbarrier::init(full.address, By::ARRIVALS);
                     mbarrier::init(empty.address, Consumers::<K>::THREADS);
@@ -192,7 +192,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
         self.state.empty().wait(self.state.parity ^ 1, self.warp);
         // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released it.
         copy(&unsafe { T::slot(self.state.address()) });
-        // SAFETY: the phase has not ended: this is its filling.
+        // SAFETY: the phase has not ended: it ends when this filling has landed.
         unsafe { By::arrive(self.state.full().address) }
         self.state.advance();
     }
@@ -203,10 +203,10 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn consume(&mut self, read: impl FnOnce(&T)) {
         self.state.full().wait(self.state.parity, self.warp);
-        // SAFETY: the producer's copies have landed, which every lane has seen; it refills the stage only
-        // after all have arrived at *empty*, and the view ends with the call.
+        // SAFETY: the producer's copies have landed, which every lane has seen. The producer refills the
+        // stage only after all lanes have arrived at *empty*, and the view ends with the call.
         read(&unsafe { T::at(self.state.address()) });
-        // SAFETY: every consumer thread arrives once a phase, which cannot have ended without it.
+        // SAFETY: every consumer thread arrives once per phase, which cannot have ended without it.
         unsafe { mbarrier::arrive(self.state.empty().address) }
         self.state.advance();
     }

@@ -3,12 +3,9 @@
 //! | state | access | left by |
 //! |---|---|---|
 //! | [`Unfilled`], [`Ring`] | none | `fill`, `prologue` |
-//! | a slot | every thread of the group writes its share | the end of the closure, which commits one group
-//! of copies |
-//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the group of copies, then a
-//! barrier |
-//! | [`Ready`], the result of `land` | every thread of the group reads | dropping it, before the next
-//! `advance` |
+//! | a slot | each thread of the group writes its share | the end of the closure, which commits the copies |
+//! | [`InFlight`], a stage of [`Pipeline`] | none | `land`, `advance`: wait for the copies, then a barrier |
+//! | [`Ready`], the result of `land` | the group's threads read | a drop, before the next `advance` |
 //!
 //! One barrier per stage serves two purposes: it makes each thread's copies visible to the other threads, and
 //! it proves that every thread has left the previous stage. Therefore `advance` returns the next stage and
@@ -143,8 +140,8 @@ impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
     fn land_before(self, younger: usize, group: &mut By::Group) -> T {
         By::wait_all_but(younger);
         group.sync_group();
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; `self` is
-        // consumed.
+        // SAFETY: this thread's copies have landed, and the barrier makes the other threads' copies visible.
+        // `self` is consumed.
         unsafe { T::at(self.base) }
     }
 }
@@ -206,13 +203,13 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
                 _ if read == self.base + (S as u32 - 1) * T::BYTES as u32 => self.base,
                 _ => read + T::BYTES as u32,
             };
-            // SAFETY: the stage before `read` was handed out by the last `advance` (or never); `Ready`
-            // borrowed this pipeline, so no view of it is left, and the barrier proves that no other
-            // thread has one.
+            // SAFETY: the last `advance`, if any, returned the stage before `read`. `Ready` borrowed this
+            // pipeline, so this thread has no view of that stage. The barrier proves that no other thread
+            // has one.
             unsafe { fill::<T, By>(vacant, |slot| refill(slot, group)) }
         }
-        // SAFETY: this thread's copies have landed, and the barrier shows it those of the others; the stage
-        // is refilled only by the next `advance`, which the borrow in `Ready` puts off.
+        // SAFETY: this thread's copies have landed, and the barrier makes the other threads' copies visible.
+        // Only the next `advance` refills the stage, and it cannot run while `Ready` borrows the pipeline.
         unsafe { Ready::at(read) }
     }
 }
@@ -223,7 +220,7 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
     pub fn reclaim(self, block: &mut Block<K>) -> Scratch<Ring<T, S, CpAsync<Block<K>>>> {
         CpAsync::<Block<K>>::wait_all();
         block.sync();
-        // SAFETY: the ring's place, which `self` alone stood for; no copy is under way, and no view is left.
+        // SAFETY: `self` owned the ring's place and is consumed. No copy is in flight, and no view is left.
         unsafe { Scratch::new(self.base) }
     }
 }

@@ -69,7 +69,7 @@ const fn registers(w: usize) -> [u32; 2] {
         3 => [32, 160],
         _ => panic!("two or three warpgroups compute"),
     };
-    // What a thread starts with: its share of 65,536, in steps of 8.
+    // A thread starts with its share of 65,536 registers, rounded down to a multiple of 8.
     let start = 512 / (w as u32 + 1) / 8 * 8;
     assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
     [copying, computing]
@@ -99,11 +99,11 @@ impl<K: Kernel> Block<K> {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
             let [copying, computing] = registers(W);
-            assert!(copying < computing, "the one gives back what the others take");
+            assert!(copying < computing, "producers give back what consumers take");
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;
-        // The same in all lanes, as the assembler must know to keep branches on it uniform.
+        // The number is equal in all lanes. The assembler must know this to keep branches on it uniform.
         let number = block.warp().uniform(block.thread / 32);
         if block.thread == 0 {
             // SAFETY: one thread, and the barrier follows.
@@ -113,14 +113,14 @@ impl<K: Kernel> Block<K> {
         block.sync();
         let warp = Warp { index: number, lane: block.thread % 32 };
         if number / 4 == 0 {
-            // SAFETY: the whole warpgroup takes this branch; it starts with more.
+            // SAFETY: the whole warpgroup takes this branch; it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<W>>() };
-            // One thread is known by a constant.
+            // If only one thread produces, its warp and lane are constants.
             if P::PRODUCERS > 1 && warp.lane == 0 {
-                // SAFETY: one thread of each of four warps.
+                // SAFETY: one thread of each of four warps calls this.
                 copy(unsafe { shared.producer(warp) });
             } else if P::PRODUCERS == 1 && block.thread == 0 {
-                // SAFETY: one thread.
+                // SAFETY: one thread calls this.
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
@@ -129,7 +129,7 @@ impl<K: Kernel> Block<K> {
             unsafe { setmaxnreg_inc::<Computing<W>>() };
             let warp = Warp { index: number - 4, ..warp };
             let index = number / 4 - 1;
-            // SAFETY: the other `4 * W` warps.
+            // SAFETY: these are the other `4 * W` warps.
             compute(Warpgroup { index, warp, ping_pong: PingPong::new(index) }, unsafe {
                 shared.consumer(warp)
             });

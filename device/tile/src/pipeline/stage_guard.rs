@@ -1,8 +1,8 @@
 //! The mbarrier pipeline for TMA and `wgmma`: TMA fills stages, warpgroups read them.
 //!
-//! A phase of *full* completes when TMA has written the stage. Its one arrival, by the producer thread or by
-//! the first of several, announces the byte count. A phase of *empty* completes when every warp of every
-//! warpgroup has released the stage.
+//! A phase of *full* completes when TMA has written the stage. The phase has one arrival, which announces the
+//! byte count: the producer thread's, or the first producer thread's if there are several. A phase of *empty*
+//! completes when every warp of every warpgroup has released the stage.
 //!
 //! Only `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. A stage's
 //! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. Computing it from the address
@@ -46,7 +46,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
 impl<T> Drop for StageGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: one arrival a warp and phase, which cannot have ended without it.
+        // SAFETY: one arrival per warp and phase, which cannot have ended without it.
         unsafe { mbarrier::arrive_if(self.empty, self.warp.lane == 0) }
     }
 }
@@ -59,7 +59,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
     unsafe fn init(&self, consumers: u32) {
         let mut state = PipelineState::<T, S>::first(self.base);
         for _ in 0..S {
-            // SAFETY: the bytes behind the stages, which `self` stands for; the rest is the caller's promise.
+            // SAFETY: the bytes behind the stages, which belong to `self`; the rest is the caller's promise.
             unsafe {
                 mbarrier::init(state.full().address, By::ARRIVALS);
                 mbarrier::init(state.empty().address, consumers);
@@ -91,10 +91,10 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
     {
         let (full, producer) = (self.state.full().address, self.warp.index);
         if M::has_some(&at, T::ROWS, producer) {
-            // SAFETY: initialised by `specialize`. All consumers have left the stage, or none has had it yet:
-            // the phase before the first counts as ended. The copies of all producers have that many bytes
-            // together, and the phase's only arrival is the first producer's: the phase does not complete
-            // before all copies have landed, whichever producer is ahead.
+            // SAFETY: `specialize` has initialised both mbarriers. All consumers have left the stage, or none
+            // has had it yet: the phase before the first counts as ended. All producers together copy
+            // `T::BYTES` bytes. The phase's only arrival is the first producer's, so the phase does not
+            // complete before all copies have landed, whichever producer is ahead.
             unsafe {
                 mbarrier::wait_parity(self.state.empty().address, self.state.parity ^ 1);
                 if producer == 0 {
@@ -104,8 +104,8 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
                 T::load(self.state.address(), from, at, full, producer);
             }
         } else if producer < M::PRODUCERS {
-            // This thread has not waited for the stage, since no consumer would wait for it. It could miss a
-            // phase and confuse later ones, so it takes no later stage either.
+            // No consumer waits for this thread here, so the thread does not wait for the stage either. It
+            // could then miss a phase and take a later phase for this one. It therefore takes no later stage.
             thread::exit()
         }
         self.state.advance();
@@ -134,7 +134,8 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
 /// Writes the tile info beside an empty stage, before this thread's arrival at *full*.
 #[inline(always)]
 fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e, f, g, h]: TileInfo) {
-    // SAFETY: the info's bytes, on 16, behind the barriers. Every reader has released the stage.
+    // SAFETY: the bytes of the tile info, aligned to 16, behind the barriers. Every reader has released the
+    // stage.
     unsafe {
         st_shared_v4_b32(state.info(), [a, b, c, d]);
         st_shared_v4_b32(state.info() + 16, [e, f, g, h]);
@@ -147,8 +148,9 @@ impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
     pub fn info(&mut self) -> TileInfo {
         self.wait_full();
         let reads = self.warp.lane == 0;
-        // SAFETY: written before the arrival that has ended the phase, and not again before this warp has
-        // left the stage, which it has not yet taken: the lane that says so is the one that reads.
+        // SAFETY: the producer wrote the words before the arrival that ended the phase. It writes them again
+        // only after this warp has left the stage, which the warp has not taken yet: the lane that arrives at
+        // *empty* is the lane that reads.
         let [a, b] = [0, 16].map(|half| unsafe { ld_shared_v4_b32_if(self.state.info() + half, reads) });
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
     }
@@ -159,8 +161,8 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn wait(&mut self) -> StageGuard<'_, T> {
         self.wait_full();
-        // In one place it is the same at each wait. Of k-steps that were summed before the loop over these,
-        // ptxas 13.0 has lost upper halves.
+        // With one stage, the descriptor is equal at every wait. LLVM would then add the k-steps before the
+        // loop, and ptxas 13.0 has lost upper halves of such sums.
         let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
         let empty = self.state.empty().address;
         self.state.advance();
@@ -183,7 +185,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     /// Releases the next stage, which this warp no longer reads.
     #[inline(always)]
     pub(crate) fn release(&mut self) {
-        // SAFETY: one arrival a warp and phase, which cannot have ended without it.
+        // SAFETY: one arrival per warp and phase, which cannot have ended without it.
         unsafe { mbarrier::arrive_if(self.state.empty().address, self.warp.lane == 0) }
         self.state.advance();
     }

@@ -66,7 +66,7 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
     /// Starts all stages, one group of copies each.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
-        // Not unrolled: unrolled, its code would take longer to fetch than to run.
+        // This loop is not unrolled: the unrolled code would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
             // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
@@ -97,8 +97,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
         };
         CpAsync::<Warp>::wait_all_but(S - 1);
         warp.sync();
-        // SAFETY: this lane's copies have landed, and the barrier shows it those of the others; the view ends
-        // with the call.
+        // SAFETY: this lane's copies have landed, and the barrier shows it the other lanes' copies; the view
+        // ends with the call.
         read(&unsafe { T::at(at) }, warp);
         warp.sync();
         // SAFETY: every lane has read the stage, and no view is left.
@@ -111,8 +111,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
     pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();
         block.sync();
-        // SAFETY: the place of all rings; each warp has consumed its own, which it had from here alone. No
-        // copy is under way, and no view is left.
+        // SAFETY: the place of all rings. Each warp has consumed its ring, which only this place hands out.
+        // No copy is under way, and no view is left.
         unsafe { Scratch::new(self.all) }
     }
 }

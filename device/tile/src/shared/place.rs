@@ -21,13 +21,13 @@ pub unsafe trait Place: Sized {
 // SAFETY: two places, one after the other.
 unsafe impl<A: Place, B: Place> Place for (A, B) {
     const BYTES: usize = {
-        assert!(A::BYTES.is_multiple_of(B::ALIGN), "the second place begins where it may not");
+        assert!(A::BYTES.is_multiple_of(B::ALIGN), "the second place is misaligned");
         A::BYTES + B::BYTES
     };
     const ALIGN: usize = if A::ALIGN > B::ALIGN { A::ALIGN } else { B::ALIGN };
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
-        // SAFETY: the two parts of what the caller promises; where the second begins is asserted in `BYTES`.
+        // SAFETY: the caller promises both parts. `BYTES` asserts that the second part is aligned.
         unsafe { (A::at(base), B::at(base + A::BYTES as u32)) }
     }
 }

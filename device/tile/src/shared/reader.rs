@@ -23,8 +23,8 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         let [row, chunk] = order(lane);
         let first = SharedTile::<E, R, C>::offset(row, chunk);
         let swizzled = first % Self::ROW_BYTES;
-        // Column tile `i` of a panel flips bits of the chunk number above the lowest; rows of a base tile
-        // all start whole panel rows.
+        // Column tile `i` of a panel flips bits of the chunk number above the lowest bit. A base tile begins
+        // at the start of a panel row, so its row adds a multiple of `ROW_BYTES`.
         let patterns =
             [0, 1, 2, 3].map(|i| base.wrapping_add(first - swizzled + (swizzled ^ (i % Self::ACROSS * 32))));
         Reader { patterns, element: PhantomData }

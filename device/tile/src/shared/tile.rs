@@ -40,13 +40,13 @@ pub struct SharedTile<E, const R: usize, const C: usize> {
     element: PhantomData<E>,
 }
 
-/// The same tile while copies of transport `By` write it.
+/// A shared tile while copies of transport `By` write it.
 pub struct TileSlot<E, const R: usize, const C: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
 }
 
-// SAFETY: what both address lies in the tile.
+// SAFETY: `Self` and `Slot` address only bytes of the tile.
 unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedTile<E, R, C> {
     const BYTES: usize = R * C * 256 * E::BYTES;
     const ALIGN: usize = layout::PANEL_ALIGN;
@@ -100,7 +100,7 @@ pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     element: PhantomData<E>,
 }
 
-/// The same tiles while copies of transport `By` write them.
+/// Split tiles while copies of transport `By` write them.
 pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
@@ -139,7 +139,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
 /// use tile::shared::SharedTile;
 ///
 /// tile::shared_layout! {
-///     /// Two tiles that travel as one stage.
+/// /// Two tiles that form one stage.
 ///     Stage / StageSlot<E, R, C> { a: SharedTile<E, R, C>, b: SharedTile<E, R, C> }
 /// }
 /// ```
@@ -165,7 +165,7 @@ macro_rules! shared_layout {
                 $(
                     let part = <$t as $crate::shared::SharedLayout>::BYTES;
                     let align = <$t as $crate::shared::SharedLayout>::ALIGN;
-                    assert!(bytes % align == 0, "a part begins where it may not");
+                    assert!(bytes % align == 0, "a part is misaligned");
                     bytes += part;
                 )*
                 bytes
@@ -220,8 +220,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
     #[inline(always)]
     fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         walk.step::<EDGE>(group, |first, panel, from, present| {
-            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises;
-            // the thread has a row in each of its groups.
+            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises.
+            // The thread has a row in each of the tile's groups.
             unsafe { self.copy_chunk(group, first, panel, from, present) }
         });
     }

@@ -100,7 +100,7 @@ unsafe impl MapKind for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-// SAFETY: one box, from where it begins.
+// SAFETY: `store_if` reads one box, which begins at `from`.
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
@@ -148,7 +148,7 @@ unsafe impl MapKind for RaggedMap {
         })
     }
 }
-// SAFETY: one box, from where it begins.
+// SAFETY: `store_if` reads one box, which begins at `from`.
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {
@@ -159,7 +159,7 @@ unsafe impl StoreMapKind for RaggedMap {
 
 /// A tensor for TMA, copied in boxes of `R` base tiles of rows and one panel's columns. A row has `C` base
 /// tiles of columns; columns that do not exist load as zero and are not stored. The kind of map `M` defines
-/// coordinates.
+/// the coordinates.
 pub struct TmaTensor<E, const R: usize, const C: usize, M = TensorMap> {
     map: u64,
     element: PhantomData<(E, M)>,
@@ -185,7 +185,7 @@ impl<K: Kernel> Block<K> {
         &self,
         map: impl FnOnce(&K::Params) -> &M::Data,
     ) -> TmaTensor<E, R, C, M> {
-        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map lies on 64 bytes") }
+        const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map must be aligned to 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
         // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; no thread writes
         // it.

@@ -27,7 +27,7 @@ macro_rules! engines {
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const INFO_BYTES: usize = $note;
-            /// Another pipeline may follow.
+            /// Another pipeline may follow, which must be aligned.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
         impl<M: MapKind> TmaTransport for $by<M> {

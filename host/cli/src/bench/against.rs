@@ -12,10 +12,10 @@ pub(super) struct Before {
     rows: Vec<Row>,
 }
 
-/// How a report compares with an older one.
+/// The comparison of a report with an older one.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
-    /// Rows that both have.
+    /// Rows in both reports.
     pub compared: usize,
     /// Rows that are slower by more than the noise.
     pub regressions: Vec<Regression>,
@@ -28,9 +28,9 @@ pub(super) struct Regression {
     timing: String,
     before_us: f64,
     now_us: f64,
-    /// Relative.
+    /// The slowdown, relative to the older time.
     slower: f64,
-    /// The difference that noise explains.
+    /// The largest slowdown that noise explains.
     noise: f64,
 }
 

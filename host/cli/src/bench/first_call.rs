@@ -28,11 +28,11 @@ pub(super) struct FirstCall {
     load_ms: f64,
     /// Launching, waiting, and copying the output.
     launch_ms: f64,
-    /// All of it, from the program's first line.
+    /// Total time, from the program's first line.
     total_ms: f64,
 }
 
-/// The headline shape, once.
+/// Measures the headline shape once.
 pub(super) fn run(start: Instant, ordinal: u32) -> Result<FirstCall, Error> {
     let problem = Problem::new(DType::F16, 1, 512, 8, 64).mask(Mask::Causal);
     let mut at = start;

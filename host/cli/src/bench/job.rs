@@ -37,7 +37,7 @@ pub(super) struct Row {
     pub times: Times,
     pub tflops: f64,
     pub gb_per_s: f64,
-    /// Clock of the multiprocessors while it was measured: the median. None where the driver does not say.
+    /// Median clock of the SMs during the measurement; `None` if the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<f64>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Job {
     timing: Timing,
     entry: &'static str,
     pub(super) rounds: Vec<Vec<f64>>,
-    /// Clocks that were seen meanwhile, in MHz.
+    /// Clocks during the measurement, in MHz.
     clocks: Vec<u32>,
     pub(super) failure: Option<Error>,
 }
@@ -75,8 +75,8 @@ pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
     jobs
 }
 
-/// Measures every job once a round, while there is time; returns the host time of a launch of the first that
-/// can be launched, p50 and p90: of one that is no cache's, where there is any.
+/// Measures every job once per round, while there is time. Returns the host time of a launch, p50 and p90: of
+/// the first job that launches, preferably one without a KV cache.
 pub(super) fn rounds(
     attention: &Attention<RawDriver>,
     jobs: &mut [Job],
@@ -107,7 +107,7 @@ pub(super) fn rounds(
 }
 
 impl Job {
-    /// In words.
+    /// The job's label in reports.
     pub(super) fn label(&self) -> String {
         format!("{}: {}, {}", self.suite, self.workload.label, self.timing.name())
     }
@@ -116,7 +116,7 @@ impl Job {
         Bench::new(attention, &*self.workload.work())?.overhead()
     }
 
-    /// Measures it once more.
+    /// Measures the job once more.
     fn round(&mut self, attention: &Attention<RawDriver>, watch: &Watch) -> Result<(), ferroflash::Error> {
         let work = self.workload.work();
         let bench = Bench::new(attention, &*work)?;
@@ -127,7 +127,7 @@ impl Job {
         Ok(())
     }
 
-    /// The result.
+    /// The row of the report; `None` without samples.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
         let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();

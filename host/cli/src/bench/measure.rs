@@ -11,15 +11,15 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Timing {
-    /// Nothing of the problem: a buffer of twice the L2 cache is written before each launch, outside of the
-    /// time.
+    /// Holds nothing of the problem: before each launch, outside the measured time, a buffer of twice the L2
+    /// cache is written.
     Cold,
     /// The cache as the previous launch left it: many launches in one CUDA graph.
     Hot,
 }
 
 impl Timing {
-    /// As reports name it.
+    /// The name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Timing::Cold => "cold",
@@ -28,14 +28,14 @@ impl Timing {
     }
 }
 
-/// Time that samples of one round take together, in microseconds.
+/// Total time of the samples of one round, in microseconds.
 const ROUND_US: f64 = 60_000.0;
 const LAUNCHES: std::ops::RangeInclusive<f64> = 5.0..=1000.0;
 
 /// One problem in a GPU's memory, ready to launch.
 pub(super) struct Bench<'a> {
     attention: &'a Attention<RawDriver>,
-    /// Dropped first, when it waits for its stream.
+    /// Dropped first, because it then waits for its stream.
     ready: Ready<'a, RawDriver>,
     flush: RawBuffer,
 }
@@ -50,12 +50,12 @@ impl<'a> Bench<'a> {
         Ok(Bench { attention, ready, flush })
     }
 
-    /// The kernel that was chosen.
+    /// The selected kernel.
     pub(super) fn entry(&self) -> &'static str {
         self.ready.kernel().symbol
     }
 
-    /// Microseconds of launches.
+    /// Launches for one round; returns the microseconds of each.
     pub(super) fn round(&self, timing: Timing) -> Result<Vec<f64>, Error> {
         match timing {
             Timing::Cold => {
@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Host microseconds of one launch, the device's own time not waited for: p50 and p90.
+    /// Host microseconds of one launch, without waiting for the device: p50 and p90.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;
@@ -89,9 +89,8 @@ impl<'a> Bench<'a> {
         let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut marks = Vec::with_capacity(launches);
         for _ in 0..launches {
-            // Enqueues everything while the device still flushes: the measured time contains no gap of the
-            // host.
-            // SAFETY: the buffer lives as long as this, and nobody else uses it.
+            // Enqueues everything while the device still flushes, so that the measured time contains no gap
+            // of the host. SAFETY: the buffer lives as long as `self`, and nothing else uses it.
             unsafe { driver.enqueue_fill(&self.flush, 0, stream)? };
             let start = driver.record(stream)?;
             self.ready.launch()?;
@@ -106,11 +105,11 @@ impl<'a> Bench<'a> {
         let replay = |launches: usize, replays: usize| {
             let graph = driver.capture(stream, || (0..launches).try_for_each(|_| self.ready.launch()))?;
             let mut times = Vec::with_capacity(replays);
-            // The first brings the caches and clocks to where they stay.
+            // The first replay warms caches and clocks.
             for sample in 0..=replays {
                 let time = driver.time(stream, &mut |stream| {
-                    // SAFETY: `ready`'s launches, into its own outputs; this waits for the graph before it
-                    // is dropped.
+                    // SAFETY: the launches of `ready`, into its outputs. This function waits for the graph
+                    // before it drops it.
                     unsafe { driver.replay(&graph, stream) }
                 })?;
                 if sample > 0 {

@@ -8,11 +8,11 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const BAR: i32 = 16;
 const WIDTH: i32 = 420;
 const TOP: i32 = 48;
-/// Of a letter of a bar's label.
+/// Width of a letter in a bar's label.
 const LETTER: f64 = 5.6;
 
-/// Operations for each byte above which a row says more by its products than by its bytes: cards have 80 to
-/// 300, decoding has 1 to 32, the shortest prefill 128.
+/// Operations per byte above which the plot shows products instead of bytes. Cards have 80 to 300, decoding
+/// has 1 to 32, the shortest prefill 128.
 const BALANCE: f64 = 64.0;
 
 /// The unit of a bar's length.

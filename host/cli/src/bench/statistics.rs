@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Times {
     /// Median.
     pub p50_us: f64,
-    /// Nine of ten are faster.
+    /// 90th percentile.
     pub p90_us: f64,
     /// Fastest.
     pub min_us: f64,
-    /// How far the rounds' medians lie apart, relative to the median: what a repetition may differ by
-    /// without meaning anything.
+    /// Spread of the rounds' medians, relative to the median. A smaller difference between two reports means
+    /// nothing.
     pub noise: f64,
-    /// How many there were.
+    /// Number of samples.
     pub samples: usize,
 }
 
 impl Times {
-    /// Of rounds of samples. `None` where there is no sample.
+    /// Statistics of rounds of samples. `None` without samples.
     pub(super) fn of(rounds: &[Vec<f64>]) -> Option<Self> {
         let mut all: Vec<f64> = rounds.iter().flatten().copied().collect();
         all.sort_by(f64::total_cmp);
@@ -41,11 +41,11 @@ pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// Clocks step by about this much between runs even where rounds of one run agree.
+/// Between runs, clocks change by about this share, even if the rounds of one run agree.
 const LEAST_NOISE: f64 = 0.02;
 
-/// How much slower `now` is than `before`, and how much is noise, both relative: the noise of both, and at
-/// least 2 %.
+/// The slowdown from `before` to `now`, and its noise, both relative. The noise is that of both, and at least
+/// 2 %.
 pub(super) fn slowdown(before: &Times, now: &Times) -> (f64, f64) {
     (now.p50_us / before.p50_us - 1.0, (before.noise + now.noise).max(LEAST_NOISE))
 }

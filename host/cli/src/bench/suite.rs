@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) use forward::Shape as ForwardShape;
 pub(crate) use workload::Workload;
 
-/// Suites of forward shapes, which bench/compare.py reads too, and of all others.
+/// Suites of forward shapes, which bench/compare.py also reads, and all other suites.
 const BUILT_IN: [&str; 2] = [include_str!("suites.json"), include_str!("serving.json")];
 
 /// Suites by name.
@@ -27,23 +27,23 @@ pub(crate) type Suites<S> = BTreeMap<String, Vec<S>>;
 
 /// One shape of a suite.
 enum Shape {
-    /// Sequences of one length, each tensor whole.
+    /// Sequences of equal lengths; each tensor is contiguous or packed.
     Forward(forward::Shape),
-    /// Sequences of any lengths, on a cache or packed.
+    /// Sequences of any lengths, on a cache or varlen.
     Serving(serving::Shape),
     /// New tokens for a cache.
     Append(append::Shape),
-    /// States that become one.
+    /// States to merge.
     Merge(merge::Shape),
 }
 
 impl Shape {
-    /// The kind that a field says which only it has; all others must then be that kind's.
+    /// Determines the kind by a field that only this kind has. All other fields must then belong to the kind.
     fn parse(text: &RawValue) -> Result<Self, String> {
         let text = text.get();
         let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;
         let of = |field: &str| value.get(field).is_some();
-        // From the text, which still has a field that is there twice.
+        // Parses the text, because only the text shows a duplicate field.
         let shape = match (of("sequences"), of("append"), of("merge")) {
             (true, ..) => serde_json::from_str(text).map(Shape::Serving),
             (_, true, _) => serde_json::from_str(text).map(Shape::Append),
@@ -70,12 +70,12 @@ impl Shape {
     }
 }
 
-/// Reads suites from `file`, or takes the built-in ones. Keeps those in `only`, if it is not empty.
+/// Reads suites from `file`, or the built-in suites. Keeps only the suites in `only`, unless it is empty.
 pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Workload>, Error> {
     let suites = suites(file, &BUILT_IN, only, Shape::workload)?;
     for (suite, shapes) in &suites {
         for (at, Workload { label, .. }) in shapes.iter().enumerate() {
-            // Older reports are found by it.
+            // Comparisons with older reports use the label.
             if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
                 let pair = format!("{}: suite {suite}, shapes {} and {}", name(file), first + 1, at + 1);
                 return Err(Error::Invalid(format!("{pair} are equal, {label}: remove one")));
@@ -90,7 +90,7 @@ pub(crate) fn read_forward(file: Option<&Path>, only: &[String]) -> Result<Suite
     suites(file, &BUILT_IN[..1], only, Shape::forward)
 }
 
-/// Where shapes are from, in words.
+/// The source of the shapes, for messages.
 fn name(file: Option<&Path>) -> String {
     file.map_or("the built-in suites".to_owned(), |file| file.display().to_string())
 }
@@ -116,10 +116,7 @@ fn suites<S>(
     }
     if let Some(unknown) = only.iter().find(|name| !suites.contains_key(*name)) {
         let known: Vec<_> = suites.keys().map(String::as_str).collect();
-        return Err(Error::Invalid(format!(
-            "{name}: no suite is called `{unknown}`, only {}",
-            known.join(", ")
-        )));
+        return Err(Error::Invalid(format!("{name} has no suite `{unknown}`, only {}", known.join(", "))));
     }
     suites.retain(|name, shapes| !shapes.is_empty() && (only.is_empty() || only.contains(name)));
     if suites.is_empty() {
@@ -139,7 +136,7 @@ fn parse(text: &str) -> Result<Suites<Shape>, String> {
     each(suites, |text: Box<RawValue>| Shape::parse(&text), |place, e| format!("{place}: {e}"))
 }
 
-/// The texts of shapes, by suites of which none is there twice.
+/// The texts of shapes by suite. No suite occurs twice.
 struct Texts(Suites<Box<RawValue>>);
 
 impl<'de> Deserialize<'de> for Texts {
@@ -164,7 +161,7 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Makes something of each shape, or an error of the first that it cannot be made of, and of its place.
+/// Converts each shape. The error of the first shape that cannot be converted names its position.
 fn each<A, B, E, F>(
     suites: Suites<A>,
     make: impl Fn(A) -> Result<B, E>,

@@ -3,7 +3,7 @@ use ferroflash::DType;
 use reference::{Rows, Work, Written, unit_roundoff};
 use serde::Serialize;
 
-/// How far two results are from each other.
+/// The difference of two results.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Difference {
     /// Number of elements of O, or of bytes of a KV cache.
@@ -11,27 +11,29 @@ pub(super) struct Difference {
     pub differing: usize,
     /// Largest difference in units in the last place of the row's largest element.
     pub o_ulps: f64,
-    /// Rows, and those whose log-sum-exp is off by more than its own arithmetic explains: a probability was
-    /// rounded otherwise.
+    /// The number of rows, and of rows with a log-sum-exp whose difference exceeds its own arithmetic's
+    /// error: a probability was rounded differently.
     pub rows: usize,
     pub rounded_otherwise: usize,
-    /// Largest difference of a log-sum-exp over what is allowed.
+    /// Largest difference of a log-sum-exp divided by the allowed difference.
     pub lse_ratio: f64,
 }
 
-/// Most units in the last place of the row's largest element that O may differ by.
+/// Allowed difference of O, in units in the last place of the row's largest element.
 const O_ULPS: f64 = 2.0;
-/// How many roundings of a probability a log-sum-exp may be off by. A probability that is rounded otherwise
-/// is off by two, and moves the sum by its share of it: by two thirds of a rounding where a row sees two keys
-/// and the larger is exact, as the first maximum is. (On an H200 0.61 in such a row; of many keys 0.1.) A
-/// kernel that sums something else is off in more rows.
+/// Allowed difference of a log-sum-exp, in roundings of a probability. A probability that is rounded
+/// differently is off by two roundings. The larger its share of the row's sum, the more it changes the sum.
+/// The worst case is a row with two keys: the larger probability is exactly 1, and the sum is off by two
+/// thirds of a rounding. (On an H200: 0.61 in such a row, 0.1 in rows with many keys.) A kernel with a wrong
+/// sum is off in more rows.
 const OF_A_ROUNDING: f64 = 0.67;
-/// One row in so many may have such a probability: its exact value must lie where two values of the type
-/// meet, to within the error of an exponential. On an H200 at most 0.7 % of a kernel's rows do.
+/// At most one row in this number of rows may have a probability that is rounded differently. This happens
+/// if the exact value lies near the middle between two values of the type. On an H200 it happens in at most
+/// 0.7 % of a kernel's rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Distance of two neighbouring numbers of `dtype` around `x`. In f32 the approximations themselves show,
-/// each of which is off by 2 such distances or less: there it is 8 of them.
+/// Distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the approximations
+/// themselves are visible there, and each is off by up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
@@ -39,14 +41,14 @@ fn unit(dtype: DType, x: f64) -> f64 {
     2f64.powi(exponent - bits)
 }
 
-/// `|a - b|`, 0 for equal infinities, infinite where it is not a number: never NaN.
+/// `|a - b|`; 0 for equal infinities; infinite if it is NaN.
 fn distance(a: f32, b: f32) -> f64 {
     let distance = if a == b { 0.0 } else { (f64::from(a) - f64::from(b)).abs() };
     if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
 impl Difference {
-    /// That of two outcomes of a problem.
+    /// The difference of two outcomes of a problem.
     pub fn of(work: &dyn Work, left: &Written, right: &Written) -> Self {
         match (work.rows(left), work.rows(right)) {
             (Some(left), Some(right)) => Self::between(&left, &right),
@@ -54,7 +56,7 @@ impl Difference {
                 let bytes = |written: &Written| written.outputs.concat();
                 let (left, right) = (bytes(left), bytes(right));
                 let differing = left.iter().zip(&right).filter(|(a, b)| a != b).count();
-                // Bytes have no unit: none may differ.
+                // Bytes have no unit, so none may differ.
                 let o_ulps = if differing > 0 { f64::INFINITY } else { 0.0 };
                 Difference { words: left.len(), differing, o_ulps, ..Difference::default() }
             }
@@ -84,7 +86,7 @@ impl Difference {
         sum
     }
 
-    /// Both.
+    /// Combines both differences.
     pub fn and(self, other: Self) -> Self {
         Difference {
             words: self.words + other.words,
@@ -101,7 +103,7 @@ impl Difference {
         100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
     }
 
-    /// The result that exceeds the tolerance, if any.
+    /// The message for the first result that exceeds its tolerance, if any.
     pub fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {
             return Some(format!(
@@ -113,7 +115,8 @@ impl Difference {
         (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the tolerance"))
     }
 
-    /// Whether more of a kernel's rows are rounded otherwise than allowed. One row may be any share of a few.
+    /// The message if more of a kernel's rows are rounded differently than allowed. One row is always
+    /// allowed.
     pub fn too_many_rows(&self) -> Option<String> {
         let Difference { rows, rounded_otherwise, .. } = self;
         let allowed = (rows / ROWS_PER_OTHERWISE).max(1);

@@ -7,7 +7,7 @@ use reference::Random;
 use serde::Serialize;
 use std::fmt;
 
-/// One warp a block: D = A B + C on the lanes' own fragments.
+/// One warp per block: D = A B + C on the lanes' fragments.
 const PTX: &str = "\
 .version 7.8
 .target sm_80
@@ -40,7 +40,7 @@ const PTX: &str = "\
 }
 ";
 
-/// Kinds of inputs, in turn.
+/// Kinds of inputs; products take them in turn.
 const KINDS: [&str; 6] = ["normal", "any finite", "tiny", "huge", "cancelling", "infinities and NaN"];
 
 /// Fragments of products, lane by lane.
@@ -58,9 +58,9 @@ pub(super) struct Tally {
     dtype: &'static str,
     products: u32,
     elements: usize,
-    /// Elements whose bits differ, by kind of inputs.
+    /// Number of elements whose bits differ, by kind of inputs.
     differing: [usize; KINDS.len()],
-    /// The first of them: kind, product, element of the fragments, both bits.
+    /// The first such element: kind, product, element of the fragments, both bits.
     first: Option<(&'static str, usize, usize, [String; 2])>,
 }
 
@@ -82,7 +82,7 @@ impl Products {
         Products { dtype, count, a, b, c }
     }
 
-    /// D on a device, as bits.
+    /// Runs the products on a device, and returns the bits of D.
     pub fn run<D: Harness>(&self, driver: &D) -> Result<Vec<u32>, Error> {
         let ptx = PTX.replace("ELEMENT", self.dtype.name());
         let kernel = driver.load(&ptx, &Contract::new("product", 32))?;
@@ -97,8 +97,8 @@ impl Products {
         let params: Vec<u8> =
             [&a, &b, &c, &d].iter().flat_map(|buffer| driver.address(buffer).to_ne_bytes()).collect();
         let stream = driver.stream()?;
-        // SAFETY: the parameters are four addresses of this driver's buffers, as large as so many blocks read
-        // and write, and alive until the wait.
+        // SAFETY: the parameters are four addresses of this driver's buffers. The buffers have the size that
+        // these blocks read and write, and live until the wait.
         unsafe { driver.launch(&kernel, [self.count, 1, 1], &params, &stream)? };
         driver.synchronize(&stream)?;
         let mut bytes = vec![0; self.c.len() * 4];
@@ -128,7 +128,7 @@ impl Products {
 
 /// A number of A or B.
 fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
-    // The exponent of infinities, as it is stored.
+    // The stored exponent of infinities.
     let (mantissa, top) = (dtype.mantissa_bits(), (3 - 2 * dtype.min_exponent()) as u16);
     let bits = random.bits();
     let of = |exponent: u16| {
@@ -139,11 +139,11 @@ fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
     match kind {
         0 => of(between(half - 4, half + 2)),
         1 => of(between(0, top - 1)),
-        // Subnormals and zeros among them.
+        // Includes subnormals and zeros.
         2 if (bits >> 60) == 0 => bits as u16 & 0x8000,
         2 => of(between(0, 2)),
         3 => of(between(top - 3, top - 1)),
-        // Ones and their neighbours: sums of equal terms of both signs.
+        // Ones and their neighbours: sums of nearly equal terms with both signs.
         4 => of(half) & !((1 << (mantissa - 2)) - 1),
         _ if (bits >> 58) == 0 => of(top) & !((bits >> 57 & 1) as u16 * ((1 << mantissa) - 1)),
         _ => of(between(half - 4, half + 2)),
@@ -167,7 +167,7 @@ fn accumulator(kind: usize, random: &mut Random) -> u32 {
 }
 
 impl Tally {
-    /// The difference, in words.
+    /// The message for the first difference, if any.
     pub fn failure(&self) -> Option<String> {
         let (kind, product, element, [left, right]) = self.first.as_ref()?;
         let count: usize = self.differing.iter().sum();

@@ -1,4 +1,4 @@
-//! Today.
+//! Today's date.
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The date in UTC: `2026-11-23`.

@@ -1,23 +1,23 @@
-//! The L4 model's predictions, beside measurements.
+//! The L4 model's predictions, compared with measurements.
 use crate::bench::suite::{self, Suites};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Of each shape of each suite, in the suite's order: microseconds by kernel, least and most.
+/// For each suite and each of its shapes in order: microseconds by kernel, lowest and highest.
 const TABLE: &str = include_str!("l4.json");
-/// The card that it is of.
+/// The card that the model describes.
 const CARD: &str = "NVIDIA L4";
 
 type Predictions = BTreeMap<String, Vec<BTreeMap<String, [f64; 2]>>>;
 
-/// How predictions compare with measurements: the measured median over the most that was predicted.
+/// The comparison of predictions with measurements: the measured median divided by the highest prediction.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Held {
-    /// Rows that have a prediction.
+    /// Rows with a prediction.
     rows: usize,
-    /// Rows of which the model says nothing.
+    /// Rows without a prediction.
     unknown: usize,
     geomean: f64,
     least: f64,
@@ -26,8 +26,8 @@ pub(super) struct Held {
     suites: BTreeMap<String, f64>,
 }
 
-/// Puts predictions into the rows of a report of `bench`, and says how far they are off. None on another card
-/// than an L4, and where no row has one.
+/// Adds predictions to the rows of a `bench` report, and compares. `None` on other cards than an L4, and
+/// without any prediction.
 pub(super) fn hold(card: &str, bench: &mut Value) -> Option<Held> {
     if card != CARD {
         return None;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The complete page.
 pub(super) fn html(report: &Report) -> String {
     let mut body = String::new();
     let title = format!("FerroFlash {} on {}", report.version, report.device);
@@ -35,7 +35,7 @@ pub(super) fn html(report: &Report) -> String {
         measured(bench, report, &mut body);
     }
     if let Some(plot) = &report.plot {
-        // The file's own prolog has no place within a page.
+        // Drops the XML prolog, which must not occur inside a page.
         let _ = write!(body, "<figure>{}</figure>", plot.find("<svg").map_or("", |at| &plot[at..]));
     }
     if !report.missing.is_empty() {
@@ -193,7 +193,7 @@ fn number(value: &Value, digits: usize) -> String {
     value.as_f64().map_or_else(String::new, |x| format!("{x:.digits$}"))
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

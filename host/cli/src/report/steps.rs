@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 /// Maximum share of the time for verification.
 const VERIFYING: f64 = 0.3;
-/// Permitted excess of a step's time, and the time for the page after the last step.
+/// Permitted excess of a step's time. It is also the time for the page after the last step.
 const SLACK: Duration = Duration::from_secs(20);
-/// Longest first call.
+/// Time limit of the first call.
 const FIRST_CALL: Duration = Duration::from_secs(60);
 
 /// The common options of all steps.
 pub(super) struct Steps<'a> {
     pub start: Instant,
-    /// For all of them.
+    /// Time limit of all steps together.
     pub limit: Duration,
-    /// The device on a command line.
+    /// The device options of the command line.
     pub device: Vec<String>,
     pub console: &'a Console,
 }
@@ -31,12 +31,12 @@ pub(super) struct Taken {
     pub bench: Option<Value>,
     pub plot: Option<String>,
     pub missing: Vec<String>,
-    /// The first failure of a kernel or of the device; that the report was ended.
+    /// The first failure of a kernel or of the device, or that the report was ended.
     pub result: Result<(), Error>,
 }
 
 impl Steps<'_> {
-    /// Takes all steps. If a step fails, the report names it, and the next step follows.
+    /// Runs all steps. If a step fails, the report names it, and the next step follows.
     pub(super) fn take(
         &self,
         kernels: &[&str],
@@ -61,7 +61,7 @@ impl Steps<'_> {
             missing.push(no_times("first call"));
             None
         } else {
-            // Measures the driver's compiler, not its cache of an earlier run.
+            // Measures the driver's compiler, not the compiler's cache from an earlier run.
             let mut command = command(&["bench", "--first-call"]);
             self.step("first call", command.env("CUDA_CACHE_DISABLE", "1"), FIRST_CALL, &mut missing)
         };
@@ -96,7 +96,7 @@ impl Steps<'_> {
             missing.extend(all.filter_map(Value::as_str).map(|label| format!("{what} {label}")));
         }
         let drawn = std::fs::read_to_string(&plot).ok();
-        // It is in the page.
+        // The page contains it.
         let _ = std::fs::remove_file(&plot);
         if ended::asked() && result.is_ok() {
             result = Err(Error::Ended("ended by a signal; the report has the results so far".into()));
@@ -118,7 +118,7 @@ impl Steps<'_> {
         missing: &mut Vec<String>,
     ) -> Option<Value> {
         if ended::asked() {
-            missing.push(format!("{name}: the report was ended before"));
+            missing.push(format!("{name}: the report ended before this step"));
             return None;
         }
         self.console.note(format_args!("report: {name}, at most {} s", limit.as_secs()));

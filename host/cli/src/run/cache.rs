@@ -33,14 +33,14 @@ pub(crate) struct Input {
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
     q: Vec<u16>,
-    /// First row of each sequence among all, and where the last one ends.
+    /// First row of each sequence in `q`, and the end of the last one.
     starts: Vec<usize>,
     /// Keys and values; their dtype may differ from the queries'.
     pool: [Vec<u8>; 2],
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
     pages: TensorView,
-    /// Page numbers, and how many a sequence has.
+    /// Page indices, and their number per sequence.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
     slopes: Option<Slopes>,
@@ -48,7 +48,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and where present `cu_seqlens_q`, `block_table`,
+    /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and if present `cu_seqlens_q`, `block_table`,
     /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`.
     pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
         file.only("q and a cache", &TENSORS)?;
@@ -95,7 +95,7 @@ impl Input {
         Ok(input)
     }
 
-    /// Checks the numbers that kernels would clamp.
+    /// Checks the integers that kernels would clamp.
     fn is_there(&self, file: &File<'_>) -> Result<(), Error> {
         let [pages, page, ..] = self.pages.shape;
         for (b, length) in self.lengths.iter().enumerate() {
@@ -118,18 +118,18 @@ impl Input {
         Ok(())
     }
 
-    /// The number of page `i` of sequence `b`.
+    /// The index of page `i` of sequence `b`.
     fn page(&self, b: usize, i: usize) -> i32 {
         self.table.as_ref().map_or(b as i32, |(table, columns)| table[b * columns + i])
     }
 
-    /// Rows of sequence `b` among all.
+    /// Rows of sequence `b` in `q`.
     fn rows_of(&self, b: usize) -> Range<usize> {
         self.starts[b]..self.starts[b + 1]
     }
 
-    /// Shape of LSE in the file, and elements from one sequence and from one head to the next: packed
-    /// sequences are one.
+    /// Shape of LSE in the file, and its strides between sequences and between heads. Varlen sequences are
+    /// one batch entry.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
         match self.shape[..] {
@@ -138,7 +138,7 @@ impl Input {
         }
     }
 
-    /// Where in LSE the rows of sequence `b` are, head by head.
+    /// Positions of sequence `b`'s rows in LSE, head by head.
     fn lse_of(&self, b: usize) -> impl Iterator<Item = usize> + use<> {
         let (rows, (_, [sequence, head])) = (self.rows_of(b), self.lse());
         let first = if self.shape.len() == 3 { rows.start } else { b * sequence };
@@ -178,7 +178,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// How keys lie in their pages.
+/// The layout of keys in their pages.
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
@@ -220,10 +220,10 @@ fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f
     Ok(scale)
 }
 
-/// Logits that belong to no key, one for each query head.
+/// Sink logits, one per query head.
 fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
     let sinks = file.per_head("sinks", heads, false)?;
-    // One of -inf belongs to a head that has none.
+    // A logit of -inf means that its head has no sink.
     if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
         return Err(
             file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))

@@ -16,20 +16,20 @@ const MARK: &str = "=========";
 /// The fields that are read from the report of `verify --json`.
 #[derive(Deserialize)]
 struct Verified {
-    /// Missing where it failed before it ran anything.
+    /// Missing if the program failed before it ran anything.
     #[serde(default)]
     kernels: Vec<Checked>,
     error: Option<String>,
     exit_code: Option<u8>,
 }
 
-/// The GPU in words, where it can be checked: it is there, and so is compute-sanitizer.
+/// The GPU's name, if a GPU and compute-sanitizer are present.
 pub(super) fn available() -> Result<String, Error> {
     let device = Device::untuned_gpu(0)?.to_string();
     output(Command::new(PROGRAM).arg("--version")).map(|_| device)
 }
 
-/// Kernels of one process: starting one under a tool takes seconds.
+/// Kernels per process, because starting a process under a tool takes seconds.
 const TOGETHER: usize = 6;
 
 /// Runs every tool on every kernel, with one process per core. Returns the device's name and a row per tool.
@@ -69,7 +69,7 @@ fn under(tool: &str, own: &workers::Own, names: &[&str]) -> Result<Row, Error> {
     row(tool, &String::from_utf8_lossy(&stdout), &String::from_utf8_lossy(&stderr)).or_else(|error| {
         let mut row = Row::new(tool);
         match error {
-            // It was ended before it could report anything.
+            // The process was ended before it could report anything.
             _ if ended::asked() => row.leave(names.len()),
             Error::Device(why) => row.add(Finding::new("not-checked", names.join(", "), why)),
             other => return Err(other),
@@ -111,7 +111,7 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
         match verified.exit_code {
             Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
-            // Its rows say how far it came.
+            // The rows say how far each kernel came.
             Some(5) => row.left = Some(row.kernels.iter().filter(|kernel| kernel.left > 0).count()),
             Some(2) => return Err(Error::Invalid(error)),
             Some(3) => return Err(Error::NoDevice(error)),
@@ -128,7 +128,7 @@ fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     let (mut found, mut block, mut summary) = (vec![], Vec::<&str>::new(), None);
     let close = |block: &mut Vec<&str>, found: &mut Vec<Finding>| {
         if let [first, rest @ ..] = &block[..] {
-            // The thread and the place; the other lines are the host's call stack.
+            // Keeps the thread and the place. The other lines are the host's call stack.
             let place: Vec<_> =
                 rest.iter().take_while(|line| !line.contains("Host Frame")).copied().collect();
             found.push(Finding::new(tool, place.join("; "), first));
@@ -162,7 +162,7 @@ fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     }
 }
 
-/// Whether a line begins a finding, rather than being one of the tool's own.
+/// Whether a line begins a finding, and is not a message about the tool.
 fn is_finding(line: &str) -> bool {
     let own = ["COMPUTE-SANITIZER", "Target application", "Internal", "This tool"];
     !own.iter().any(|start| line.starts_with(start))

@@ -5,7 +5,7 @@ use ptx_sim::{Gpu, Module, Profile};
 use std::fs;
 use std::path::Path;
 
-/// Runs every launch of the file `launch` on the kernels of the file `ptx`; returns the device in words.
+/// Runs every launch of the file `launch` on the kernels of the file `ptx`. Returns the device's name.
 pub(super) fn check(
     ptx: &Path,
     launch: &Path,
@@ -34,7 +34,7 @@ pub(super) fn check(
         match ran {
             Ok(runs) if runs.is_empty() => {
                 return Err(Error::Invalid(format!(
-                    "{} launches nothing: a line `run ENTRY grid X block X args ..` is needed",
+                    "{} launches nothing: add a line `run ENTRY grid X block X args ..`",
                     launch.display()
                 )));
             }

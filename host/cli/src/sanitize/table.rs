@@ -6,7 +6,7 @@ use ferroflash::{Attention, Capabilities};
 use rayon::prelude::*;
 use reference::{OnDevice, Rule, Subject, TensorError};
 
-/// Every kernel on its edges.
+/// Runs every kernel on its edges.
 pub(super) fn check(
     subjects: &[&'static dyn Subject],
     simulator: &Simulator<'_>,

@@ -9,22 +9,22 @@ const HOPELESS: f64 = 2.0;
 const LEADING: f64 = 1.1;
 /// Maximum of leaders.
 const LEADERS: usize = 4;
-/// Timings of each leader, in turns: a card that slows down slows all of them down.
+/// Timings of each leader, in turns, so that a card that slows down slows all leaders equally.
 const LAPS: usize = 9;
 /// Minimum duration of a lap: shorter laps measure the clock.
 const LAP: Duration = Duration::from_millis(4);
 const MOST_LAUNCHES: usize = 400;
 
-/// How a candidate did.
+/// The result of a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Result {
-    /// Seconds of a launch: the median of its last kind of timing.
+    /// Seconds per launch: the median of the candidate's last timings.
     pub seconds: f64,
-    /// How far it came.
+    /// The last stage that it reached.
     pub stage: Stage,
 }
 
-/// How far a candidate came.
+/// The stages of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stage {
@@ -36,8 +36,8 @@ pub(super) enum Stage {
     Leader,
 }
 
-/// Times `candidates` with `time(candidate, launches)`; the results are in their order. `done` hears of each
-/// step.
+/// Times `candidates` with `time(candidate, launches)`. The results are in the order of the candidates. Calls
+/// `done` after each step.
 pub(super) fn race<E>(
     candidates: usize,
     mut time: impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A card on which candidate `i` takes `micros[i]`, plus what `noise(i, launches so far)` says; and every
-    /// timing it was asked for.
+    /// A card on which candidate `i` takes `micros[i]` plus `noise(i, launches so far)`. Also returns every
+    /// requested timing.
     fn run(micros: &[f64], noise: impl Fn(usize, usize) -> f64) -> (Vec<Result>, Vec<(usize, usize)>) {
         let asked = RefCell::new(vec![]);
         let time = |candidate: usize, launches: usize| {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_card_that_slows_down_does_not_choose_who_came_first() {
-        // Every timing is slower than the one before: in turns both suffer alike.
+        // Every timing is slower than the one before. In turns, both candidates slow down equally.
         let (results, _) = run(&[10.0, 9.9], |_, turn| turn as f64 * 0.02);
         assert_eq!(winner(&results), Some(1));
     }

@@ -8,7 +8,7 @@ use reference::Subject;
 use serde::Deserialize;
 use std::process::Output;
 
-/// The fields that are read from a process' report.
+/// The fields that are read from a process's report.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -18,7 +18,8 @@ struct Said {
     exit_code: Option<u8>,
 }
 
-/// Verifies `subjects` by `jobs` processes at once. Beside the rows: why one of them could not go on.
+/// Verifies `subjects` in `jobs` concurrent processes. Also returns the reason if a process could not
+/// continue.
 pub(super) fn verify(
     args: &Args,
     subjects: &[&'static dyn Subject],
@@ -31,7 +32,7 @@ pub(super) fn verify(
     let make = |part: &[&dyn Subject]| {
         let mut command = own.command(common.iter().map(String::as_str));
         command.args(part.iter().flat_map(|s| ["--config", s.contract().symbol]));
-        // The reference's threads, of which each process would otherwise have one for each core.
+        // Limits the threads of the reference. By default, each process would have one per core.
         command.env("RAYON_NUM_THREADS", &threads);
         command
     };
@@ -42,7 +43,7 @@ pub(super) fn verify(
         let said = output.map_err(|e| e.to_string()).and_then(|output| said(&output));
         let said = match said {
             Ok(said) => said,
-            // It was ended before it could report anything: its kernels are left.
+            // The process was ended before it could report anything, so its kernels are left.
             Err(_) if ended::asked() => return,
             Err(why) => lost(part, &why),
         };
@@ -66,7 +67,7 @@ pub(super) fn verify(
     Ok((rows, ran))
 }
 
-/// The command line of a process, but for its kernels.
+/// The command line of a process, without its kernels.
 fn common(args: &Args, device: &Device) -> Vec<String> {
     let mut words = ["verify", "--json", "--jobs", "1"].map(str::to_owned).to_vec();
     words.extend(args.kernels.device.words(device.is_simulated()));
@@ -95,8 +96,8 @@ fn lost(part: &[&dyn Subject], why: &str) -> Said {
     Said { kernels: part.iter().map(row).collect(), ..Said::default() }
 }
 
-/// Why a process could not do what it was told; nothing where its rows say it all: wrong results, kernels
-/// that the device does not run, or an end that was asked for.
+/// Why a process could not do its work. `None` if its rows say it all: wrong results, kernels that the device
+/// does not run, or a requested end.
 fn broken(error: String, code: Option<u8>) -> Option<Error> {
     match code {
         Some(1 | 2 | 5) => None,

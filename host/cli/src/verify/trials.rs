@@ -12,22 +12,22 @@ use std::borrow::Cow;
 pub(crate) struct Row {
     pub name: Cow<'static, str>,
     pub family: Cow<'static, str>,
-    /// Which keys a query sees, where there are queries.
+    /// Which keys a query sees; `None` without queries.
     pub mask: Option<Cow<'static, str>>,
-    /// Each may be several launches of one plan.
+    /// Number of cases. A case may be several launches of one plan.
     pub cases: usize,
     /// Problems that a captured and replayed launch also solved.
     pub graphs: usize,
-    /// Cases that the command was ended before.
+    /// Cases that had not run when the command was ended.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left: usize,
     /// Why it cannot run here.
     pub skipped: Option<String>,
-    /// Largest `error / tolerance`; null in JSON where it is not finite.
+    /// Largest `error / tolerance`; null in JSON if it is not finite.
     #[serde(deserialize_with = "or_infinite")]
     pub worst_ratio: f64,
     pub worst_case: Option<String>,
-    /// Largest error of an element of O; null in JSON where it is not finite.
+    /// Largest error of an element of O; null in JSON if it is not finite.
     #[serde(deserialize_with = "or_infinite")]
     pub max_error: f64,
     pub failures: Vec<String>,
@@ -39,18 +39,18 @@ fn is_none(cases: &usize) -> bool {
     *cases == 0
 }
 
-/// A number, or the null that stands for one that is not finite.
+/// A number, or infinity for null.
 fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// Problems, each with the kernels that solve it, so that what is right is computed once.
+/// Problems, each with the kernels that solve it, so that the expected result is computed once.
 #[derive(Default)]
 pub(crate) struct Trials {
     pub rows: Vec<Row>,
-    /// The kernels by their places in `rows`.
+    /// Each problem, with the indices of its kernels in `rows`.
     tasks: Vec<(Task, Vec<usize>)>,
-    /// Problems of several launches that each kernel solves by a graph, too.
+    /// Number of problems with several launches that each kernel also solves with a graph.
     graphs: usize,
 }
 
@@ -72,13 +72,13 @@ impl Trials {
         }
     }
 
-    /// How many problems there are.
+    /// The number of problems.
     pub(crate) fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Runs them until one cannot be run, the program is asked to end, or `in_time` says that time is over;
-    /// counts what is left. Each kernel's own failures are in its row.
+    /// Runs all problems. It stops if a problem cannot be run, if the program is asked to end, or if
+    /// `in_time` returns false, and counts the remaining problems. Failures of a kernel are in its row.
     pub(crate) fn verify(
         &mut self,
         runner: &dyn Runner,
@@ -130,13 +130,13 @@ fn solve(
 }
 
 impl Row {
-    /// No case has run yet; or none will, where the device cannot hold the kernel.
+    /// A row before the first case. The device may be unable to hold the kernel; then no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
         Row { skipped, ..Row::named(name, subject) }
     }
 
-    /// That the kernel's process left no report.
+    /// A failure: the kernel's process left no report.
     pub(crate) fn lost(subject: &dyn Subject, why: &str) -> Self {
         Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
     }

@@ -1,4 +1,4 @@
-//! `bench` from its shapes to its report, on a driver that runs nothing: its times say nothing.
+//! `bench` from its shapes to its report, on a driver that runs nothing, so that its times mean nothing.
 use crate::common::{Folder, ferroflash, text};
 use crate::fake_cuda::folder;
 use serde_json::Value;

@@ -1,10 +1,10 @@
-//! `ferroflash run` on caches in files: the simulator against the reference, and files that are not right.
+//! `ferroflash run` on caches in files: the simulator against the reference, and invalid files.
 use crate::common::{Folder, check as refused, check_error, ferroflash, report};
 use ferroflash::DType;
 use reference::{Random, e4m3};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-/// Keys of a page, and how many there are.
+/// Keys per page, and number of pages.
 const PAGE: usize = 16;
 const PAGES: usize = 9;
 /// Query heads, key heads, columns.
@@ -23,7 +23,7 @@ fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
     (name, Dtype::F32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-/// Three sequences of `queries` queries each, of 40, 0 and 17 keys in shuffled pages.
+/// Three sequences of `queries` queries each, with 40, 0 and 17 keys in shuffled pages.
 fn tensors(queries: usize) -> Tensors {
     let mut random = Random::new(3);
     let mut halves = |shape: &[usize]| -> Vec<u8> {
@@ -59,7 +59,7 @@ fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
     })
 }
 
-/// Without the table: as many pages as sequences, of 48 keys, by heads.
+/// Without a block table: one page of 48 keys per sequence, heads first.
 fn dense(mut tensors: Tensors) -> Tensors {
     tensors.retain(|(name, ..)| *name != "block_table");
     for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
@@ -69,7 +69,7 @@ fn dense(mut tensors: Tensors) -> Tensors {
     tensors
 }
 
-/// With keys and values of eight bits.
+/// With e4m3 keys and values.
 fn eight(mut tensors: Tensors) -> Tensors {
     let mut random = Random::new(4);
     for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
@@ -79,13 +79,13 @@ fn eight(mut tensors: Tensors) -> Tensors {
     tensors
 }
 
-/// Runs a file on the CPU and in the simulator, both judged; the CPU's results.
+/// Runs a file on the CPU and in the simulator, and judges both. Returns the CPU's results.
 #[track_caller]
 fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     check_on("decode", test, tensors, options)
 }
 
-/// The same by a kernel of this family.
+/// [`check`] with a kernel of this family.
 #[track_caller]
 fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     let folder = Folder::new(test);
@@ -93,7 +93,7 @@ fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(
     let [cpu, sim] = ["cpu", "sim"].map(|device| {
         let output = folder.path(device);
         let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU runs the reference itself.
+        // On the CPU the result is the reference.
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
@@ -127,7 +127,7 @@ fn several_queries_windows_and_softcap() {
 
 #[test]
 fn ragged_queries() {
-    // The second sequence has no key, the third no query; two rows are nobody's.
+    // The second sequence has no key, the third has no query, and two rows belong to no sequence.
     let ragged = |starts: &[i32]| [tensors(4), vec![integers("cu_seqlens_q", &[4], starts)]].concat();
     let [(o, bits), (lse, logs_of)] =
         check_on("paged", "cache-ragged", &ragged(&[0, 7, 10, 10]), &["--causal"]);
@@ -138,7 +138,7 @@ fn ragged_queries() {
         assert_eq!(is_none(at), at >= 7, "row {at}");
         assert!(lse.chunks(12).all(|head| (head[at] == f32::NEG_INFINITY) == (at >= 7)), "row {at}");
     }
-    // Rows that are nobody's change nothing of what each sequence alone has.
+    // Rows of no sequence do not change the results of the sequences.
     let mut even = tensors(4);
     (even[0].2[0], even[0].3) = (9, even[0].3[..9 * row].to_vec());
     let even = check("cache-even", &even, &["--window", "20,0"]);
@@ -174,7 +174,7 @@ fn logs(bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn a_dense_cache_by_heads_with_sinks() {
     let mut dense = dense(tensors(1));
-    // The last head has none.
+    // The last head has no sink.
     let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
     dense.push(floats("sinks", &[4], &sinks));
     let [_, (_, lse)] = check("cache-dense", &dense, &["--layout", "bhsd"]);
@@ -190,7 +190,7 @@ fn eight_bits() {
         tensors.extend(scales);
         check(test, &tensors, &[])
     };
-    // Powers of two: the keys' is the scale's, the values' is O's.
+    // Powers of two: a scale of the keys changes the softmax scale, and a scale of the values changes O.
     let shared = with("eight-shared", [floats("k_scale", &[], &[2.0]), floats("v_scale", &[1], &[0.5])]);
     let twice = check("eight-twice", &eight(tensors(1)), &["--scale", "0.25"]);
     assert_eq!(shared[1], twice[1]);
@@ -200,7 +200,7 @@ fn eight_bits() {
     };
     let ratios = values(&shared[0].1).into_iter().zip(values(&twice[0].1));
     assert!(ratios.into_iter().all(|(half, whole)| (2.0 * half - whole).abs() <= whole.abs() / 512.0 + 1e-6));
-    // A scale for each key head: the first one's are 1.
+    // One scale per key head; the first head's scales are 1.
     let each = [floats("k_scale", &[2], &[1.0, 0.3]), floats("v_scale", &[2], &[1.0, 1.7])];
     let each = with("eight-each", each);
     let (old, new) = (logs(&plain[1].1), logs(&each[1].1));
@@ -208,11 +208,11 @@ fn eight_bits() {
     let mut by_heads = dense(eight(tensors(1)));
     by_heads.extend([floats("v_scale", &[2], &[0.1, 3.0]), floats("sinks", &[4], &[0.0; 4])]);
     check("eight-dense", &by_heads, &["--layout", "bhsd", "--softcap", "20"]);
-    // Of one key O is its value, scaled and rounded.
+    // With one key, O is its value, scaled and rounded.
     let mut one = eight(tensors(1));
     one.extend([floats("k_scale", &[1], &[0.01]), floats("v_scale", &[2], &[0.01, 0.013])]);
     check("eight-one", &one, &["--window", "0,0"]);
-    // Values beyond f16.
+    // Values that overflow f16.
     let (folder, mut large) = (Folder::new("eight-large"), eight(tensors(1)));
     large.push(floats("v_scale", &[], &[1e6]));
     let input = write(&folder, "cache.safetensors", &large);

@@ -1,4 +1,4 @@
-//! What the tests of the program share: running it, and a folder for the files of one test.
+//! Helpers for tests of the program: running it, and a folder for the files of one test.
 use ferroflash::lineage::{CONFIGURATIONS, Configuration};
 use ferroflash::ptx::is_embedded;
 use serde_json::Value;
@@ -15,7 +15,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Path of a file in it, which need not be there.
+    /// Path of a file in the folder, which need not exist.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
@@ -44,14 +44,14 @@ pub fn ferroflash(args: &[&str]) -> Command {
     command
 }
 
-/// The first kernel of a family that the program carries: it carries all, or a sample that stands for them.
+/// The first kernel of a family in the program, which carries all kernels or the sample.
 pub fn of_family(family: &str) -> &'static str {
     let mut subjects = reference::subjects().filter(|subject| is_embedded(subject.contract().symbol));
     let found = subjects.find(|subject| subject.family() == family);
     found.expect("each family is carried").contract().symbol
 }
 
-/// A configuration of the lineage of which the program carries every kernel.
+/// A lineage configuration whose kernels are all in the program.
 pub fn configuration() -> &'static str {
     let is_carried = |configuration: &&Configuration| {
         configuration.entries().is_ok_and(|mut entries| entries.all(|e| is_embedded(e.contract.symbol)))
@@ -59,12 +59,12 @@ pub fn configuration() -> &'static str {
     CONFIGURATIONS.iter().find(is_carried).expect("one is carried for all of its masks").name
 }
 
-/// What was printed.
+/// Printed bytes as text.
 pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// Runs and expects success; returns the JSON report.
+/// Runs the program, expects success, and returns the JSON report.
 #[track_caller]
 pub fn report(args: &[&str]) -> Value {
     let output = ferroflash(args).arg("--json").output().expect("starts");
@@ -72,7 +72,7 @@ pub fn report(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON document")
 }
 
-/// Expects `output` to be an error of exit code `code` on one line that holds `message`.
+/// Expects that `output` is an error with exit code `code`, on one line that contains `message`.
 #[track_caller]
 pub fn check_error(output: &Output, code: i32, message: &str) {
     let stderr = text(&output.stderr);
@@ -83,7 +83,7 @@ pub fn check_error(output: &Output, code: i32, message: &str) {
     assert_eq!(stderr.lines().filter(|line| !is_note(line)).count(), 1, "one line: {stderr}");
 }
 
-/// Expects that error of `args`, as text and as JSON.
+/// Runs the program with `args`, as text and as JSON, and expects this error.
 #[track_caller]
 pub fn check(args: &[&str], code: i32, message: &str) {
     let output = ferroflash(args).output().expect("starts");

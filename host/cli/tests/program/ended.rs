@@ -1,4 +1,4 @@
-//! Commands that are ended before they are done.
+//! Commands that are ended before they have done all.
 use crate::common::{ferroflash, text};
 use serde_json::Value;
 use std::process::{Child, Stdio};
@@ -26,7 +26,7 @@ fn end(args: &[&str]) -> Value {
     let mut child =
         command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     listens(&mut child);
-    // SAFETY: the call takes two numbers; the child was not waited for.
+    // SAFETY: the call takes two numbers; nothing has waited for the child yet.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     let output = child.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
@@ -36,7 +36,7 @@ fn end(args: &[&str]) -> Value {
     report
 }
 
-/// All kernels: none of these commands can be done before the signal comes.
+/// With all kernels, no command finishes before the signal comes.
 #[test]
 fn what_was_done_is_reported() {
     let sim = ["--device", "sim"];

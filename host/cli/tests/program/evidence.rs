@@ -1,4 +1,4 @@
-//! tests/gpu/evidence.sh, as far as it runs without a GPU.
+//! The part of tests/gpu/evidence.sh that runs without a GPU.
 use crate::common::{Folder, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/evidence.sh");
 
-/// A packed folder of the script and the program.
+/// A packed folder with the script and the program.
 fn packed(test: &str) -> Folder {
     let folder = Folder::new(test);
     fs::copy(SCRIPT, folder.path("evidence.sh")).expect("the script is there");
@@ -30,7 +30,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
     let names: Vec<_> = lines.iter().map(|line| line.split_whitespace().next().expect("a name")).collect();
     for line in &lines {
         let seconds = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
-        // 25 seconds more are between asking it to end and ending it.
+        // `timeout` waits 25 more seconds between asking a program to end and killing it.
         assert!(seconds.is_some_and(|seconds| (30..=570).contains(&seconds)), "{line}");
     }
     let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");
@@ -82,7 +82,7 @@ fn a_dry_run_leaves_what_a_call_leaves() {
     assert!(commands.iter().all(|c| c.as_str().is_some_and(|c| c.starts_with("./ferroflash "))), "{run}");
     assert!(!run.to_string().contains(&folder.path("out")), "{run}");
 
-    // A call that is made again replaces what it said.
+    // A repeated call replaces its earlier output.
     let again = evidence(&folder, &["dry", &folder.path("out")]);
     assert!(again.status.success(), "{}", text(&again.stderr));
     assert_eq!(read("run.json")["commands"], run["commands"]);

@@ -1,4 +1,4 @@
-//! Tensors from files and to files.
+//! Reading tensors from files and writing them.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -31,7 +31,7 @@ fn the_demo_file_is_the_demo_input() {
     assert!(committed.len() < 200_000);
 }
 
-/// Writes a file, runs it on the CPU, and expects the reference, bit by bit.
+/// Writes a file, runs it on the CPU, and expects the bits of the reference.
 #[track_caller]
 fn check_round_trip(name: &str, problem: Problem, layout: Layout, options: &[&str]) {
     let folder = Folder::new(name);
@@ -123,7 +123,7 @@ fn an_output_is_written_whole_and_never_over_the_input() {
     assert_eq!(left.count(), 2, "no part of a file stays");
 }
 
-/// A device has no end; what it begins with is no header.
+/// A device has no end, and its first bytes are no header.
 #[test]
 #[cfg(target_os = "linux")]
 fn devices_are_not_read_for_ever() {
@@ -134,7 +134,7 @@ fn devices_are_not_read_for_ever() {
 
 #[test]
 fn inputs_that_no_rule_can_judge() {
-    // Squares of 2^15 are beyond f16: computed naively every score is infinite.
+    // Squares of 2^15 overflow f16, so every naive score is infinite.
     let folder = Folder::new("unbounded");
     let path = folder.path("qkv.safetensors");
     let bytes = 0x7800u16.to_le_bytes().repeat(8 * 64);
@@ -201,7 +201,7 @@ fn files_that_are_not_valid() {
     let sinks = [("cu_seqlens_k", starts.0, starts.1), ("sinks", Dtype::F32, &[4][..])];
     let words = "has a tensor `sinks` that a file with varlen q, k, v does not use";
     run(&zeros(&folder, "sinks", &[&packed[..], &sinks].concat()), words);
-    // What a run writes may lie beside what it reads.
+    // A run may write its output beside its input.
     let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
     let inputs = ["q", "k", "v"].map(|name| (name, f16, shape));
     report(&["run", "--device", "cpu", "--input", &zeros(&folder, "o", &[&inputs[..], &results].concat())]);

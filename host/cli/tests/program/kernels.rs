@@ -32,7 +32,7 @@ fn verify_reports_every_case() {
     assert!(ratio > 0.0 && ratio <= 1.0, "{report}");
 }
 
-/// A kernel of each other family by its name.
+/// Verifies one kernel of each other family by name.
 #[test]
 fn every_family_is_verified() {
     for family in ["packed", "decode", "paged", "append", "merge"] {
@@ -43,7 +43,7 @@ fn every_family_is_verified() {
         assert_eq!((&rows[0]["family"], &rows[0]["name"]), (&family.into(), &name.into()));
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
-    // One launch, captured, with other lengths.
+    // One captured launch, replayed with other lengths.
     for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("merge", 0)] {
         let name = of_family(family);
         let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
@@ -54,7 +54,7 @@ fn every_family_is_verified() {
     assert_eq!((&soaked["passed"], &soaked["kernels"][0]["differing"]), (&true.into(), &0.into()));
 }
 
-/// Two entries that differ in the mask alone.
+/// Two entries that differ only in the mask.
 fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
     let carried = || ferroflash::kernels::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
     let of = |kind| carried().filter(move |e| e.mask == kind);
@@ -74,7 +74,7 @@ fn wrong_and_broken_kernels() {
         ferroflash(args).arg("--ptx-dir").arg(&folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
-    // The full kernel under the causal one's name: nothing that a checker could find, only wrong numbers.
+    // The full kernel under the causal kernel's name. No checker can find this; only results are wrong.
     let swapped = ferroflash::ptx::source(full.contract.symbol)
         .expect("carried")
         .replace(full.contract.symbol, causal.contract.symbol);
@@ -86,7 +86,7 @@ fn wrong_and_broken_kernels() {
         serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
-    // Processes that share the kernels replace it, too.
+    // Child processes that share the kernels also replace it.
     for jobs in ["1", "2"] {
         let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
         check_error(&with(&swapped, &shared), 1, "off by ");
@@ -94,7 +94,7 @@ fn wrong_and_broken_kernels() {
     }
 }
 
-/// No variable replaces a kernel, an option does, and the program names what it replaces.
+/// Only an option replaces kernels, no environment variable. The program names the kernels that it replaces.
 #[test]
 fn kernels_are_replaced_by_an_option_alone() {
     let demo = ["run", "--input", DEMO, "--check", "--device", "sim"];
@@ -125,7 +125,7 @@ fn kernels_are_replaced_by_an_option_alone() {
     check(&nothing, 2, "it must have a file <symbol>.ptx of at least one kernel");
 }
 
-/// What a device cannot run is said, kernel by kernel and in the verdict.
+/// The report says what a device cannot run, per kernel and in the verdict.
 #[test]
 fn verdicts_count_what_was_skipped() {
     let kernels = ["append_copy", "append_f16_e4m3_native"].map(|name| ["--config", name]).concat();
@@ -141,7 +141,7 @@ fn verdicts_count_what_was_skipped() {
     }
 }
 
-/// Where nothing ran, nothing failed: it is said where it would run.
+/// If no kernel ran, no kernel failed. The error names a card that would run them.
 #[test]
 fn verdicts_name_a_card_for_kernels_that_none_ran() {
     let config = ["--config", of_family("hopper"), "--device", "sim"];
@@ -223,7 +223,7 @@ fn fuzz_counts_what_it_judged() {
     let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
     assert!(count("wide") <= 1 && count("rows_not_judged") <= count("wide_rows"), "{report}");
     assert!(
-        report["wide_rule"].as_str().is_some_and(|rule| rule.contains("2^28 on in f16, from 2^31")),
+        report["wide_rule"].as_str().is_some_and(|rule| rule.contains("2^28 in f16 or 2^31")),
         "{report}"
     );
 }

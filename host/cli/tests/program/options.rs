@@ -9,7 +9,7 @@ use serde_json::Value;
 
 #[test]
 fn demo_verifies_its_result_and_says_where_it_ran() {
-    // What `cargo xtask demo` compiles, whatever card there is.
+    // The kernels that `cargo xtask demo` compiles, for each card.
     for profile in ["l4", "a100", "h200"] {
         let report = report(&["demo", "--device", "sim", "--profile", profile]);
         let entry = report["kernel"].as_str().expect("a name");
@@ -75,13 +75,13 @@ fn options_that_are_not_valid() {
     check(
         &["bench", "--suite", "decoding"],
         2,
-        "no suite is called `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
+        "has no suite `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
          packed, paged, prefill, ragged",
     );
     check(
         &["sweep", "--suite", "decode"],
         2,
-        "no suite is called `decode`, only extra, headline, hopper, hopper-extra, prefill",
+        "has no suite `decode`, only extra, headline, hopper, hopper-extra, prefill",
     );
     check(&["bench", "--against", DEMO], 2, "cannot be read");
     check(
@@ -118,14 +118,14 @@ fn a_broken_tuning_file_is_an_error_on_any_machine() {
     }
 }
 
-/// An empty variable is unset, and a measured choice counts on the simulated card too.
+/// An empty variable counts as unset. A measured choice also counts on the simulated card.
 #[test]
 fn the_tuning_file_counts_in_the_simulator() {
     let folder = Folder::new("tuning-sim");
     let run = ["run", "--input", DEMO, "--causal", "--device", "sim", "--json"];
     let kernel = |variable: &str| {
         let mut command = ferroflash(&run);
-        // Whoever tests may have measured.
+        // The developer's machine may have a tuning file.
         let output = command.env("FERROFLASH_TUNING", variable).env("XDG_CACHE_HOME", &folder.0).output();
         let output = output.expect("starts");
         assert!(output.status.success(), "{variable:?}: {}", text(&output.stderr));
@@ -193,7 +193,7 @@ fn suites_with_a_wrong_shape() {
 #[test]
 #[cfg(target_os = "linux")]
 fn no_driver() {
-    // Files that are no libraries, found before any driver of this machine.
+    // Files that are no libraries. The loader finds them before any driver of this machine.
     let folder = Folder::new("no-driver");
     for name in ["libcuda.so", "libcuda.so.1"] {
         folder.write(name, "");
@@ -229,7 +229,7 @@ fn a_reader_who_leaves_early_is_no_failure() -> std::io::Result<()> {
         let output = ferroflash(args).stdout(writer).output()?;
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
     }
-    // An error that nobody reads has its exit code all the same.
+    // An error with a closed pipe still has its exit code.
     let (reader, writer) = std::io::pipe()?;
     drop(reader);
     assert_eq!(ferroflash(&["kernels", "--head-dim", "600"]).stderr(writer).status()?.code(), Some(2));

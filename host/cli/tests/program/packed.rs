@@ -1,4 +1,4 @@
-//! `ferroflash run` on packed sequences.
+//! `ferroflash run` on varlen sequences.
 use crate::common::{Folder, check, report};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -46,7 +46,7 @@ fn sequences_are_what_they_are_alone() {
     {
         let output = folder.path("o.safetensors");
         let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU runs the reference itself.
+        // On the CPU the result is the reference.
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
@@ -57,7 +57,7 @@ fn sequences_are_what_they_are_alone() {
         assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[4, 30][..]));
         let row = 4 * 40 * 2;
         let lse = floats(&file, "lse");
-        // A sequence without keys, and a row that is no sequence's.
+        // A sequence without keys, and a row of no sequence.
         for none in [11, 29] {
             assert!(o.data()[none * row..][..row].iter().all(|byte| *byte == 0), "row {none}");
             assert!(lse.chunks(30).all(|head| head[none] == f32::NEG_INFINITY), "row {none}");

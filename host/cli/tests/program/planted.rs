@@ -1,5 +1,5 @@
-//! Bugs planted in kernels are reported by `ferroflash sanitize`, each with its kind, its source line, and
-//! the kernel's own line on both sides.
+//! `ferroflash sanitize` reports bugs that are planted in kernels, each with its kind, its source line, and
+//! the kernel's line on both sides.
 use crate::common::Folder;
 use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ferroflash::ptx::{self, is_embedded};
@@ -7,14 +7,14 @@ use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
 use std::process::Command;
 
-/// A small kernel of the table that the program carries.
+/// A small kernel of the table that is in this program.
 fn entry() -> &'static str {
     let is_small = |e: &&AttnInfo| (e.tile_m, e.tile_n, e.contract.threads) == (64, 64, 128);
     let mut small = ENTRIES.iter().filter(is_small).map(|e| e.contract.symbol);
     small.rfind(|symbol| is_embedded(symbol)).expect("one is carried")
 }
 
-/// Runs `ferroflash sanitize`; `(exit code, findings of the first kernel, text)`.
+/// Runs `ferroflash sanitize`. Returns the exit code, the findings of the first kernel, and the text.
 fn sanitize(args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
     let run = |json: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
@@ -29,8 +29,8 @@ fn sanitize(args: &[&str]) -> (Option<i32>, Vec<Value>, String) {
     (output.status.code(), findings, text)
 }
 
-/// Expects a finding of one of `kinds` whose text names a line of `file`, and for each of its sides a line
-/// below `own`: the kernel's. The number of sides.
+/// Expects a finding of one of `kinds` whose text names a line of `file`, and whose sides each have a line
+/// below the folder `own`. Returns the number of sides.
 #[track_caller]
 fn check(
     (code, findings, text): (Option<i32>, Vec<Value>, String),
@@ -71,7 +71,7 @@ fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     chosen
 }
 
-/// The kernel's own lines, into which everything else is inlined.
+/// The folder of the kernels' lines, into which all other code is inlined.
 const KERNELS: &str = "kernels-gpu/src/";
 
 #[track_caller]
@@ -112,7 +112,7 @@ fn a_misaligned_pointer() {
     check_kernel("pointer", &format!("{}+8{}", &text[..end], &text[end..]), &["misaligned"], "cp_async.rs");
 }
 
-/// A kernel of somebody else, with the lines that its compiler wrote.
+/// A user's kernel, with the line directives of its compiler.
 const OWN: &str = "\
 .version 7.8
 .target sm_80
@@ -162,7 +162,7 @@ fn a_register_array_handed_to_ldmatrix() {
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
 
-/// Reports that the launch file asks for are no findings; missing ones are.
+/// Expected reports are no findings; missing ones are.
 #[test]
 fn reports_that_are_asked_for() {
     let run = "run mine block 32 shared 512 args out\nreport wrong-space";

@@ -14,7 +14,7 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return refuse(INVALID_VALUE, "nowhere to write to");
         }
-        // SAFETY: not null; whoever calls the driver promises that it may be written.
+        // SAFETY: not null; the caller of the driver promises that it may be written.
         unsafe { self.0.write(value) };
         Ok(())
     }
@@ -26,7 +26,7 @@ pub struct Text(*const c_char);
 
 impl Text {
     pub fn get(&self) -> String {
-        // SAFETY: whoever calls the driver promises that it ends with NUL.
+        // SAFETY: the caller of the driver promises that it ends with NUL.
         unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned()
     }
 }
@@ -61,7 +61,7 @@ fn attribute(attribute: c_int) -> c_int {
         81 => 233_472,
         82 => 65_536,
         97 => 232_448,
-        // Memory pools.
+        // Memory pools are supported.
         115 => 1,
         _ => 0,
     }
@@ -142,7 +142,7 @@ pub extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, of: c_int) -
         if length < text.len() as c_int {
             return refuse(INVALID_VALUE, format!("{length} bytes are too few for a name"));
         }
-        // SAFETY: the caller of the driver has room for `length` bytes, and these are no more.
+        // SAFETY: the caller of the driver has room for `length` bytes, and `text` has no more.
         unsafe { name.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
         Ok(())
     })

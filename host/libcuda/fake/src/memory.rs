@@ -6,7 +6,7 @@ use crate::state::{INVALID_VALUE, Kind, OUT_OF_MEMORY, Refusal, State, refuse};
 const LARGEST: usize = 1 << 30;
 
 impl State {
-    /// Memory of the current context.
+    /// Allocates memory of the current context.
     fn allocate(&mut self, bytes: usize) -> Result<u64, Refusal> {
         if bytes == 0 {
             return refuse(INVALID_VALUE, "0 bytes");
@@ -45,21 +45,21 @@ impl State {
 
     fn set(&mut self, address: u64, byte: u8, bytes: usize) -> Result<(), Refusal> {
         let to = self.bytes(address, bytes)?;
-        // SAFETY: as many bytes of one allocation.
+        // SAFETY: `to` has `bytes` bytes of one allocation.
         unsafe { to.write_bytes(byte, bytes) };
         Ok(())
     }
 
     fn write(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), Refusal> {
         let to = self.bytes(to, bytes)?;
-        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the source.
+        // SAFETY: `to` has `bytes` bytes of one allocation; the caller of the driver promises the source.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
 
     fn read(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Refusal> {
         let from = self.bytes(from, bytes)?;
-        // SAFETY: as many bytes of one allocation; whoever calls the driver promises those of the target.
+        // SAFETY: `from` has `bytes` bytes of one allocation; the caller of the driver promises the target.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }

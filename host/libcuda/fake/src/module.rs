@@ -7,7 +7,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// PTX text up to its NUL. A text with the word "broken" does not compile.
 fn image(image: *const c_void) -> Result<Vec<u8>, Refusal> {
-    // SAFETY: whoever calls the driver promises text that ends with NUL, or an ELF file, which has one.
+    // SAFETY: the caller of the driver promises text that ends with NUL, or an ELF file, which contains a
+    // NUL.
     let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_bytes().to_vec();
     if text.windows(6).any(|word| word == b"broken") {
         return refuse(INVALID_IMAGE, "a broken image");

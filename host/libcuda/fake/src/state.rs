@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// A `CUresult`.
 pub type Code = u32;
 
-/// Devices of this machine.
+/// Number of devices.
 pub const DEVICES: i32 = 2;
 
 /// The reason why a call fails.
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// An object and the context that it was made in.
+/// An object, and the context in which it was made.
 pub struct Object {
     pub kind: Kind,
     pub context: usize,
@@ -104,7 +104,7 @@ impl Default for State {
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The thread's contexts, the current one last.
+    /// The thread's stack of contexts; the current one is last.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
@@ -152,7 +152,7 @@ impl State {
         refuse(INVALID_CONTEXT, format!("nobody holds the current context {context:#x}"))
     }
 
-    /// A new object of the current context.
+    /// Makes an object of the current context.
     pub fn make(&mut self, kind: Kind) -> Result<usize, Refusal> {
         let context = self.current()?;
         self.handles += 1;

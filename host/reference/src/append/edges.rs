@@ -17,7 +17,7 @@ pub enum Lies {
 }
 use Lies::{Hnd, Interleaved, Nhd};
 
-/// Where scales come from.
+/// The source of the scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scales {
     /// No scales.
@@ -45,14 +45,14 @@ pub struct AppendCase {
     pub tokens: [usize; 2],
     /// Whether slots are i64.
     pub wide: bool,
-    /// Where scales come from.
+    /// The source of the scales.
     pub scales: Scales,
     /// Seed of the elements and slots.
     pub seed: u64,
 }
 
 impl std::fmt::Display for AppendCase {
-    /// `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One, seed 3`.
+    /// Example: `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One, seed 3`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let AppendCase { heads, head_dim, lies, scales, seed, .. } = self;
         let ([from, to], [pages, page]) = (self.dtypes.map(DType::name), self.pages);

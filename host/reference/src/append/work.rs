@@ -78,7 +78,7 @@ impl AppendMemory {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // The first key's place is 0.
+            // `view.address` is 0 for the first key.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {

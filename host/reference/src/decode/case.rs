@@ -1,4 +1,4 @@
-//! Problems on a cache, as data.
+//! Decode problems on a cache, as data.
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
 use crate::told::Told;
@@ -50,7 +50,7 @@ pub struct DecodeCase {
     pub queries: usize,
     /// Queries of each sequence of a varlen batch; `None` if all sequences have `queries`.
     pub packed: Option<Vec<usize>>,
-    /// Query and key heads.
+    /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
@@ -182,7 +182,8 @@ impl DecodeCase {
 }
 
 impl std::fmt::Display for DecodeCase {
-    /// `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64, ..`.
+    /// Example: `f16 on e4m3, 7 sequences of up to 700 keys, Nhd(16), queries 1, heads 16/2, head_dim 64,
+    /// ..`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;

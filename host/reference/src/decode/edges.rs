@@ -26,11 +26,11 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim that is no entry's; rows that are missing.
+    // One long sequence over all SMs; several queries; a head dim between those of entries; missing rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
-    // More rows than a block takes: blocks of rows.
+    // More rows than one block takes: several blocks of rows.
     cases.push(DecodeCase {
         queries: (rows + 1).min(21),
         heads: [6, 2],
@@ -43,7 +43,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         heads: [6, 2],
         ..plain(&[130, 77])
     });
-    // Other lengths by the same plan, and ones that make no sense.
+    // Other lengths with the same plan, some of them invalid.
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
     cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
@@ -93,7 +93,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             told,
             ..case(&[n + 1, 7], [2, 2]).packed([2, 7])
         },
-        // As many queries for each sequence, no table.
+        // Equal numbers of queries per sequence, and no block table.
         DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
     let cases = cases.into_iter().zip(masks);
@@ -103,11 +103,11 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, first and second ones of their blocks, with all of the diagonal in one stage, or in two.
+    // Whole tiles, both the first and the second of their block. The diagonal lies in one stage or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // Persistent blocks: on a card with few multiprocessors each has tile after tile, so that it stores a
-    // tile from the buffer of the tile before, and loads Q where the tile before had its own.
+    // Persistent blocks. On a card with few SMs, each block takes several tiles. It stores a tile from the
+    // buffer of the tile before, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);

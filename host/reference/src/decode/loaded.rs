@@ -142,7 +142,7 @@ impl Work for DecodeMemory {
         let [keys, values] = self.views(&inputs[POOL..]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
-            // Those of keys are in device memory, one a head, the values' is a number.
+            // The keys' scales are in device memory, one per head. The values' scale is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }

@@ -1,4 +1,4 @@
-//! Random problems of the other families.
+//! Random problems of the families other than `forward`.
 use super::{ENOUGH_ELEMENTS, Findings, Limits, below, one_in, pick};
 use crate::append::{AppendCase, AppendMemory, Lies, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
@@ -18,7 +18,7 @@ use ferroflash::{Attention, DType, Error};
 /// Draws a problem of a family; returns the problem and its description.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
-/// Families beside the one of [`super::Fuzz`], by name.
+/// The families beside the one of [`super::Fuzz`], by name.
 pub const FAMILIES: [&str; 5] = ["packed", "decode", "paged", "append", "merge"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
@@ -144,9 +144,12 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         cu_seqlens_k: starts(&keys, spare),
         seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
     };
-    // At least a row of each, and some that are nobody's.
+    // At least one row per sequence, and some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
-    let rows = rows.map(|rows| rows + 1 + below(random, 9));
+    let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
+    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`: row `b` would have
+    // to be sequence `b`'s.
+    rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
         one.mask(mask(random, limits)).alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
@@ -168,7 +171,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
-    // Eight rows fit every decode kernel.
+    // Every decode kernel accepts eight rows.
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);

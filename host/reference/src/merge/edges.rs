@@ -37,7 +37,8 @@ pub struct MergeCase {
 }
 
 impl std::fmt::Display for MergeCase {
-    /// `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0, seed 1`.
+    /// Example: `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0,
+    /// seed 1`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MergeCase { states, shape, lie, units, seed, .. } = self;
         let [from, to] = self.dtypes.map(DType::name);

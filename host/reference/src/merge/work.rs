@@ -71,7 +71,7 @@ impl MergeMemory {
         bytes
     }
 
-    /// The states, each row by row, head by head.
+    /// The states: for each, its rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
         let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
         let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
@@ -126,7 +126,7 @@ impl MergeMemory {
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        // Half of an ulp of the result, and a few of f32.
+        // Half an ulp of the result's type, and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
         let factor = factor(case.units[1]);
         let columns: Vec<usize> = places(o_strides, case.shape).collect();
@@ -170,7 +170,7 @@ impl MergeMemory {
     }
 }
 
-/// Elements of all O and of all log-sum-exps.
+/// Number of elements of all O, and of all log-sum-exps.
 fn elements(case: &MergeCase) -> [usize; 2] {
     let values = case.states * rows_of(case.shape).iter().product::<usize>();
     [values * case.shape[3], values]

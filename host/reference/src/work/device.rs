@@ -8,7 +8,7 @@ use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// An address far from all buffers.
+/// The distance between addresses far from all buffers.
 const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
@@ -84,7 +84,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     fn make_room(&mut self) -> Result<(), Error> {
         self.plan.set(None);
         let driver = self.attention.driver();
-        // Outputs are made later, and what is invalid is reported at the launch.
+        // The outputs are allocated later. The launch reports what is invalid.
         let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
@@ -199,8 +199,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// The errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; outputs are this launch's own, and nobody writes the inputs.
+        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
+        // only after a wait. Only this launch has these outputs, and nothing writes the inputs.
         unsafe { asked.launch(self.attention, &plan, &self.stream) }
     }
 
@@ -235,7 +235,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         })
     }
 
-    /// Launches once and brings the outputs back.
+    /// Launches once and returns the outputs.
     ///
     /// # Errors
     /// The errors of planning, launching and waiting.
@@ -269,7 +269,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (attention, stream) = (self.attention, driver.stream()?);
         let (rounds, before) = (self.work.rounds(), self.work.outputs());
         let mut written = vec![];
-        // SAFETY: as in `launch`, for each round: it is waited for before the next changes anything.
+        // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
         let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
@@ -282,7 +282,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             }
             Ok(())
         };
-        // SAFETY: `launch`'s; the stream is the driver's, and each round is waited for.
+        // SAFETY: as for `launch`. The stream is the driver's, and this function waits for each round.
         unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
@@ -303,7 +303,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (asked, plan) = self.planned(outputs)?;
         plan.load(self.attention)?;
         self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: as in `launch`; the launches are in the order of one stream.
+            // SAFETY: as in `launch`; one stream orders the launches.
             (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
         })
     }

@@ -22,9 +22,9 @@ impl<D: Harness> Ready<'_, D> {
     /// # Errors
     /// The errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
-        // SAFETY: every view is of a buffer of this driver that is as large as the view says and is freed
-        // only after a wait; nobody else writes the inputs or touches the outputs, and launches are in the
-        // order of one stream.
+        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
+        // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
+        // launches.
         unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
     }
 
@@ -46,7 +46,7 @@ impl<D: Harness> Ready<'_, D> {
 
 impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
-        // What fails here has failed before, too.
+        // An error here has been reported before.
         let _ = self.device.wait();
     }
 }

@@ -1,13 +1,13 @@
 //! The instructions that the simulator executes, with every word of their opcodes.
 
-/// Name of an opcode, the words behind it, fewest and most operands.
+/// Name of an opcode, the words after it, lowest and highest number of operands.
 ///
-/// Words stand in PTX's order. `a|b` is one of them, `[a]` may be absent (`[a b]` as a whole), `<class>` is
-/// one of a [class](CLASSES), `m64n*k16` any number. `L2::cache_hint` adds an operand, which is not counted
-/// here.
+/// Words are in PTX's order. `a|b` is either word, `[a]` is optional (`[a b]` as a whole), `<class>` is a
+/// word of a [class](CLASSES), `m64n*k16` has any number for `*`. `L2::cache_hint` adds an operand, which the
+/// counts do not include.
 pub(super) type Form = (&'static str, &'static str, u8, u8);
 
-/// Words that stand in several forms. A class may name others.
+/// Lists of words that several forms use. A class may name other classes.
 pub(super) const CLASSES: &[(&str, &str)] = &[
     ("int", "u16|s16|u32|s32|u64|s64"),
     ("byte", "u8|s8|<int>"),
@@ -41,7 +41,7 @@ pub(super) const FORMS: &[Form] = &[
     ("nanosleep", "u32", 1, 1), ("pmevent", "[mask]", 1, 1),
     ("griddepcontrol", "wait|launch_dependents", 0, 0),
     ("setmaxnreg", "inc|dec sync aligned u32", 1, 1),
-    // Moves, and where addresses belong.
+    // Moves and address conversions.
     ("mov", "pred|<bits>|<int>|f32|f64", 2, 2),
     ("mov", "v2|v4 <bits>|<int>|f32|f64", 2, 2),
     ("cvta", "[to] global|<own>|shared::cluster|local|const|param|param::entry u64", 2, 2),
@@ -190,8 +190,8 @@ pub(super) const FORMS: &[Form] = &[
     ("cvt", "[<round>] f64 f64", 2, 2), ("cvt", "<round> f16 f16", 2, 2), ("cvt", "rna tf32 f32", 2, 2),
 ];
 
-/// Legal PTX that the simulator does not execute: names, words of the opcode (each of several columns must
-/// occur: `a|b` is one of them, `!a` none), the reason.
+/// Legal PTX that the simulator does not execute: names, words of the opcode, the reason. The opcode must
+/// match each word: `a|b` matches either word, `!a` an opcode without the word.
 pub(super) const REFUSED: &[(&str, &str, &str)] = &[
     ("tex|tld4|txq|suld|sust|sured|suq|istypep", "", "textures and surfaces are not simulated"),
     (

@@ -12,18 +12,18 @@ use crate::{
 pub(crate) struct Copy {
     pub lane: usize,
     pub site: u32,
-    /// In shared memory.
+    /// Address in shared memory.
     at: u32,
-    /// In device memory.
+    /// Rows in device memory.
     pub rows: Vec<Row>,
     row_bytes: u32,
     swizzle: Swizzle,
     fill: u64,
-    /// Where it is a box of a tensor.
+    /// The element type, for a box of a tensor.
     pub element: Option<ElementType>,
 }
 
-/// A load in flight: it lands in this phase of its mbarrier.
+/// A load in flight, with the phase of its mbarrier in which it lands.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub copy: Copy,
@@ -36,16 +36,16 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub copy: Copy,
-    /// Knowledge of the warp at the store's issue: of its block, and of other blocks.
+    /// The warp's knowledge at the store's issue: of its block, and of other blocks.
     pub row: Vec<u32>,
     pub others: Knowledge,
-    /// The reduction with the bytes in device memory.
+    /// The reduction that combines the store with the bytes in device memory.
     pub reduction: Option<(AtomicOp, AtomicType)>,
     /// Groups that the lane had committed before.
     pub group: u32,
-    /// Its place among the warp's stores.
+    /// Its position among the warp's stores.
     pub number: u32,
-    /// The bytes have arrived; for the checks the store is still in flight.
+    /// Whether the bytes have arrived. For the checks the store is still in flight.
     pub landed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Copy {
         self.row_bytes * self.rows.len() as u32
     }
 
-    /// A row outside of the tensor.
+    /// The content of a row outside of the tensor.
     pub fn blank(&self) -> Vec<u8> {
         self.fill.to_le_bytes().into_iter().cycle().take(self.row_bytes as usize).collect()
     }
@@ -68,7 +68,7 @@ impl Copy {
             .map(move |at| (swizzle.apply(at) - SHARED_BASE) as usize)
     }
 
-    /// Of all rows.
+    /// Offsets in shared memory of the 16-byte chunks of all rows.
     pub fn chunks(&self) -> impl Iterator<Item = usize> {
         (0..self.rows.len()).flat_map(|row| self.row_chunks(row))
     }
@@ -87,7 +87,7 @@ pub(super) fn cells(address: u64, bytes: u32) -> impl Iterator<Item = (u64, usiz
 }
 
 impl<'a> Block<'a> {
-    /// The copy of one lane between `region` and `at` in shared memory; what it cannot be is reported.
+    /// The copy of one lane between `region` and `at` in shared memory. Reports an invalid copy.
     pub(super) fn copy(
         &mut self,
         warp: &mut Warp<'a>,
@@ -107,7 +107,7 @@ impl<'a> Block<'a> {
         Some(Copy { at: at as u32, ..copy })
     }
 
-    /// The device memory of one lane's copy; the caller adds the place in shared memory.
+    /// The device memory of one lane's copy; the caller adds the address in shared memory.
     pub(super) fn region(&mut self, warp: &mut Warp<'a>, region: &Region, lane: usize) -> Option<Copy> {
         let site = warp.site;
         match region {
@@ -120,7 +120,7 @@ impl<'a> Block<'a> {
                     return None;
                 }
                 if tiled.bytes() > 1 << 20 {
-                    let message = format!("no shared memory holds a box of {tiled}");
+                    let message = format!("shared memory cannot hold a box of {tiled}");
                     self.report(warp, Kind::OutOfBounds, 1 << lane, None, message);
                     return None;
                 }
@@ -159,7 +159,7 @@ impl<'a> Block<'a> {
             return Some(within);
         }
         let address = self.address(space, within);
-        let message = format!("{what} is no multiple of {align}");
+        let message = format!("{what} must be a multiple of {align}");
         self.report(warp, Kind::Misaligned, 1 << lane, Some(address), message);
         None
     }
@@ -184,7 +184,13 @@ impl<'a> Block<'a> {
         let found = Tiled::decode(&bytes);
         if found.is_none() && aligned {
             let address: Address = self.address(space, within);
-            self.report(warp, Kind::BulkCopy, 1 << lane, Some(address), "this is no tensor map".into());
+            self.report(
+                warp,
+                Kind::BulkCopy,
+                1 << lane,
+                Some(address),
+                "the bytes at this address are not a tensor map".into(),
+            );
         }
         found
     }

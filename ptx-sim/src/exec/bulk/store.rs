@@ -80,7 +80,7 @@ impl<'a> Block<'a> {
         let Store { number, row, others, .. } = &*store;
         let engine = Engine { agent, clock: *number, row, others: Some(others), proxy: None };
         let (access, order) = match store.reduction {
-            // Each element is atomic by itself.
+            // Each element is one atomic operation.
             Some(_) => (Access::Atomic, Order { strong: true, scope: Scope::Device, ..Order::default() }),
             None => (Access::Write, Order::default()),
         };
@@ -93,8 +93,8 @@ impl<'a> Block<'a> {
         warp.site = here;
     }
 
-    /// All but the last `keep` groups of each lane have read their sources, and, without `read`, are seen in
-    /// device memory.
+    /// Completes all but the last `keep` groups of each lane: they have read their sources, and, without
+    /// `read`, are visible in device memory.
     pub(super) fn bulk_wait(&mut self, warp: &mut Warp<'a>, keep: u32, read: bool, mask: u32) {
         let commits = warp.bulk_commits;
         let done = |lane: usize, group| mask >> lane & 1 != 0 && group < commits[lane].saturating_sub(keep);
@@ -116,7 +116,7 @@ impl<'a> Block<'a> {
         warp.stores = stores;
     }
 
-    /// Lanes exit: shared memory must last until their stores have read it.
+    /// Lanes exit. Shared memory must last until their stores have read it.
     pub(in crate::exec) fn bulk_unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let mut stores = std::mem::take(&mut warp.stores);
         for store in stores.iter_mut().filter(|store| mask >> store.copy.lane & 1 != 0) {
@@ -134,7 +134,7 @@ impl<'a> Block<'a> {
         warp.stores = stores;
     }
 
-    /// The reduction with its type: for a tensor its map says it.
+    /// The reduction with its type. For a tensor, the map has the type.
     fn reduction(
         &mut self,
         warp: &Warp<'a>,
@@ -146,7 +146,7 @@ impl<'a> Block<'a> {
         match ty.or_else(of_map).filter(|&ty| reduces(op, ty)) {
             Some(ty) => Ok(Some((op, ty))),
             None => {
-                let message = format!("there is no reduction {op:?} of elements of type {:?}", copy.element);
+                let message = format!("PTX has no reduction {op:?} of elements of type {:?}", copy.element);
                 self.report(warp, Kind::BulkCopy, 1 << copy.lane, None, message);
                 Err(())
             }
@@ -154,7 +154,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// How reductions see the elements of a tensor, where they can.
+/// The type with which reductions treat the elements of a tensor, if reductions support them.
 fn atomic_type(element: ElementType) -> Option<AtomicType> {
     Some(match element {
         ElementType::U32 => AtomicType::U32,

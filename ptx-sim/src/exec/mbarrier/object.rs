@@ -4,39 +4,39 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::exec::order::Handover;
 
-/// Largest arrival count, and the most bytes that a phase may be owed.
+/// Largest arrival count, and largest transaction count of a phase.
 pub(super) const MAX_COUNT: u32 = (1 << 20) - 1;
 
 /// An mbarrier object.
 #[derive(Debug, Default)]
 pub(in crate::exec) struct MBarrier {
-    /// Mbarriers are numbered as they are initialised.
+    /// The index of this mbarrier, in the order of initialisation.
     pub(super) number: u32,
-    /// The warp that initialised it, when, and where.
+    /// The warp that initialised it, the warp's clock, and the site.
     pub(super) init: (usize, u32, u32),
     /// Completed phases.
     pub(super) phase: u64,
     pub(super) expected: u32,
     pub(super) left: u32,
-    /// Arrivals that the phases after this one no longer expect.
+    /// Arrivals that phases after this one no longer expect.
     pub(super) dropped: u32,
-    /// Bytes that transactions still owe.
+    /// Transaction count: bytes that have not arrived.
     pub(super) transactions: i64,
-    /// The copy engine sees the mbarrier: a fence has made its initialisation visible.
+    /// Whether a fence has made the initialisation visible to TMA.
     pub shown: bool,
-    /// The agent that counts its phases; set once a bulk copy has completed on it.
+    /// The agent that counts its phases. It is set after the first bulk copy has completed on it.
     pub agent: Option<usize>,
-    /// Knowledge that the arrivals of this phase hand over.
+    /// Knowledge from the arrivals of the present phase, for its waiters.
     pub(super) knowledge: Handover,
-    /// Knowledge that the arrivals of the last phase of each parity handed over.
+    /// For each parity, the knowledge from the arrivals of the last phase with this parity.
     pub(super) done: [Handover; 2],
-    /// Of each instruction and warp the last bulk copy that has come.
+    /// For each instruction and warp, the last bulk copy that has landed.
     pub(super) fed: Vec<Fed>,
-    /// Changes when a waiter may have something new to see.
+    /// Changes whenever a waiting warp should look again.
     pub version: u32,
 }
 
-/// A bulk copy that has come, and the phase that counted its bytes.
+/// A landed bulk copy, and the phase that counted its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::exec) struct Fed {
     pub warp: usize,
@@ -71,18 +71,18 @@ impl MBarrier {
         self.settle();
     }
 
-    /// Whether the phase has begun: something arrived, or bytes are owed.
+    /// Whether the phase has begun: a thread has arrived, or bytes are expected.
     pub(super) fn is_under_way(&self) -> bool {
         (self.left, self.transactions) != (self.expected, 0)
     }
 
-    /// Adds `bytes` to the expected transactions. Returns whether an mbarrier can count them.
+    /// Adds `bytes` to the expected transactions. Returns false if the count overflows.
     pub(super) fn owe(&mut self, bytes: i64) -> bool {
         self.transactions += bytes;
         self.transactions.unsigned_abs() <= u64::from(MAX_COUNT)
     }
 
-    /// Counts `count` arrivals; none where the phase expects no more.
+    /// Counts `count` arrivals. Returns false if the phase does not expect them.
     pub(super) fn arrive(&mut self, count: u32, handover: &Handover) -> bool {
         self.knowledge.merge(handover);
         let enough = count <= self.left;
@@ -91,13 +91,13 @@ impl MBarrier {
         enough
     }
 
-    /// A fence of an agent with this knowledge shows earlier initialisations to the copy engine.
+    /// A fence of an agent with this knowledge makes earlier initialisations visible to TMA.
     pub fn show(&mut self, row: &[u32]) {
         let (by, when, _) = self.init;
         self.shown |= row.get(by).is_some_and(|&known| when <= known);
     }
 
-    /// Completes the phase if nothing is missing.
+    /// Completes the phase if no arrival and no byte is missing.
     pub(super) fn settle(&mut self) {
         if self.left == 0 && self.transactions == 0 {
             self.done[(self.phase & 1) as usize] = std::mem::take(&mut self.knowledge);

@@ -7,20 +7,20 @@ use crate::{
     wgmma::place,
 };
 
-/// Accumulators in flight: their registers hold nothing.
+/// Accumulators in flight. Meanwhile their registers hold no values.
 #[derive(Debug)]
 pub(super) struct Tile<'a> {
     pub product: &'a Product,
     /// `ROWS` values per column.
     pub values: Vec<f32>,
-    /// Products that are to be added.
+    /// The number of products that still add to them.
     pub users: u32,
-    /// The call frame that the registers belong to.
+    /// The call frame that owns the registers.
     pub frame: usize,
 }
 
 impl Tile<'_> {
-    /// Takes the accumulators of one warp out of its registers, and leaves NaN there.
+    /// Takes the accumulators of one warp out of its registers, and leaves NaN in the registers.
     pub fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
         let columns = self.product.columns;
         for (r, &reg) in self.product.d.iter().enumerate() {
@@ -36,7 +36,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Gives them back.
+    /// Puts the accumulators of one warp back into its registers.
     pub fn give(&self, regs: &mut Regs, member: usize) {
         let columns = self.product.columns;
         for (r, &reg) in self.product.d.iter().enumerate() {

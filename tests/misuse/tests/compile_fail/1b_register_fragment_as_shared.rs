@@ -1,4 +1,4 @@
-//! A tensor-core load from a register fragment. It reads shared memory only.
+//! A tensor-core load from a register fragment. `ldmatrix` reads shared memory only.
 use contract::F16;
 use tile::Warp;
 use tile::mma::{AFrag, Acc};

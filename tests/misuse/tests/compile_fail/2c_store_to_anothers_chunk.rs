@@ -1,4 +1,4 @@
-//! A thread writes another thread's chunk of a row. It can name only its own.
+//! A thread writes another thread's chunk of a row. A thread can name only its own chunk.
 use contract::F16;
 use tile::global::{GlobalRows, OwnChunk};
 

@@ -1,4 +1,4 @@
-//! Stages filled before the copies that must land first. Waits count groups of copies in their order.
+//! Stages filled before the copies that must land first. Waits count groups of copies in issue order.
 use misuse::{K, Q, Stages};
 use tile::Smem;
 

@@ -1,4 +1,4 @@
-//! Warps exchange registers through the memory of a ring that one of them still uses.
+//! Warps exchange registers through the memory of a ring that another warp still uses.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

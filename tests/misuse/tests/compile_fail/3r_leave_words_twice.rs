@@ -1,4 +1,4 @@
-//! Words left twice in one loan: a warp could miss the first ones.
+//! Words written twice in one loan: a warp could miss the words of the first write.
 use misuse::K;
 use tile::{Block, Smem};
 

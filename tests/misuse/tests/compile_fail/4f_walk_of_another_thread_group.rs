@@ -1,4 +1,4 @@
-//! A walk used by another thread group than its own: the group would copy other rows.
+//! A walk used by a thread group that did not make it: the group would copy other rows.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

@@ -1,4 +1,4 @@
-//! The block fills a warp's own stages: each of its threads would copy another part.
+//! The block fills the stages of one warp: each thread of the block would copy another part.
 use contract::F16;
 use misuse::{K, Stage};
 use tile::{Block, Warp};

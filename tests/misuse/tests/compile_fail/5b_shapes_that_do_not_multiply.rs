@@ -1,4 +1,4 @@
-//! A product whose left operand has other columns than the right operand has rows.
+//! A product whose A operand has another number of columns than the B operand has rows.
 use contract::F16;
 use tile::Warp;
 use tile::mma::{AFrag, Acc};

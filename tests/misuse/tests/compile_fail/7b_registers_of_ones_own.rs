@@ -1,4 +1,4 @@
-//! A new kind of register fragment for exchange between warps, with a size of its choice.
+//! A new kind of register fragment for the exchange between warps, which chooses its size.
 use tile::exchange::Registers;
 
 struct Lie;

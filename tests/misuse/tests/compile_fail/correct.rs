@@ -1,4 +1,4 @@
-//! The same operations in their right order, so that each failure beside it is the misuse and nothing else.
+//! The same operations in the right order, so that each failing program fails for its misuse alone.
 use contract::F16;
 use misuse::{TmaStages, Group, K, GuardedQ, Q, Stages};
 use tile::{Block, Smem};

@@ -1,4 +1,4 @@
-//! The same of Hopper's kernels.
+//! Harmless mutants of Hopper's kernels.
 use super::{CLASS, Harmless, OFTEN, has_source, lines::Source};
 use crate::mutation::flow;
 use ferroflash::kernels::MaskKind;
@@ -6,7 +6,7 @@ use ptx_sim::mutate::{Mutant, Operator};
 
 const GROWN: Source = ["hopper/mainloop.rs", "match grown {"];
 const RARE: Source = ["wgmma.rs", "if rare {"];
-/// What [`reason`] looks for.
+/// The lines that [`reason`] looks for.
 #[cfg(test)]
 pub(super) const LINES: [Source; 2] = [GROWN, RARE];
 
@@ -14,12 +14,12 @@ fn is_hopper(symbol: &str) -> bool {
     symbol.starts_with("hopper_")
 }
 
-/// Over packed sequences or pages, whose tiles come with a note.
+/// Whether the kernel works on varlen sequences or pages, whose work tiles come with broadcast tile info.
 fn has_notes(symbol: &str) -> bool {
     symbol.starts_with("hopper_packed_") || symbol.starts_with("hopper_paged_")
 }
 
-/// Who sends a box.
+/// Which threads send a box.
 const SENDERS: &str = "Every thread of the warpgroup has met the others behind the fence, and waits for what \
                        it has sent itself: each of them may send the box, the same bytes, and all of them.";
 
@@ -76,7 +76,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
         reason: SENDERS,
         ..CLASS
     },
-    // Where LLVM asks once, before the loop.
+    // LLVM may test this once, before the loop.
     Harmless {
         operators: &[Operator::ChangePredicate],
         instruction: ", 1, 0, %p",
@@ -102,10 +102,10 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
 ];
 
-/// Why `mutant` of the kernel `text` does no harm, where more must hold than a class says.
+/// Why `mutant` of the kernel `text` does no harm, under conditions that a class cannot express.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
-    // Where lanes exchange their maxima the sums are rescaled; a branch around that is harmful.
+    // Sums are rescaled on the path on which lanes exchange their maxima. A branch around it is harmful.
     let grown = has_source(mutant, GROWN);
     if grown && flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync")) {
         return Some(OFTEN);

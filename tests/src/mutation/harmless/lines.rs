@@ -1,11 +1,11 @@
-//! The lines of kernels that excuses are of.
+//! The source lines that excuses name.
 use ptx_sim::mutate::Mutant;
 use std::path::Path;
 
-/// A part of a line: the end of its file's name, and what stands there.
+/// A line of the source: the end of its file's name, and a text in the line.
 pub(super) type Source = [&'static str; 2];
 
-/// Whether one of the source lines of `mutant` is of `file` and contains `code`.
+/// Whether one of the source lines of `mutant` is in `file` and contains `code`.
 pub(super) fn has_source(mutant: &Mutant, [file, code]: Source) -> bool {
     mutant
         .source
@@ -13,7 +13,7 @@ pub(super) fn has_source(mutant: &Mutant, [file, code]: Source) -> bool {
         .any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
 }
 
-/// A line of this repository; nothing where it is of somebody else's.
+/// A line of this repository; empty for a line of other sources.
 fn code_at(file: &str, line: u32) -> String {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The same of kernels that take the device's integers: packed ones, and those on caches.
+//! Harmless mutants of kernels that read integers in device memory: varlen kernels, and kernels on caches.
 use super::{CLASS, Harmless, flow::words, guard, has_source, lines::Source};
 use crate::mutation::Subject;
 use core::mem::offset_of;
@@ -6,9 +6,9 @@ use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
 
 const LENT: Source = ["block.rs", "block.sync();"];
-/// Under which LLVM also asks whether a lane has columns.
+/// A line under which LLVM also tests whether a lane has columns.
 const WEIGHT: Source = ["decode/merge.rs", "left.value(warp.lane()"];
-/// What [`reason`] looks for.
+/// The lines that [`reason`] looks for.
 #[cfg(test)]
 pub(super) const LINES: [Source; 2] = [LENT, WEIGHT];
 
@@ -16,7 +16,7 @@ fn appends(symbol: &str) -> bool {
     symbol.starts_with("append_")
 }
 
-/// Those that merge splits, too.
+/// Whether the kernel decodes, or combines splits of a decode kernel.
 fn decodes(symbol: &str) -> bool {
     symbol.starts_with("decode_")
 }
@@ -143,7 +143,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
 ];
 
-/// Why `mutant` of `subject` does no harm, where more must hold than a class says.
+/// Why `mutant` of `subject` does no harm, under conditions that a class cannot express.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&'static str> {
     let lent = subject.merges()
         && subject.of.family() == "decode"
@@ -168,14 +168,14 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&
     ))
 }
 
-/// Whether a comparison is that of a lane with the last four columns of a row that takes less than a warp.
+/// Whether a comparison tests a lane against the last four columns of a row that is narrower than a warp.
 fn is_past_columns(comparison: &str) -> bool {
     let [_, _, _, last] = words(comparison)[..] else { return false };
     comparison.contains("setp.gt.u32") && last.parse::<u32>().is_ok_and(|last| (1..31).contains(&last))
 }
 
-/// Whether the mutant loads another parameter for a stride of a scale, or a stride, which is 0 like it, for
-/// its address.
+/// Whether the mutant loads another parameter for a stride of a scale, or a stride of 0 for the scale's
+/// address, which is 0 too.
 fn loads_scale(mutant: &Mutant) -> bool {
     let offsets = mutant.description.split("_param_0+").skip(1);
     let offsets =

@@ -1,4 +1,4 @@
-//! The same of kernels that share a tile's keys, and of those that merge what is left.
+//! Harmless mutants of kernels with splits, and of the kernels that combine splits.
 use super::{CLASS, Harmless};
 use ptx_sim::mutate::Operator;
 

@@ -5,7 +5,7 @@ use crate::error::Error;
 use reference::{AppendCase, AppendMemory, Lies, Scales};
 use serde::Deserialize;
 
-/// One shape. Tokens go to any rows of a cache that has twice as many.
+/// One shape. Tokens go to random rows of a cache with twice their number of rows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -15,19 +15,19 @@ pub(crate) struct Shape {
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// e4m3, or as the tokens.
+    /// e4m3, or the tokens' type [default].
     kv_dtype: Option<String>,
-    /// Keys of a page [default: 16].
+    /// Keys per page [default: 16].
     page: Option<usize>,
     #[serde(default)]
     layout: Order,
-    /// For people.
+    /// A name for readers.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
 
 impl Shape {
-    /// Its workload.
+    /// The workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { append: tokens, heads_k: heads, head_dim, layout, .. } = *self;
         let page = self.page.unwrap_or(16);
@@ -37,7 +37,7 @@ impl Shape {
         let row = 2.0 * heads as f64 * head_dim as f64;
         let read = tokens as f64 * row * dtype.bytes() as f64;
         let written = tokens as f64 * row * cache.bytes() as f64;
-        // A slot is an integer of 64 bits.
+        // A slot is a 64-bit integer.
         fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 8.0 * tokens as f64)?;
         let case = AppendCase {
             dtypes: [dtype, cache],

@@ -1,4 +1,4 @@
-//! Fields that shapes of all kinds share, and their errors.
+//! Fields that several kinds of shapes share, and their errors.
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::request::Mask;
@@ -11,7 +11,7 @@ pub(super) fn wrong(error: serde_json::Error) -> String {
     words.rsplit_once(" at line ").map_or(words.clone(), |(what, _)| what.to_owned())
 }
 
-/// Checks that there is at least one of each of these, by their fields.
+/// Checks that each of these fields is at least 1.
 pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
     match all.iter().find(|(_, size)| !(1..1 << 31).contains(size)) {
         Some((field, 0)) => Err(Error::Invalid(format!("{field} 0: it must be 1 or more"))),
@@ -20,13 +20,13 @@ pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
     }
 }
 
-/// The type of queries: f16 where there is no name.
+/// The type of queries; f16 without a name.
 pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
     let named = |name| crate::options::dtype(name).map_err(|e| Error::Invalid(format!("dtype {name}: {e}")));
     name.map_or(Ok(DType::F16), named)
 }
 
-/// The type of a cache: the queries' where there is no name.
+/// The type of a cache; the queries' type without a name.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
     let all = [queries, DType::E4m3];
     let wrong = |name| {
@@ -36,7 +36,7 @@ pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Erro
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }
 
-/// Which keys a query sees: all, where neither is said.
+/// Which keys a query sees; all keys without a mask.
 pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error> {
     let side = |keys: i64| match keys {
         -1 => Ok(None),
@@ -54,7 +54,7 @@ pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error
     }
 }
 
-/// In which order a cache's elements lie.
+/// The order of a cache's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum Order {
@@ -74,7 +74,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Both types in words, or the one that both are.
+/// Both types as text, or one type if they are equal.
 pub(super) fn types(queries: DType, cache: DType) -> String {
     match queries == cache {
         true => queries.name().into(),

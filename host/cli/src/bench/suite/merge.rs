@@ -13,7 +13,7 @@ const MOST_STATES: usize = 1 << 16;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
-    /// Tokens, each of which every state has.
+    /// Tokens of each state.
     merge: usize,
     /// How many states there are [default: 2].
     states: Option<usize>,
@@ -21,13 +21,13 @@ pub(crate) struct Shape {
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// For people.
+    /// A name for readers.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
 
 impl Shape {
-    /// Its workload.
+    /// The workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { merge: tokens, heads_q: heads, head_dim, .. } = *self;
         let states = self.states.unwrap_or(2);
@@ -36,7 +36,7 @@ impl Shape {
         }
         sizes(&[("merge", tokens), ("states", states), ("heads_q", heads), ("head_dim", head_dim)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
-        // O and a log-sum-exp of each row, of all states and of the result.
+        // O and a log-sum-exp for each row, of all states and of the result.
         let row = head_dim as f64 * dtype.bytes() as f64 + 4.0;
         let bytes = (states as f64 + 1.0) * tokens as f64 * heads as f64 * row;
         fits(bytes)?;

@@ -5,10 +5,10 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Most sequences of a shape.
+/// Maximum number of sequences per shape.
 const MOST: usize = 1 << 20;
 
-/// Sequences: written out, or drawn.
+/// Sequences: listed, or drawn at random.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Sequences {
     /// `[count, seqlen_q, seqlen_k]`, in the batch's order.
@@ -25,7 +25,7 @@ pub(super) struct Drawn {
     /// Queries of each sequence.
     #[serde(default = "one")]
     seqlen_q: usize,
-    /// Fewest and most keys.
+    /// Lowest and highest number of keys.
     seqlen_k: [usize; 2],
     drawn: Distribution,
     seed: u64,
@@ -35,13 +35,13 @@ fn one() -> usize {
     1
 }
 
-/// How often a length is drawn.
+/// The distribution of drawn lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Distribution {
-    /// Every one as often.
+    /// Every length is equally likely.
     Uniform,
-    /// Its logarithm as often as any other.
+    /// The logarithms of lengths are uniform.
     LogUniform,
 }
 
@@ -59,10 +59,10 @@ impl<'de> Deserialize<'de> for Sequences {
 }
 
 impl Sequences {
-    /// Queries and keys of each.
+    /// Queries and keys of each sequence.
     ///
     /// # Errors
-    /// Where there is none, or none has anything to do; where there are too many.
+    /// An error without sequences, without any work, or with too many sequences.
     pub(super) fn lengths(&self) -> Result<Vec<[usize; 2]>, Error> {
         let wrong = |what: String| Err(Error::Invalid(format!("sequences: {what}")));
         let count = match self {
@@ -70,7 +70,7 @@ impl Sequences {
             Sequences::Drawn(drawn) => Some(drawn.count),
         };
         if count.is_none_or(|count| count > MOST) {
-            return wrong(format!("there are too many, at most {MOST} are measured"));
+            return wrong(format!("there are too many sequences; at most {MOST} are measured"));
         }
         let lengths: Vec<_> = match self {
             Sequences::These(all) => {
@@ -83,7 +83,7 @@ impl Sequences {
         };
         match lengths.iter().any(|[q, k]| q.min(k) > &0) {
             true => Ok(lengths),
-            false => wrong("none has a query and a key".into()),
+            false => wrong("no sequence has both a query and a key".into()),
         }
     }
 }
@@ -108,7 +108,7 @@ impl Drawn {
 }
 
 impl fmt::Display for Sequences {
-    /// `31 x 1/1024 + 1 x 1/32768`: how many, and queries / keys of each.
+    /// Example: `31 x 1/1024 + 1 x 1/32768`, which is count x queries/keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Sequences::These(all) => {
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(all, drawn(distribution, 1));
             assert_ne!(all, drawn(distribution, 2));
             assert!(all.iter().all(|keys| (64..=4096).contains(keys)));
-            // Half of the logarithms are below the middle one, and a ninth of the numbers.
+            // Half of the logarithms are below the middle one, but only a ninth of the uniform numbers.
             let share = all.iter().filter(|keys| **keys < below).count();
             let expected = if distribution == Uniform { 90..140 } else { 450..550 };
             assert!(expected.contains(&share), "{distribution:?}: {share}");

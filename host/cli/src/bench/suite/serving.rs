@@ -21,26 +21,26 @@ pub(crate) struct Shape {
     dtype: Option<String>,
     #[serde(default)]
     causal: bool,
-    /// Keys before and behind a query's position, -1 for unbounded.
+    /// Keys before and after a query's position, -1 for unbounded.
     window: Option<[i64; 2]>,
     softcap: Option<f32>,
-    /// Keys of a page; 0: a dense cache, as long for each sequence as the longest is; absent: no cache, but
-    /// sequences packed in tensors.
+    /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest. Without this
+    /// field there is no cache, and the sequences are varlen tensors.
     page: Option<usize>,
-    /// How a cache lies [default: NHD].
+    /// Layout of a cache [default: NHD].
     layout: Option<Order>,
-    /// e4m3, or as the queries.
+    /// e4m3, or the queries' type [default].
     kv_dtype: Option<String>,
-    /// Whether there is a logit for each head that belongs to no key.
+    /// Whether there are sink logits.
     #[serde(default)]
     sinks: bool,
-    /// For people.
+    /// A name for readers.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
 
 impl Shape {
-    /// Its workload.
+    /// The workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { heads_q, heads_k, head_dim, .. } = *self;
         sizes(&[("heads_q", heads_q), ("heads_k", heads_k), ("head_dim", head_dim)])?;
@@ -57,7 +57,7 @@ impl Shape {
         }
     }
 
-    /// Floating-point operations, and the least bytes.
+    /// Floating-point operations, and the fewest bytes.
     fn counted(one: Problem, lengths: &[[usize; 2]], cache: DType) -> [f64; 2] {
         let each = lengths.iter().map(|[q, k]| one.seqlen_q(*q).seqlen_k(*k));
         let each = each.map(|p| [count::flops(&p), count::least_bytes(&p, cache)]);
@@ -74,7 +74,7 @@ impl Shape {
         let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
         let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
         fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
-        // A graph's batch is padded with sequences without keys; these accept any query count.
+        // A graph's batch is padded with sequences without keys, which may have any number of queries.
         let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
         queries.dedup();
         let case = DecodeCase {
@@ -95,7 +95,7 @@ impl Shape {
         };
         let case = match queries[..] {
             [queries] => {
-                // Those without a key have as many.
+                // Sequences without keys have this number of queries, too.
                 fits(2.0 * lengths.len() as f64 * queries as f64 * one.heads_q as f64 * row)?;
                 DecodeCase { queries, ..case }
             }
@@ -117,7 +117,8 @@ impl Shape {
             (None, None, false) => None,
         };
         if let Some(field) = of_a_cache {
-            let why = "packed tensors have none; leave it out, or say the cache's page, 0 for a dense one";
+            let why =
+                "varlen tensors have no cache; leave it out, or give the cache's page (0 for a dense cache)";
             return Err(Error::Invalid(format!("{field} without page: {why}")));
         }
         let rows: f64 = lengths.iter().map(|[_, k]| *k as f64).sum();
@@ -133,7 +134,7 @@ impl Shape {
         Ok(Workload::new(label, work, false, memory))
     }
 
-    /// `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16 NHD`.
+    /// Example: `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16 NHD`.
     fn label(&self, one: &Problem, cache: DType, place: std::fmt::Arguments<'_>) -> String {
         let Problem { dtype, heads_q, heads_k, head_dim, mask, softcap, .. } = one;
         let types = fields::types(*dtype, cache);
@@ -144,7 +145,7 @@ impl Shape {
     }
 }
 
-/// Where each sequence begins among the rows of queries (0) or of keys (1), and where the last one ends.
+/// The offsets of sequences in the rows of queries (0) or keys (1): the contents of `cu_seqlens`.
 fn starts(lengths: &[[usize; 2]], side: usize) -> Result<Vec<i32>, Error> {
     let ends = lengths.iter().scan(0, |end, lengths| {
         *end += lengths[side];

@@ -1,11 +1,11 @@
-//! Shapes that are right, and such that are not.
+//! Valid and invalid shapes.
 use super::*;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use reference::{Asked, LaunchOptions, OnDevice, Rule, carries_all, lacks_kernel};
 
-/// What a file's one shape asks for.
+/// The workload of a file's only shape.
 fn one(shape: &str) -> Result<Workload, String> {
     let suites = parse(&format!("{{\"mine\": [{shape}]}}"))?;
     let shape = suites.into_values().flatten().next().ok_or("no shape")?;
@@ -48,7 +48,7 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
             assert!(bytes < 8 << 30, "{suite}: {}: {bytes} bytes", workload.label);
         }
     }
-    // Rows of reports are told apart by these.
+    // Reports identify rows by these labels.
     let mut labels: Vec<_> = all(&suites).map(|(suite, workload)| (suite, &workload.label)).collect();
     labels.sort_unstable();
     let same = labels.windows(2).find(|pair| pair[0] == pair[1]);
@@ -97,7 +97,7 @@ fn what_is_measured_is_right() {
             let judgement = judge(round, written);
             assert!(judgement.failures.is_empty(), "{shape}: {:?}", judgement.failures);
         }
-        // The same launches as they are measured, again and again.
+        // The launches as measured, repeated.
         let ready = device.ready().unwrap_or_else(|e| panic!("{shape}: {e}"));
         (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
         assert_eq!(ready.kernel().symbol, written[0].entry);
@@ -123,7 +123,8 @@ fn words_and_work_of_a_shape() {
         2.0 * 2.0 * (2 * 64 * 8 * (4 + 2)) as f64,
         false,
     );
-    // Pairs: 3 sequences of 100, one of 20. Bytes: keys and values of 2 heads, queries and output of 8.
+    // Pairs: 3 sequences with 100 keys, one with 20. Bytes: keys and values of 2 heads, queries and output of
+    // 8.
     let (q, kv) = (2.0 * 2.0 * (4 * 8 * 64) as f64, 2.0 * (320 * 2 * 64) as f64);
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 0}"#,
@@ -141,7 +142,7 @@ fn words_and_work_of_a_shape() {
         q + kv,
         true,
     );
-    // Of a window of 10 keys three see 10, one 10.
+    // In a window of 10 keys, three sequences see 10 keys, and one sees 10.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
             "window": [9, 0]}"#,
@@ -187,7 +188,7 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "pages": 16"#), "suite mine, shape 1: unknown field `pages`, expected one of"),
         (format!(r#"{list}, "page": -1"#), "integer `-1`, expected usize"),
         (format!(r#"{list}, "layout": "nhd", "page": 16"#), "unknown variant `nhd`, expected `NHD` or `HND`"),
-        (format!(r#"{list}, "layout": "HND""#), "layout HND without page: packed tensors have none"),
+        (format!(r#"{list}, "layout": "HND""#), "layout HND without page: varlen tensors have no cache"),
         (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
         (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16 (the queries'"),
@@ -195,19 +196,22 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give one of them"),
         (format!(r#"{list}, "window": [-2, 0]"#), "window -2: it must be -1"),
         (r#""sequences": [[1, 9]]"#.into(), "it must be like [[count, seqlen_q, seqlen_k], ..]"),
-        (r#""sequences": []"#.into(), "sequences: none has a query and a key"),
-        (r#""sequences": [[4, 0, 9], [3, 1, 0]]"#.into(), "sequences: none has a query and a key"),
+        (r#""sequences": []"#.into(), "sequences: no sequence has both a query and a key"),
+        (
+            r#""sequences": [[4, 0, 9], [3, 1, 0]]"#.into(),
+            "sequences: no sequence has both a query and a key",
+        ),
         (r#""sequences": [[2000000, 1, 9]]"#.into(), "at most 1048576 are measured"),
         (r#""sequences": [[18446744073709551615, 1, 9], [1, 1, 9]]"#.into(), "at most 1048576 are measured"),
-        (r#""sequences": [[1, 1, 9000000000000]], "page": 16"#.into(), "at most 64 GiB are measured"),
-        (r#""sequences": [[1, 9000000000000, 1]], "page": 16"#.into(), "at most 64 GiB are measured"),
+        (r#""sequences": [[1, 1, 9000000000000]], "page": 16"#.into(), "`bench` measures at most 64 GiB"),
+        (r#""sequences": [[1, 9000000000000, 1]], "page": 16"#.into(), "`bench` measures at most 64 GiB"),
         (
             r#""sequences": [[1000000, 1, 1], [1, 1, 90000000]], "page": 1"#.into(),
-            "at most 64 GiB are measured",
+            "`bench` measures at most 64 GiB",
         ),
-        (r#""sequences": [[9, 1, 9000000000000]], "page": 0"#.into(), "at most 64 GiB are measured"),
-        (r#""sequences": [[9, 1, 9000000000000]]"#.into(), "at most 64 GiB are measured"),
-        (format!(r#"{list}, "page": 18446744073709551615"#), "at most 64 GiB are measured"),
+        (r#""sequences": [[9, 1, 9000000000000]], "page": 0"#.into(), "`bench` measures at most 64 GiB"),
+        (r#""sequences": [[9, 1, 9000000000000]]"#.into(), "`bench` measures at most 64 GiB"),
+        (format!(r#"{list}, "page": 18446744073709551615"#), "`bench` measures at most 64 GiB"),
         (
             r#""sequences": {"count": 4, "seqlen_k": [9, 8], "drawn": "uniform", "seed": 1}"#.into(),
             "seqlen_k [9, 8]: fewest and most keys, from 1 on",
@@ -223,10 +227,10 @@ fn shapes_that_are_wrong() {
     ] {
         check(&serving(&rest), expected);
     }
-    // What sequences without a key would have, too.
+    // The number of queries that sequences without keys would also have.
     check(
         &serving(r#""sequences": [[1, 1000000, 16], [1000000, 0, 0]], "page": 16"#),
-        "at most 64 GiB are measured",
+        "`bench` measures at most 64 GiB",
     );
     check(
         r#"{"merge": 1, "states": 2000000000, "heads_q": 1, "head_dim": 8}"#,
@@ -255,7 +259,7 @@ fn nothing_is_there_twice() {
     let folder = std::env::temp_dir().join(format!("ferroflash-suites-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     for (text, expected) in [
-        (format!(r#"{{"mine": [{{"bad": 1}}], "mine": [{shape}]}}"#), "suite `mine` is there twice"),
+        (format!(r#"{{"mine": [{{"bad": 1}}], "mine": [{shape}]}}"#), "suite `mine` occurs twice"),
         (
             r#"{"mine": [{"append": 1, "heads_k": 1, "append": 2, "head_dim": 64}]}"#.into(),
             "suite mine, shape 1: duplicate field `append`",
@@ -267,7 +271,7 @@ fn nothing_is_there_twice() {
         ),
         (
             format!(r#"{{"mine": [{shape}, {shape}]}}"#),
-            "suite mine, shapes 1 and 2 are the same, f16, append of 1 tokens",
+            "suite mine, shapes 1 and 2 are equal, f16, append of 1 tokens",
         ),
     ] {
         let file = folder.join("shapes.json");

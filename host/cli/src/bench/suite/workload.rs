@@ -2,15 +2,15 @@
 use crate::error::Error;
 use reference::Work;
 
-/// Something to measure: its words, its work by the count of it, and its inputs.
+/// A workload to measure: its label, its counted work, and its inputs.
 pub(crate) struct Workload {
-    /// In words: unlike all others of the suite.
+    /// A label that is unique in the suite.
     pub label: String,
     /// Floating-point operations.
     pub flops: f64,
-    /// Bytes that must cross the memory bus at least.
+    /// The fewest bytes that cross the memory bus.
     pub least_bytes: f64,
-    /// Whether a launch in a model finds nothing of it in the caches: between two looks at a cache lies
+    /// Whether a launch inside a model finds cold caches: between two uses of a KV cache, the model reads
     /// everything else.
     pub cold: bool,
     work: Box<dyn Fn() -> Box<dyn Work>>,
@@ -27,13 +27,13 @@ impl Workload {
         Workload { label, flops, least_bytes, cold, work: Box::new(move || Box::new(work())) }
     }
 
-    /// Its inputs, made anew.
+    /// Makes the inputs.
     pub(crate) fn work(&self) -> Box<dyn Work> {
         (self.work)()
     }
 }
 
-/// Most bytes of a shape.
+/// Maximum number of bytes per shape.
 const MOST: f64 = 64.0 * (1u64 << 30) as f64;
 
 /// Checks that the size of inputs and outputs is plausible.
@@ -42,5 +42,5 @@ pub(super) fn fits(bytes: f64) -> Result<(), Error> {
         return Ok(());
     }
     let most = MOST / f64::from(1u32 << 30);
-    Err(Error::Invalid(format!("{bytes:.3e} bytes of tensors: at most {most} GiB are measured")))
+    Err(Error::Invalid(format!("{bytes:.3e} bytes of tensors: `bench` measures at most {most} GiB")))
 }

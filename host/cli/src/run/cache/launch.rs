@@ -1,4 +1,4 @@
-//! Decoding of a file's cache on a device.
+//! Runs attention on a file's cache, on a device.
 use super::Input;
 use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
@@ -10,7 +10,7 @@ use ferroflash::request::{
 use ferroflash::{Attention, Capabilities, Error, plan};
 use std::time::Instant;
 
-/// Device addresses of its tensors.
+/// Device addresses of the tensors.
 struct Places {
     q: u64,
     pool: [u64; 2],
@@ -24,11 +24,11 @@ struct Places {
     lse: u64,
 }
 
-/// Not a number in f16, bf16 and f32.
+/// NaN in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
 impl Input {
-    /// The request.
+    /// The attention request.
     fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> AttentionRequest<'a> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, _] = self.problem.shapes();
@@ -69,10 +69,10 @@ impl Input {
         })
     }
 
-    /// Checks what planning checks, which needs no device.
+    /// Runs the checks of planning, which need no device.
     ///
     /// # Errors
-    /// Those of [`plan_decode`].
+    /// Errors of [`plan_decode`].
     pub(super) fn validate(&self) -> Result<(), Error> {
         let far = |n: u64| n << 44;
         let at = Places {
@@ -90,7 +90,7 @@ impl Input {
         plan(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
     }
 
-    /// Decodes on kernels. `config` names one.
+    /// Runs kernels on the cache. `config` names one.
     pub(crate) fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
@@ -170,7 +170,7 @@ impl Input {
         Ok(Results { kernel, reason, o, lse, took })
     }
 
-    /// Rows that are no sequence's give 0 and -inf.
+    /// Gives rows of no sequence the results 0 and -inf.
     fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
         if let Some([rows, _]) = self.problem.varlen {
             let (written, row) = (self.starts[self.problem.batch], o.len() / rows);

@@ -8,7 +8,7 @@ use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Ver
 use std::time::Instant;
 
 impl Input {
-    /// Decodes on the CPU.
+    /// Computes attention on the CPU.
     ///
     /// # Errors
     /// The errors of planning, which needs no device.
@@ -99,7 +99,7 @@ impl Input {
         rows.map(number).collect()
     }
 
-    /// The worst of all sequences.
+    /// The worst verdict of all sequences.
     pub(in crate::run) fn judge(&self, o: &[u16], lse: &[f32]) -> Result<Option<Verdict>, TensorError> {
         let Problem { dtype, batch, heads_q, head_dim, .. } = self.problem;
         let rows = o.len() / (heads_q * head_dim);
