@@ -25,6 +25,8 @@ pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
 #[forbid(unsafe_code)]
+pub mod blocks;
+#[forbid(unsafe_code)]
 pub mod decode;
 #[allow(unsafe_code)]
 pub mod entries;
@@ -47,6 +49,10 @@ pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]
+pub mod rows;
+#[forbid(unsafe_code)]
+pub mod score;
+#[forbid(unsafe_code)]
 pub mod softcap;
 #[forbid(unsafe_code)]
 pub mod softmax;
@@ -56,6 +62,8 @@ pub mod specialised;
 pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
+#[forbid(unsafe_code)]
+pub mod variant;
 #[forbid(unsafe_code)]
 pub mod varlen;
 #[forbid(unsafe_code)]

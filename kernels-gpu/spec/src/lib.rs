@@ -64,8 +64,9 @@ pub use score_kinds::ScoreKinds;
 pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED,
-    PAGED, PLANNED,
+    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED, PAGED, PAGED_VARIANTS, PLANNED,
+    VARIANTS,
 };
 pub use variant::{And, AttnKernel, VariantParams, With, WithParams};
 pub use varlen::{Sequences, Varlen, VarlenParams};
