@@ -1,5 +1,5 @@
 //! `ferroflash_attention_t`, as an [`AttentionRequest`].
-use crate::args::{args, chunk_or_splits, dtype, extent, mask, name, present, reach, scale};
+use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
 use crate::call::invalid;
 use crate::layout::c_struct;
 use ferroflash::Error;
@@ -36,6 +36,13 @@ c_struct! {
         scales_strides: [i64; 2];
         sinks, alibi_slopes: *const f32;
         alibi_strides: [i64; 2];
+        bias: *const c_void;
+        bias_strides: [i64; 3];
+        prefix_lengths: *const i32;
+        mask_bits: *const u8;
+        mask_bits_strides: [i64; 3];
+        mask_bits_keys: i64;
+        bias_dtype, mask_length: i32;
     }
 }
 args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
@@ -57,7 +64,6 @@ impl AttentionArgs {
         let [q, o] = [(self.q, self.q_strides), (self.o.cast_const(), self.o_strides)]
             .map(|(at, strides)| TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides));
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
-            .mask(mask(self.mask, [self.window_left, self.window_right])?)
             .alignment(alignment(self.alignment)?)
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
@@ -66,6 +72,8 @@ impl AttentionArgs {
             let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
             LseView::new(address, reach(&shape, &[by_batch, by_head, 1]), shape, self.lse_strides)
         });
+        let sizes = request.problem();
+        (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
         // SAFETY: the caller's promise.
         request.config = unsafe { name("config", self.config)? };
         Ok(request)
@@ -172,7 +180,7 @@ fn alignment(value: i32) -> Result<Alignment, Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
@@ -180,12 +188,12 @@ mod tests {
     const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
 
     /// A device address.
-    const fn at<T>(n: usize) -> *const T {
+    pub(crate) const fn at<T>(n: usize) -> *const T {
         std::ptr::without_provenance(n << 40)
     }
 
     /// Three sequences of 5 queries and 7 keys.
-    fn tensors() -> AttentionArgs {
+    pub(crate) fn tensors() -> AttentionArgs {
         // SAFETY: zeros are a value of every field.
         let none: AttentionArgs = unsafe { std::mem::zeroed() };
         AttentionArgs {
@@ -205,12 +213,12 @@ mod tests {
         }
     }
 
-    fn varlen() -> AttentionArgs {
+    pub(crate) fn varlen() -> AttentionArgs {
         AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
     }
 
     /// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
-    fn cache() -> AttentionArgs {
+    pub(crate) fn cache() -> AttentionArgs {
         AttentionArgs {
             block_table: at(5),
             seqused_k: at(6),
@@ -233,12 +241,12 @@ mod tests {
         }
     }
 
-    fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
+    pub(crate) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
         // SAFETY: no name, or a static one.
         unsafe { args.request() }
     }
 
-    fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
+    pub(crate) fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
         request(args).expect("valid")
     }
 

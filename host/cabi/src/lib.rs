@@ -12,6 +12,7 @@ mod attention;
 mod call;
 mod context;
 mod entries;
+mod extras;
 mod layout;
 mod merge;
 mod plan;
