@@ -323,7 +323,7 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
     (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim). `extras` are
-    those of Planned.extras: sinks, bias, prefix, chunked, mask_bits, mask_keys.
+    the arguments of Planned.extras: sinks, bias, prefix, chunked, mask_bits, mask_keys.
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")

@@ -128,10 +128,10 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     the `cache_seqlens` keys of each sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. Rotary embeddings and
     padding on the left are refused.
 
-    As in FlashAttention-3, with `cu_seqlens_q` q is (rows of all sequences, heads, head_dim), at most `max_seqlen_q` of
-    one, and `k_descale` and `v_descale` (batch, heads_k), or floats, are what numbers of a float8_e4m3fn cache stand for.
-    `sinks` are logits a head that belong to no key; `chunk` makes results independent of the batch. `extras` are those of
-    ferroflash.Planned.extras.
+    Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a sequence
+    has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors of a
+    float8_e4m3fn cache. `sinks` are logits, one per head, that belong to no key. `chunk` makes results independent of the batch.
+    `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a
     row without a key it is +inf, as in FlashAttention-2.

@@ -38,13 +38,13 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
                            return_lse=False, config=None, **extras):
-    """Attention of packed sequences: q (rows of all, heads, head_dim), k and v likewise; masks are aligned bottom-right.
+    """Attention of varlen sequences: q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
 
-    FlashAttention-2's arguments in its order. With `block_table` k and v are a cache (pages, page, heads_k, head_dim), of
-    whose keys a sequence has cu_seqlens_k[b + 1] - cu_seqlens_k[b]. `seqused_k` says how many keys of each exist.
-    `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing: results are always the same in
-    every bit. Dropout is refused. No gradients. Rows of o that are no sequence's are not written. `extras` are those of
-    ferroflash.Planned.extras.
+    The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
+    head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each
+    sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing, because results are
+    always equal in every bit. Dropout is refused. There are no gradients. Rows of o that belong to no sequence are not written.
+    `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, None), as FlashAttention-2 does without dropout. lse
     is (heads, rows) in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.

@@ -1,5 +1,5 @@
-//! Masks, biases and sinks that the planner finds a kernel for: in tensors and on caches, in the simulator with
-//! every checker on, against the reference.
+//! Masks, biases and sinks for which the planner finds a kernel, in tensors and on caches. They run in the
+//! simulator with every checker, against the reference.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;

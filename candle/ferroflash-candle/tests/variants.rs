@@ -12,7 +12,8 @@ mod models {
         x.transpose(1, 2)
     }
 
-    /// T5: `scores = q.matmul(k.t())? + position_bias`, which is `(1, heads, q_len, kv_len)`, without a scale.
+    /// T5: `scores = q.matmul(k.t())? + position_bias`, without a scale. The bias is `(1, heads, q_len,
+    /// kv_len)`.
     pub fn t5([q, k, v]: [&Tensor; 3], position_bias: &Tensor, is_decoder: bool) -> Result<Tensor> {
         turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, position_bias, 1.0, is_decoder)?)
     }

@@ -12,7 +12,6 @@ mod attention;
 mod call;
 mod context;
 mod entries;
-mod extras;
 mod layout;
 mod merge;
 mod plan;

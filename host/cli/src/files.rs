@@ -36,7 +36,7 @@ impl Elements {
     }
 }
 
-/// Element types, and what files call them.
+/// Element types, and their names in files.
 const TYPES: [(DType, Dtype); 4] = [
     (DType::F16, Dtype::F16),
     (DType::Bf16, Dtype::BF16),
@@ -132,7 +132,7 @@ impl<'a> File<'a> {
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
     }
 
-    /// Bytes of u8, and their shape, of which no size is 0.
+    /// The elements of a u8 tensor, and its shape.
     pub(super) fn bytes(&self, name: &str) -> Result<(Vec<u8>, Vec<usize>), Error> {
         let tensor = self.tensor(name)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
@@ -147,7 +147,7 @@ impl<'a> File<'a> {
         Ok((tensor.data().to_vec(), shape))
     }
 
-    /// Integers, and their shape. u32 are as good as i32.
+    /// Integers, and their shape. u32 is converted to i32.
     pub(super) fn integers(&self, name: &str) -> Result<(Vec<i32>, Vec<usize>), Error> {
         let (words, shape) = self.words(name, &[Dtype::I32, Dtype::U32])?;
         Ok((words.map(i32::from_le_bytes).collect(), shape))

@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
     /// Only kernels of this mask: full, causal, local (windows, softcap), prefix (prefix-LM), chunked
-    /// (chunked-local), or bits (trees of drafts). Causal decode and paged kernels also compute the full mask.
+    /// (chunked-local), bits (trees of drafts). Causal decode and paged kernels also compute the full mask.
     #[arg(long, value_parser = ["full", "causal", "local", "prefix", "chunked", "bits"])]
     mask: Option<String>,
     /// Only the kernel of this name, or the kernels of this lineage configuration.

@@ -24,8 +24,8 @@ pub(super) struct ScoreOptions {
     /// Chunked-local mask (Llama 4): a query at position P sees the keys from P / N * N up to P.
     #[arg(long, value_name = "N", group = "mask", value_parser = clap::value_parser!(u32).range(1..))]
     chunked: Option<u32>,
-    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys, if a row has
-    /// as many bits; else for as many keys as there are queries].
+    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys, if a row is
+    /// long enough; else for the last seqlen_q keys].
     #[arg(long, value_name = "N", conflicts_with = "mask")]
     pub mask_keys: Option<usize>,
     /// Top-left alignment: query 0 is at the position of key 0 (PyTorch's is_causal). The default is
@@ -59,7 +59,7 @@ impl ScoreOptions {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// `problem` with these options.
+    /// `problem` with these options applied.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem

@@ -49,16 +49,16 @@ Tensors of a KV cache. The last query of a sequence is at the position of its la
   k_scale       f32         [] or [heads_k]: factor of the keys of an F8_E4M3 cache; optional
   v_scale       f32         the same for the values
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
-  F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows (seqlen_q * heads_q / heads_k),
-  no alibi_slopes
+  F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows (seqlen_q * heads_q /
+  heads_k), no alibi_slopes
 
-Optional tensors of every file. Queries and keys count from the first ones of their sequence; batch is the number
-of sequences, seqlen_q and seqlen_k are the most of one:
+Optional tensors of every file. batch is the number of sequences; seqlen_q and seqlen_k are the queries and
+keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is its first key:
   sinks           f32             [heads_q]: one logit per head that belongs to no key
   bias            f16, bf16, f32  [batch or 1, heads_q or 1, seqlen_q or 1, seqlen_k]: added to the scores
-  mask_bits       u8              [heads_q or 1, seqlen_q, seqlen_k / 8 rounded up], or [batch or 1, ..]: bit J of
-                                  a row, least significant first, is 1 if the query sees key J; for fewer keys,
-                                  the last ones of the sequence (a tree of drafts): see --mask-keys
+  mask_bits       u8              [heads_q or 1, seqlen_q, seqlen_k / 8 rounded up], or [batch or 1, ..]:
+                                  bit J of a row, least significant first, is 1 if the query sees key J;
+                                  --mask-keys gives bits to the last keys only (a tree of drafts)
   prefix_lengths  i32             [batch]: the first keys of each sequence, which every query sees (prefix-LM)
 
 The program rejects any other tensor in the file, except o and lse.

@@ -2,6 +2,7 @@
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::extras::Extras;
+use super::masks;
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
@@ -25,7 +26,7 @@ pub struct Inputs<'a> {
     sequences: Option<&'a Sequences>,
     /// ALiBi slopes, and the sequence of the tensors' first batch.
     slopes: Option<(&'a Slopes, usize)>,
-    /// Sinks, bias and masks, and the sequence and the head of the tensors' first batch and head.
+    /// Extras, and the sequence and the head of the tensors' first batch and head.
     extras: Option<(&'a Extras, [usize; 2])>,
 }
 
@@ -85,7 +86,8 @@ impl<'a> Inputs<'a> {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
-    /// Adds extras. The tensors' first batch is sequence `first` of the extras, and their first head is `head`.
+    /// Adds extras. The tensors' first batch is sequence `first` of the extras, and their first head is head
+    /// `head`.
     #[must_use]
     pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
         Inputs { extras: Some((extras, [first, head])), ..self }
@@ -118,6 +120,11 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
+    /// The keys among which query `[batch, row]` sees some, by [`masks::visible`].
+    pub(super) fn visible(&self, [batch, row]: [usize; 2]) -> Range<usize> {
+        masks::visible(&self.problem, self.position(row), self.prefix(batch))
+    }
+
     /// The position of query `row` among the keys.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
@@ -143,8 +150,8 @@ impl<'a> Inputs<'a> {
         bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
     }
 
-    /// Keys of a sequence's prefix.
-    pub(super) fn prefix(&self, batch: usize) -> i32 {
+    /// Keys of a sequence's prefix; 0 without prefixes.
+    fn prefix(&self, batch: usize) -> i32 {
         let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
         prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
     }
@@ -173,8 +180,8 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Attention without sinks, with every intermediate result rounded to the inputs' type: scaled keys, scores, probabilities,
-/// output.
+/// Computes attention without sinks, and rounds every intermediate result to the inputs' type: scaled keys,
+/// scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
@@ -274,8 +281,8 @@ fn row_block<A: Arithmetic>(
 }
 
 /// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed` applies slopes,
-/// bias and the mask's bits to a score. It never rounds to the inputs' type, as FlashAttention's own reference
-/// does not for slopes.
+/// bias and the mask's bits to a score. It never rounds to the inputs' type: FlashAttention's own reference
+/// does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -290,7 +297,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = changed(*score, j);
-        // A NaN is not lost here: it comes back in the sum.
+        // A NaN is not lost here: it reappears in the sum.
         if *score > max {
             max = *score;
         }

@@ -87,8 +87,8 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops cases in which a simpler mask shows
-/// the same keys: kernels of masks with parameters do not solve them.
+/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
+/// simpler mask: kernels of masks with parameters do not solve it.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);

@@ -1,17 +1,16 @@
-//! Tensors beside Q, K and V, in host memory: sinks, a bias, and masks that lie in memory.
+//! Tensors beside Q, K and V, in host memory: sinks, a bias, prefixes and bits of masks.
 use super::arithmetic::{decode, encode};
 use super::inputs::Random;
-use super::work::Input;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix, Sinks};
 
-/// What a launch is given beside Q, K and V, as far as its problem has it.
+/// Tensors of a launch beside Q, K and V. `None` is a tensor that the problem does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
     /// One logit per query head.
     pub sinks: Option<Vec<f32>>,
-    /// Numbers that are added to scores.
+    /// The numbers that the kernel adds to scores.
     pub bias: Option<BiasTensor>,
     /// Keys of each sequence's prefix.
     pub prefixes: Option<Vec<i32>>,
@@ -36,7 +35,7 @@ pub struct BitsTensor {
     bytes: Vec<u8>,
 }
 
-/// The place of row `at` among the rows of a shape, whose extents of 1 are broadcast.
+/// The index of row `at` among the rows of a shape, which broadcasts its extents of 1.
 fn row(shape: [usize; 4], at: [usize; 3]) -> usize {
     let [_, heads, rows, _] = shape;
     let [batch, head, query] = [0, 1, 2].map(|dim| if shape[dim] == 1 { 0 } else { at[dim] });
@@ -49,7 +48,7 @@ impl BiasTensor {
         Self::padded(dtype, shape, shape[3].next_multiple_of(4 / dtype.bytes().min(4)), elements)
     }
 
-    /// The same with this many elements from one row to the next; what lies between is not a number.
+    /// A bias with `row` elements from one row to the next. NaNs fill the gaps.
     fn padded(dtype: DType, shape: [usize; 4], row: usize, elements: &[u8]) -> Self {
         let (own, gap) = (shape[3] * dtype.bytes(), (row - shape[3]) * dtype.bytes());
         let rows = elements.chunks(own.max(1));
@@ -74,7 +73,7 @@ impl BiasTensor {
 
     fn random(random: &mut Random, dtype: DType, shape: [usize; 4]) -> Self {
         let elements = (0..shape.iter().product()).flat_map(|_| {
-            // Some keys are hidden by it.
+            // -inf hides the key.
             let x = if random.bits().is_multiple_of(61) { f64::NEG_INFINITY } else { 2.0 * random.normal() };
             match dtype {
                 DType::F32 => (x as f32).to_ne_bytes().to_vec(),
@@ -105,7 +104,7 @@ impl BitsTensor {
         MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
     }
 
-    /// Two bits of three are 1; the first rows, and some others, have none.
+    /// Two of three bits are 1. The first two rows see no key, and neither do some others.
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {
@@ -120,8 +119,8 @@ impl BitsTensor {
 }
 
 impl Extras {
-    /// What a problem has, at random: a bias that is broadcast in any way, prefixes below 0 and beyond the
-    /// keys, heads without a sink.
+    /// Random extras of a problem. The bias may broadcast any dimension but keys. Prefixes may be below 0 or
+    /// beyond the keys. Some heads have no sink.
     pub fn random(p: &Problem, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5eed);
         let mut one_of = |all: &[usize]| all[(random.bits() % all.len() as u64) as usize];
@@ -150,17 +149,16 @@ impl Extras {
         }
     }
 
-    /// Their buffers.
-    pub fn inputs(&self) -> Vec<Input> {
-        let sinks =
-            self.sinks.iter().map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
+    /// Their buffers: a name and the content of each.
+    pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let sinks = self.sinks.iter();
+        let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
         let bias = self.bias.iter().map(|bias| ("bias", bias.bytes.clone()));
         let prefixes = self.prefixes.iter();
         let prefixes =
             prefixes.map(|all| ("prefix_lengths", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
         let bits = self.bits.iter().map(|bits| ("mask_bits", bits.bytes.clone()));
-        let all = sinks.chain(bias).chain(prefixes).chain(bits);
-        all.map(|(name, bytes)| Input::new(name, bytes)).collect()
+        sinks.chain(bias).chain(prefixes).chain(bits).collect()
     }
 
     /// Adds them to a request. Their buffers lie at these addresses.
@@ -182,7 +180,7 @@ impl Extras {
         }
     }
 
-    /// The problem with what they have.
+    /// The problem with these extras.
     #[must_use]
     pub fn of(&self, problem: Problem) -> Problem {
         let problem = problem.sinks(self.sinks.is_some()).bias(self.bias.as_ref().map(|bias| bias.dtype));

@@ -1,33 +1,31 @@
-//! Masks: which keys a query sees, by definition, and those that a kernel's problems have.
-use super::attention::Inputs;
+//! Masks: the keys that a query sees, by definition, and masks for a kernel's problems.
 use ferroflash::kernels::MaskKind;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix};
 use std::ops::Range;
 
-impl Inputs<'_> {
-    /// Keys among which a query sees some: `[batch, row]`. The definition, not the planner's arithmetic: that
-    /// is one of the things to be tested.
-    pub(super) fn visible(&self, [batch, row]: [usize; 2]) -> Range<usize> {
-        let (keys, position) = (self.problem().seqlen_k as i64, self.position(row));
-        let (first, end) = match self.problem().mask {
-            Mask::Full | Mask::Bits(_) => (0, keys),
-            Mask::Causal => (0, position + 1),
-            Mask::Window { left, right } => (
-                left.map_or(0, |left| position - i64::from(left)),
-                right.map_or(keys, |right| position + i64::from(right) + 1),
-            ),
-            Mask::Prefix(Prefix::All(prefix)) => (0, (position + 1).max(prefix.into())),
-            Mask::Prefix(Prefix::Each(_)) => (0, (position + 1).max(self.prefix(batch).into())),
-            Mask::Chunked { chunk } if position >= 0 => {
-                (position / i64::from(chunk) * i64::from(chunk), position + 1)
-            }
-            Mask::Chunked { .. } => (0, 0),
-            other => unreachable!("the reference does not know mask {other}"),
-        };
-        let (first, end) = (first.clamp(0, keys), end.clamp(0, keys));
-        first as usize..end.max(first) as usize
-    }
+/// The smallest interval with every key that a query at `position` sees. Bits may hide keys of it. `prefix`
+/// is the sequence's prefix on the device. This is the definition; tests compare the planner's arithmetic
+/// with it.
+pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
+    let keys = p.seqlen_k as i64;
+    let (first, end) = match p.mask {
+        Mask::Full | Mask::Bits(_) => (0, keys),
+        Mask::Causal => (0, position + 1),
+        Mask::Window { left, right } => (
+            left.map_or(0, |left| position - i64::from(left)),
+            right.map_or(keys, |right| position + i64::from(right) + 1),
+        ),
+        Mask::Prefix(Prefix::All(prefix)) => (0, (position + 1).max(prefix.into())),
+        Mask::Prefix(Prefix::Each(_)) => (0, (position + 1).max(prefix.into())),
+        Mask::Chunked { chunk } if position >= 0 => {
+            (position / i64::from(chunk) * i64::from(chunk), position + 1)
+        }
+        Mask::Chunked { .. } => (0, 0),
+        other => unreachable!("the reference does not know mask {other}"),
+    };
+    let (first, end) = (first.clamp(0, keys), end.clamp(0, keys));
+    first as usize..end.max(first) as usize
 }
 
 /// A mask with its alignment, softcap, and whether it has slopes.
@@ -35,20 +33,20 @@ pub(super) type Masked = (Mask, Alignment, Option<f32>, bool);
 
 use Alignment::{BottomRight, TopLeft};
 
-/// Prefixes that only the device knows.
+/// One prefix per sequence, in device memory.
 const EACH: Mask = Mask::Prefix(Prefix::Each(Index::new(0, 0)));
 
 const fn window(left: Option<u32>, right: Option<u32>) -> Mask {
     Mask::Window { left, right }
 }
 
-/// Bits of as many of the last keys as there are, at most `columns`; of each head, or of each sequence.
+/// Bits of the last `columns` keys, or of all keys if there are fewer, per head or per sequence.
 const fn bits(columns: usize, of_heads: bool) -> Mask {
     let shape = if of_heads { [1, usize::MAX, 0, columns] } else { [usize::MAX, 1, 0, columns] };
     Mask::Bits(MaskBits::contiguous(0, 0, shape))
 }
 
-/// Masks of a kind, for problems of any size, with softcap and ALiBi slopes where the kind has them.
+/// Masks of a kind, for problems of any size, with softcap and ALiBi slopes if the kind has them.
 pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     let plain = |mask, alignment| (mask, alignment, None, false);
     match kind {
@@ -84,8 +82,8 @@ pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     }
 }
 
-/// Masks of a kind without softcap and slopes, whose edges lie beside those of blocks of `n` keys and tiles of
-/// `m` queries.
+/// Masks of a kind without softcap and slopes. Their edges lie beside the edges of blocks of `n` keys and of
+/// tiles of `m` queries.
 pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignment)> {
     let prefix = |keys: usize| Mask::Prefix(Prefix::All(keys as u32));
     let chunked = |keys: usize| Mask::Chunked { chunk: keys as u32 };
@@ -231,7 +229,7 @@ mod tests {
         assert_eq!(seen(0, 11), [0, 2, 9]);
         assert_eq!(seen(0, 13), [0, 1, 2, 4, 11]);
         assert_eq!(seen(1, 11), [10]);
-        // More columns than keys: the first ones count.
+        // With more columns than keys, the first columns count.
         assert_eq!(seen(0, 4), [0, 2]);
     }
 }

@@ -125,7 +125,8 @@ fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are at most 1/2.
+    /// Standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are at most
+    /// 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));

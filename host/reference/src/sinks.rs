@@ -7,7 +7,7 @@ use ferroflash::DType;
 impl Reference {
     /// Adds sinks to the exact result ([`Outputs::add_sinks`]). O is in `dtype`.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
-        // Naive attention has no logits of its own: its error says nothing of what they make of one key.
+        // Naive attention is computed without sinks, so its error does not include the sink's effect on O.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
         self.tolerance += unit_roundoff(dtype) * largest;
         self.exact.add_sinks(sinks);

@@ -55,9 +55,9 @@ pub struct MaskBits {
     pub address: u64,
     /// Bytes of the buffer from `address` on. Strides must stay within them.
     pub bytes: u64,
-    /// `[batch, heads, seqlen_q, columns]`. Each of the first two may be 1 instead, which broadcasts the mask.
-    /// `columns` counts bits, at most `seqlen_k`. Varlen sequences and KV caches count their sequences as
-    /// batches, and the maxima of queries and keys per sequence.
+    /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
+    /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and
+    /// `seqlen_q` and `seqlen_k` are those of the longest sequence.
     pub shape: [usize; 4],
     /// Bytes from one batch, head and row to the next. A dimension of extent 1 ignores its stride.
     pub strides: [i64; 3],

@@ -1,8 +1,8 @@
 //! Transformations of scores before the softmax ([`Scores`]).
 use crate::DType;
 
-/// Transformations of scores before the softmax: `softcap * tanh(scale * q k^T / softcap) - alibi + bias`, and
-/// attention sinks. The default is a scale of `1 / sqrt(head_dim)` and no other.
+/// Transformations of scores before the softmax: `softcap * tanh(scale * q k^T / softcap) - alibi + bias`,
+/// and attention sinks. The default is a scale of `1 / sqrt(head_dim)` and no other transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Scores {

@@ -1,5 +1,5 @@
-//! Selection among kernels with a mask or scores of their own: sinks, biases, and masks that have parameters.
-//! Each such combination has few kernels, so there is one rule for all.
+//! Selection among kernels with sinks, with a bias, or with a mask that has parameters. Each combination of
+//! mask and scores has few kernels, so one rule serves all.
 use super::hopper::NO_MAPS;
 use super::{Choice, Query, attention};
 use crate::request::Scratch;
@@ -13,8 +13,8 @@ const LARGE: &str = "the largest tile with this mask and these scores: there are
 const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
 const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
 /// The reason for a kernel whose output a merge kernel completes.
-const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the output \
-                      of one without";
+const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
+                      output of a kernel without sinks";
 
 /// Minimum of mean keys for Hopper's kernels, as for their plain ones in `hopper.rs`.
 const LONG: usize = 1024;
@@ -47,7 +47,8 @@ pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
         None => Ok(()),
         Some((scores, _)) => {
             let reason = format_args!(
-                "kernels with mask {} have neither softcap nor slopes; use a full or causal mask, or a window",
+                "kernels with mask {} take neither softcap nor slopes; use a full mask, a causal mask or a \
+                 window",
                 kind.name()
             );
             Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason))
@@ -153,9 +154,9 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     if p.varlen.is_none() {
         return Ok(());
     }
-    let reason = "no kernel for varlen sequences of this head dim and mask takes sinks, and a merge kernel \
-                  would write padding rows; ask for the LSE, fill it with -inf before the launch, and add the \
-                  sinks with `Merge`";
+    let reason = "no kernel for varlen sequences of this head dim and mask takes sinks, and a merge \
+                  kernel would write padding rows; ask for the LSE, fill it with -inf before the \
+                  launch, and add the sinks with `Merge`";
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
 

@@ -43,7 +43,7 @@ fn outputs_log_sum_exps_and_refusals() {
         attention.attend_into(&stream, &request, &mut scratch, into, Some(&mut lse)).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
-        // Refused by name, and nothing was allocated.
+        // The error names the fault, and nothing was allocated.
         let (numbers, bits) = (zeros(100), stream.alloc_zeros::<u8>(100 * 13).expect("room"));
         let lengths = stream.alloc_zeros::<u32>(1).expect("room");
         let none = lengths.slice(..0);

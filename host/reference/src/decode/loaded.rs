@@ -124,7 +124,8 @@ impl Work for DecodeMemory {
             ("alibi_slopes", bytes!(self.slopes.values())),
         ];
         let own = own.into_iter().map(|(name, bytes)| Input::new(name, bytes));
-        own.chain(self.pool.inputs(["cache"; 2])).chain(self.extras.inputs()).collect()
+        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
+        own.chain(self.pool.inputs(["cache"; 2])).chain(extras).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {

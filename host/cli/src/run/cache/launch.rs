@@ -122,7 +122,7 @@ impl Input {
             self.table.as_ref().map(|(table, _)| upload("block_table", &integers(table))).transpose()?;
         let scales = [given("k_scale", &self.scales[0])?, given("v_scale", &self.scales[1])?];
         let sinks = given("sinks", &self.sinks)?;
-        let extras = self.extras.inputs().into_iter().map(|extra| upload(&extra.name, &extra.period));
+        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| upload(name, &bytes));
         let extras = extras.collect::<Result<Vec<_>, _>>()?;
         let slopes = self.slopes.as_ref().map(|slopes| upload("alibi_slopes", &floats(slopes.values())));
         let slopes = slopes.transpose()?;

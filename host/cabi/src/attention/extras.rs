@@ -1,6 +1,6 @@
-//! Biases and masks with numbers or memory of their own, of `ferroflash_attention_t`.
+//! Biases, and masks with a length, prefixes or bits, of `ferroflash_attention_t`.
+use super::AttentionArgs;
 use crate::args::{dtype, extent, mask, present, reach};
-use crate::attention::AttentionArgs;
 use crate::call::invalid;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
@@ -8,18 +8,18 @@ use ferroflash::{DType, Error};
 
 impl AttentionArgs {
     /// The bias of a request with these sizes, if any. Strides of 0 share it.
-    pub(crate) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
+    pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
         let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);
         let (strides, dtype) = ([batch, head, row, 1], dtype("bias_dtype", self.bias_dtype)?);
-        // The last word of a row of 16-bit elements.
+        // Kernels read rows of 16-bit elements in 32-bit words.
         let more = if dtype == DType::F32 { 0 } else { p.seqlen_k as u64 % 2 };
         let elements = reach(&shape, &strides).saturating_add(more);
         Ok(Some(Bias::new(address, elements, dtype, shape, strides)))
     }
 
     /// The mask of a request with these sizes.
-    pub(crate) fn mask(&self, p: &Problem) -> Result<Mask, Error> {
+    pub(super) fn mask(&self, p: &Problem) -> Result<Mask, Error> {
         let number = || {
             u32::try_from(self.mask_length)
                 .map_err(|_| invalid("mask_length", self.mask_length, "it must be 0 or more"))
@@ -32,7 +32,8 @@ impl AttentionArgs {
             5 => Ok(Mask::Chunked { chunk: number()? }),
             6 => {
                 let Some(address) = present(self.mask_bits) else {
-                    let expected = "FERROFLASH_MASK_BITS has a bit for each query and key in device memory";
+                    let expected =
+                        "FERROFLASH_MASK_BITS needs a bit per query and key in device memory; set mask_bits";
                     return Err(invalid("mask_bits", "NULL", expected));
                 };
                 let columns = match self.mask_bits_keys {
@@ -53,7 +54,7 @@ impl AttentionArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::tests::{at, cache, request, tensors, valid, varlen};
+    use crate::attention::examples::{at, cache, request, tensors, valid, varlen};
 
     #[test]
     fn biases_of_any_strides() {
