@@ -1,5 +1,5 @@
-//! Masks and scores with numbers or memory of their own: what is refused, and with which words; which kernels
-//! run, and what they are told.
+//! Biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run, and
+//! the parameters that these kernels get.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -55,10 +55,10 @@ use Kind::*;
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// Its name, what makes it wrong, and how it is refused: the message contains these words.
+/// A name, a change that makes a request wrong, the kind of the error, and words of its message.
 struct Case(&'static str, Change, Kind, &'static [&'static str]);
 
-/// What is wrong with every kind of tensors.
+/// Changes that are wrong for tensors, varlen sequences and caches.
 #[rustfmt::skip]
 const REFUSED: &[Case] = &[
     Case("bias of another batch", |f| f.bias(bias([3, 4, 128, 100])),
@@ -156,7 +156,36 @@ fn refusals_name_the_value_and_what_would_be_right() {
     }
 }
 
-/// Masks that show the keys of a simpler one run its kernels.
+/// Valid requests that no kernel in the table solves, and words of the refusal. Remove a line when its first
+/// kernel exists.
+#[rustfmt::skip]
+const WITHOUT_KERNEL: &[(Change, &[&str])] = &[
+    (|f| f.bias(bias([2, 4, 128, 100])), &["mask full and a bias of f16"]),
+    (|f| f.mask(Mask::Causal).bias(Bias { dtype: DType::F32, ..bias([1, 1, 1, 100]) }),
+        &["mask causal and a bias of f32"]),
+    (|f| f.mask(Mask::Prefix(Prefix::All(9))), &["mask prefix 9"]),
+    (|f| f.mask(Mask::Prefix(Prefix::Each(Index::new(13 * FAR, 2)))), &["mask prefix of each sequence"]),
+    (|f| f.mask(Mask::Chunked { chunk: 9 }), &["mask chunked 9"]),
+    (|f| f.mask(Mask::Bits(bits([2, 4, 128, 100]))), &["mask bits [2, 4, 128, 100]"]),
+    (|f| f.mask(Mask::Bits(bits([1, 1, 128, 8]))).sinks(SINKS), &["mask bits [1, 1, 128, 8]"]),
+];
+
+#[test]
+fn masks_and_biases_without_a_kernel_are_refused_by_name() {
+    for base in [dense, varlen, cached] {
+        for &(change, says) in WITHOUT_KERNEL {
+            let f = change(base());
+            let error = plan(&f.scratch(Scratch::Fastest), card("h200")).expect_err("no kernel");
+            let message = error.to_string();
+            assert!(matches!(error, Error::Unsupported { .. }), "{message}");
+            assert!(says.iter().all(|words| message.contains(words)), "{message}");
+            let helps = message.contains("attention sinks") || message.contains("causal, full, local");
+            assert!(helps, "{message}");
+        }
+    }
+}
+
+/// A mask that shows exactly the keys of a simpler mask runs the simpler mask's kernel.
 #[test]
 fn the_simplest_kernel_of_a_mask_runs() {
     let causal = plan(&dense().mask(Mask::Causal), card("h200")).expect("valid").contract().symbol;
@@ -221,7 +250,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
 /// Tensors, a change, and the words of the refusal.
 type SinksRefused = (fn() -> AttentionRequest<'static>, Change, &'static [&'static str]);
 
-/// What a merge cannot add, and which kernels by name.
+/// Requests whose sinks neither a kernel nor a merge adds.
 #[rustfmt::skip]
 const SINKS_REFUSED: &[SinksRefused] = &[
     (dense, |f| f.config("fwd_f16_d64_full_128x64_split"),

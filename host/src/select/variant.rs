@@ -160,7 +160,7 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
 
-/// The error for a combination of mask and scores that no kernel has.
+/// The error for a combination of mask and scores that no kernel solves.
 fn none(p: &Problem) -> Error {
     let of_front = || spec::attention().filter(|e| is_of_front(e, p));
     let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
@@ -174,9 +174,11 @@ fn none(p: &Problem) -> Error {
     kinds.dedup();
     let keys = if p.cache.is_some() { "on a KV cache" } else { "in tensors" };
     let reason = format_args!(
-        "no kernel for keys {keys} has this mask and these scores together; for {} there are {}",
+        "no kernel for keys {keys} takes this mask with these scores; request a combination for which {} \
+         has kernels: {}",
         p.dtype.name(),
         kinds.join(", ")
     );
-    Error::unsupported(p, reason)
+    let bias = p.bias.map_or(String::new(), |dtype| format!(" and a bias of {}", dtype.name()));
+    Error::unsupported(format_args!("mask {}{bias} ({p})", p.mask), reason)
 }
