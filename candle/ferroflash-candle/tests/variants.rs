@@ -77,8 +77,8 @@ fn check(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and bits
-/// yet. Calls become [`check`]s with the first kernel.
+/// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and
+/// bits yet. Calls become [`check`]s with the first kernel.
 fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &Tensor) -> Result<()> {
     match found {
         Ok(found) => check(what, &found, expected),
