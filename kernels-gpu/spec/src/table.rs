@@ -111,10 +111,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
-    // Trees of drafts: few rows; many rows, as drafts times query heads of a key head.
+    // Trees of drafts. Their rows are drafts times query heads of a key head.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
-    d128 [Bits] 32_tiles_w4: With<Decode<E, E, Mask, Tiles, 4, 8, 4, 3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`DecodeCombine`].
@@ -231,8 +230,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Masks with parameters.
     d64 [Prefix, Bits] 128x64: With<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Prefix, Bits] 128x64_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
-    d128 [Prefix, Chunked, Bits] 128x48: With<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
-    d128 [Prefix, Chunked, Bits] 128x48_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Prefix, Chunked] 128x48: With<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Bits] 128x32: With<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d128 [Prefix, Chunked] 128x48_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Bits] 128x32_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for prefill on a KV cache.
@@ -240,7 +241,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] sink_128x64: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d64 [Prefix, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
-    d128 [Prefix, Chunked, Bits] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Prefix, Chunked] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
     $crate::lines! { $emit
     /// Every compiled Hopper kernel with sinks, for dense tensors, of gpt-oss' head dim and masks.
