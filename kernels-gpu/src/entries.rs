@@ -9,8 +9,8 @@ pub trait Run: Kernel + Sized {
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
-/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, on a KV cache, with splits, or with
-/// parameters of its mask and scores.
+/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, on a KV cache, with splits, or
+/// with parameters of its mask and scores.
 pub trait RunAs<To: Kernel, I>: AttnKernel {
     /// Runs one thread block.
     fn run_as(params: To::Params, block: Block<To>, smem: Smem<To>);

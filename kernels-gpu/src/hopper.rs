@@ -4,8 +4,9 @@
 //!
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for it. [`varlen`],
 //!   [`paged`]: both of them on varlen tensors and on paged KV caches. [`split`]: split-KV.
-//! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share. [`scheduler`]:
-//!   work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it must.
+//! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
+//!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
+//!   must.
 //!
 //! Masks and scores reach a kernel in one place, [`mainloop::View::see`], and sinks in another,
 //! [`softmax::BoundedSoftmax::finish`].

@@ -1,8 +1,8 @@
-//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n). Stages
-//! come from any source.
+//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n).
+//! Stages come from any source.
 //!
-//! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block that
-//! it takes.
+//! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block
+//! that it takes.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;

@@ -10,8 +10,8 @@ use tile::global::GlobalBytes;
 
 /// Which keys a query sees. The value of the type is what a kernel loads for a work tile.
 ///
-/// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged tensors
-/// alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
+/// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged
+/// tensors alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
 ///
 /// The functions may branch, but lanes of a warp then run both sides: selects are faster. No function gets a
 /// warp or a block, so none can make one diverge around a barrier.
@@ -27,8 +27,8 @@ pub trait MaskMod: MaskMarker {
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
     /// An interval that contains all keys that the query at position `p` sees. It may begin below 0 and end
-    /// behind the last key. Neither bound falls from one position to the next. The kernel skips blocks outside
-    /// of all intervals.
+    /// behind the last key. Neither bound falls from one position to the next. The kernel skips blocks
+    /// outside of all intervals.
     #[inline(always)]
     fn keys(&self, _p: i32) -> Range<i32> {
         0..i32::MAX
@@ -84,6 +84,14 @@ impl MaskMod for Causal {
 pub struct Windowed {
     left: i32,
     right: i32,
+}
+
+#[cfg(test)]
+impl Windowed {
+    /// These keys before and behind the position.
+    pub(crate) fn new(left: i32, right: i32) -> Self {
+        Windowed { left, right }
+    }
 }
 
 impl MaskMarker for Windowed {

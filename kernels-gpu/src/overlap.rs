@@ -1,13 +1,13 @@
 //! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2,
 //! within one warp): S(n - 1) runs during the exponentials of P(n). A stage contains V(n) and K(n - 1).
 use crate::blocks::{At, BlockRange, Seen};
+use crate::capped::Uncapped;
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
 use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
 use crate::variant::{MaskFn, Scores};
-use crate::work::Uncapped;
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::copy::TileSource;
 use tile::copy::Walk;
@@ -54,7 +54,7 @@ impl<
                 "`FwdOverlap` takes every key block down to block 0: a mask with `LEFT` needs `Fwd`"
             )
         }
-        const { assert!(!P::SPLIT, "`FwdOverlap` takes every key block down to block 0: `Split` needs `Fwd`") }
+        const { assert!(!P::SPLIT, "`FwdOverlap` takes all key blocks down to block 0: `Split` needs `Fwd`") }
         let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);

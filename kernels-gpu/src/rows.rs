@@ -1,5 +1,5 @@
 //! The rows of a work tile, and the sequence that they belong to.
-use crate::work::Capped;
+use crate::capped::Capped;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
 use spec::Window;

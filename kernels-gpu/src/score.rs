@@ -22,8 +22,8 @@ pub trait ScoreMod: ScoreMarker {
     /// Loads what scores need for a sequence and head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// The score of the query at position `p` and key `k`. Kernels also ask for queries and keys behind the last ones, and
-    /// ignore the answer.
+    /// The score of the query at position `p` and key `k`. Kernels also ask for queries and keys behind the
+    /// last ones, and ignore the answer.
     #[inline(always)]
     fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
         s

@@ -36,8 +36,8 @@ impl<const M: usize> Softmax<M> {
     }
 
     /// Raises the maxima to a block's scores if some row grew by more than `SLACK`, and rescales O and the
-    /// sums. That is rare after the first block. The common case is one maximum per lane and one vote, without
-    /// a shuffle or a multiplication.
+    /// sums. That is rare after the first block. The common case is one maximum per lane and one vote,
+    /// without a shuffle or a multiplication.
     #[inline(always)]
     pub fn observe<const N: usize, const D: usize>(
         &mut self,
@@ -88,8 +88,8 @@ impl<const M: usize> Softmax<M> {
         (mine, theirs)
     }
 
-    /// Takes in an attention sink: one more key of natural logit `sink` ([`finite_logit`]), whose value is 0. Taken in at the end,
-    /// it leaves probabilities their precision, however large it is.
+    /// Takes in an attention sink: one more key of natural logit `sink` ([`finite_logit`]), whose value is 0.
+    /// Taken in at the end, it leaves probabilities their precision, however large it is.
     #[inline(always)]
     pub fn add_sink<const D: usize>(&mut self, sink: f32, acc_o: &mut Acc<M, D>) {
         let logit = sink * LOG2_E;

@@ -65,7 +65,8 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
 }
 
 impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
-    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE, minus infinity without a sink.
+    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE, minus infinity without a
+    /// sink.
     #[inline(always)]
     pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, sink: f32, block: &Block<K>) {
         self.o.clear::<_, M>(self.rows.first, block);

@@ -1,12 +1,12 @@
 //! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
 use crate::alibi::Alibi;
 use crate::blocks::At;
+use crate::capped::Capped;
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
 use crate::softcap::softcap;
 use crate::softmax::finite_logit;
-use crate::work::Capped;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{Local, MaskMarker, Scored, Window};
@@ -58,8 +58,8 @@ pub trait Scores: Copy {
     /// Changes the products of a warp's rows and keys.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
-    /// Changes the product of the query at position `p` and key `k`, beside softcap and slopes. Decode kernels
-    /// call it: their columns are queries of several heads, each with its own value of this type.
+    /// Changes the product of the query at position `p` and key `k`, beside softcap and slopes. Decode
+    /// kernels call it: their columns are queries of several heads, each with its own value of this type.
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s

@@ -1,6 +1,6 @@
 //! Forward attention for head dims whose O exceeds one warp's registers: two warps have the same rows. Each
-//! multiplies its half of the columns of Q and K; they add their partial scores; both compute the same softmax;
-//! and each has its half of the columns of V and O.
+//! multiplies its half of the columns of Q and K; they add their partial scores; both compute the same
+//! softmax; and each has its half of the columns of V and O.
 //!
 //! Stages are blocks of keys and blocks of values, in turn: values travel during the scores, the next keys
 //! during P V. Every key block therefore has two barriers, and the warps add scores behind the second.
@@ -26,7 +26,8 @@ use tile::{Block, Smem};
 /// The places of keys and values, in turn.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
-/// The problem of a team: its half of the columns of Q and O, `HALF` base tiles. The first team stores the LSE.
+/// The problem of a team: its half of the columns of Q and O, `HALF` base tiles. The first team stores the
+/// LSE.
 #[inline(always)]
 fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);

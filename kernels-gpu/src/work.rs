@@ -1,37 +1,11 @@
 //! Work tiles: a thread block's queries, their sequence and head, and the block's share of the keys that they
 //! see. [`crate::tensors`] and [`crate::hopper::scheduler`] know how tensors travel.
 use crate::blocks::BlockRange;
+use crate::capped::Capped;
 use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
 use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
-
-/// Scale, softcap and slopes of a problem's scores.
-pub trait Capped {
-    /// As [`FwdParams::scale_log2`].
-    fn scale_log2(&self) -> f32;
-    /// As [`FwdParams::softcap`].
-    fn softcap(&self) -> f32;
-    /// As [`FwdParams::alibi`], of kernels that have slopes.
-    #[inline(always)]
-    fn alibi(&self) -> Option<&PerHead> {
-        None
-    }
-}
-
-/// No softcap: for schedules that do not take [`spec::Local`]. (A reference to parameters in the loop of
-/// [`crate::overlap`] changes the order in which LLVM numbers registers: up to 3 more.)
-pub struct Uncapped;
-impl Capped for Uncapped {
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        1.0
-    }
-    #[inline(always)]
-    fn softcap(&self) -> f32 {
-        0.0
-    }
-}
 
 /// A problem, as parameters of forward kernels describe it.
 pub trait Problem: Capped {

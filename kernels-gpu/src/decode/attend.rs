@@ -2,6 +2,7 @@
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
+use crate::capped::Capped;
 use crate::entries::{Run, RunAs};
 use crate::lengths::Unchecked;
 use crate::mask::MaskMod;
@@ -9,7 +10,6 @@ use crate::partial::Partial;
 use crate::rows::Sequence;
 use crate::softcap::softcap;
 use crate::variant::{MaskFn, Scores};
-use crate::work::Capped;
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{

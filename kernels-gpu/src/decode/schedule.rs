@@ -54,8 +54,8 @@ pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, qu
     }
 }
 
-/// The first tile of 16 keys that the kernel takes: with a window, the first that some query sees. Other masks
-/// may depend on the head, which the schedule does not know, so their kernels begin with key 0.
+/// The first tile of 16 keys that the kernel takes: with a window, the first that some query sees. Other
+/// masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
 #[inline(always)]
 pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
     if Mask::LEFT && is_window(Mask::KIND) {
@@ -174,11 +174,11 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
-/// Whether a work item `index` may exist, judged by the number of sequences that have keys: each has one item,
-/// and all of them together have the device's shares in addition. Each warp counts alone, so a block without a
-/// work item ends without a barrier. Most blocks of a graph are such blocks if it was captured for many
-/// sequences and finds few. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us, 41.7 us
-/// without this function, 35.0 us planned for 8.)
+/// Whether a work item `index` may exist, judged by the number of sequences that have keys: each has one
+/// item, and all of them together have the device's shares in addition. Each warp counts alone, so a block
+/// without a work item ends without a barrier. Most blocks of a graph are such blocks if it was captured for
+/// many sequences and finds few. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us, 41.7
+/// us without this function, 35.0 us planned for 8.)
 #[inline(always)]
 fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
     let order = &p.order;
@@ -251,8 +251,9 @@ impl Item {
         counts: true,
     };
 
-    /// Work item `index`, if it exists. Neighbours are the blocks of rows of one key head, which find each other's
-    /// keys in the L2 cache, and then the key heads of one split. `few` has the first 32 lengths, one per lane.
+    /// Work item `index`, if it exists. Neighbours are the blocks of rows of one key head, which find each
+    /// other's keys in the L2 cache, and then the key heads of one split. `few` has the first 32 lengths, one
+    /// per lane.
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
         p: &DecodeParams,

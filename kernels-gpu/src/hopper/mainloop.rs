@@ -53,7 +53,8 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, 
 /// The coordinates of a query row of work tiles `P`.
 type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
-/// A warp's results for the key blocks that it has taken. O is not normalised, and lacks the last block's P V.
+/// A warp's results for the key blocks that it has taken. O is not normalised, and lacks the last block's P
+/// V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
     /// The softmax of all blocks taken.
     pub softmax: BoundedSoftmax<ORDERED>,
@@ -189,9 +190,9 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     }
 }
 
-/// The producer: starts the copies of every work tile's Q and key blocks, in the order in which consumers take
-/// them. Values follow keys one block later, also from tile to tile. With one place for Q, consumers release
-/// Q with the tile's last values, so values do not wait for the next block's keys.
+/// The producer: starts the copies of every work tile's Q and key blocks, in the order in which consumers
+/// take them. Values follow keys one block later, also from tile to tile. With one place for Q, consumers
+/// release Q with the tile's last values, so values do not wait for the next block's keys.
 #[inline(always)]
 pub fn copy<
     S: Scheduler,

@@ -84,8 +84,8 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
     /// The factor that normalises O, and the LSE: the natural logarithm, -inf for a row that saw no key. The
     /// factor of such a row is negative, because its O may be 0 times infinity.
     ///
-    /// A `sink` is one more key of this natural logit, below infinity, with value 0. The kernel takes it in at
-    /// the end, so probabilities keep their precision, however large the sink is.
+    /// A `sink` is one more key of this natural logit, below infinity, with value 0. The kernel takes it in
+    /// at the end, so probabilities keep their precision, however large the sink is.
     #[inline(always)]
     pub fn finish(&self, sink: Option<f32>, warp: Warp) -> (RowVec<1>, RowVec<1>) {
         let sum = self.row_sum.across(warp, |a, b| a + b);

@@ -1,6 +1,7 @@
-//! Varlen tensors on Hopper. Each producer thread finds a work tile's sequence from the device's integers while
-//! the consumers compute the tile before. The first producer thread broadcasts tile info with the tile's
-//! queries. The kernel then treats the work tile like any other: tensor maps end where its sequence ends.
+//! Varlen tensors on Hopper. Each producer thread finds a work tile's sequence from the device's integers
+//! while the consumers compute the tile before. The first producer thread broadcasts tile info with the
+//! tile's queries. The kernel then treats the work tile like any other: tensor maps end where its sequence
+//! ends.
 use crate::entries::RunAs;
 use crate::hopper::scheduler::{MapTile, Scheduler};
 use crate::hopper::{Body, HopperKernel};
@@ -36,7 +37,8 @@ pub fn sequence_of(
 
 impl SequenceTile {
     /// The tile of a head from query `before` of a sequence on. The sequence's first query has position
-    /// `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and stores nothing.
+    /// `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and stores
+    /// nothing.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -48,8 +50,8 @@ impl SequenceTile {
         SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
     }
 
-    /// The tile info of this tile, with its place in the sequence if masks or scores have parameters (`told`),
-    /// which may depend on it.
+    /// The tile info of this tile, with its place in the sequence if masks or scores have parameters
+    /// (`told`), which may depend on it.
     #[inline(always)]
     pub fn info(&self, told: bool) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
@@ -81,8 +83,8 @@ impl SequenceTile {
         if lse.base == 0 {
             return of_all;
         }
-        // `opaque` keeps this a branch. Without it, LLVM joins the end of a tile with the start of the next. ptxas
-        // then assumes that lanes leave the loop one by one, and serialises products.
+        // `opaque` keeps this a branch. Without it, LLVM joins the end of a tile with the start of the next.
+        // ptxas then assumes that lanes leave the loop one by one, and serialises products.
         of_all.part(opaque(first), self.queries.rows())
     }
 }
@@ -154,7 +156,7 @@ pub struct VarlenScheduler<'p, T: Found, K> {
 
 impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
     /// Whether masks or scores have parameters.
-    const TOLD: bool = size_of::<VariantParams<K>>() > 0;
+    const TOLD: bool = spec::has_params::<K>();
 
     /// The scheduler of block `index` of `count`.
     #[inline(always)]

@@ -208,8 +208,8 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         self.each(|_, _, _, x| *x = f(*x));
     }
 
-    /// `f(value, column, row)` of each value, where `first` is the index of the first row. Columns are indexed
-    /// as in [`ColVec`].
+    /// `f(value, column, row)` of each value, where `first` is the index of the first row. Columns are
+    /// indexed as in [`ColVec`].
     #[inline(always)]
     pub fn map_at(&mut self, first: u32, warp: Warp, f: impl Fn(f32, [usize; 2], i32) -> f32) {
         let first = (first + warp.lane / 4) as i32;
