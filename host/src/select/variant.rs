@@ -140,9 +140,10 @@ fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
 /// problem without sinks.
 fn merged(q: &Query<'_>) -> Result<Choice, Error> {
     let p = q.problem;
-    takes_merge(p)?;
     let problem = &p.sinks(false);
+    // A mask that has no kernel at all is the better reason to refuse.
     let choice = attention(&Query { problem, scratch: Scratch::None, ..*q }, None)?;
+    takes_merge(p)?;
     Ok(Choice { reason: MERGED, ..choice })
 }
 
