@@ -105,7 +105,7 @@ const REFUSED: &[Case] = &[
     Case("prefixes on the output", |f| f.mask(Mask::Prefix(Prefix::Each(Index::new(f.o.address, 2)))),
         Invalid, &["o must not overlap mask.prefix.address"]),
     Case("bits of another batch", |f| f.mask(Mask::Bits(bits([3, 1, 128, 8]))),
-        Invalid, &["mask.bits.shape", "[2 or 1, 4 or 1, 128, 1]"]),
+        Invalid, &["mask.bits.shape", "[2 or 1, 4 or 1, 128, 8]"]),
     Case("bits of other heads", |f| f.mask(Mask::Bits(bits([1, 2, 128, 8]))), Invalid, &["mask.bits.shape"]),
     Case("bits of other rows", |f| f.mask(Mask::Bits(bits([1, 1, 1, 8]))),
         Invalid, &["mask.bits.shape", "128"]),
