@@ -16,7 +16,7 @@ pub(super) fn mask(mask: &Mask, p: &Problem) -> Result<Part, Error> {
         Mask::Chunked { chunk: 0 } => Err(Error::invalid(
             "mask.chunk",
             0,
-            "it must be 1 or more positions; for no limit use Mask::Causal",
+            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
         )),
         Mask::Chunked { .. } => Ok((&PREFIX, None)),
         Mask::Bits(bits) => Ok((&MASK_BITS, Some(self::bits(bits, p)?))),
