@@ -30,8 +30,8 @@ struct Kernel {
     params: [u16; 2],
 }
 
-/// Bytes of the largest parameters without tensor maps, with those of a mask and of scores, plus those of the
-/// second kernel (a test adds them up).
+/// Bytes of the largest parameters: the first kernel's without tensor maps, its mask's, its scores' and the
+/// second kernel's. A test adds them up.
 const MOST: usize = 832;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -109,7 +109,8 @@ impl Launch {
         self
     }
 
-    /// Adds parameters of the first kernel's mask or scores, behind its own. There is no second kernel yet.
+    /// Adds parameters of the first kernel's mask or scores, behind the kernel's own. Call this before a
+    /// second kernel is added.
     pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
@@ -119,7 +120,8 @@ impl Launch {
         self
     }
 
-    /// Adds a second kernel with the first one's grid and parameters `P`, without those of mask and scores.
+    /// Adds a second kernel with the first kernel's grid and its parameters `P`. It gets no parameters of
+    /// mask and scores.
     pub(crate) fn then_alike<P: Params>(mut self, place: usize) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];

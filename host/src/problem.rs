@@ -165,7 +165,7 @@ impl Problem {
         }
     }
 
-    /// The transformations of scores that only some kernels have.
+    /// The transformations of scores for which only some kernels exist.
     pub fn score_kinds(&self) -> ScoreKinds {
         ScoreKinds { sink: self.sinks, bias: self.bias, own: false }
     }
@@ -256,7 +256,7 @@ struct Meaning {
     sizes: [usize; 6],
     dtype: DType,
     kind: MaskKind,
-    /// The number of a mask that has one: a prefix, or a chunk.
+    /// The prefix or the chunk of a mask.
     number: Option<u32>,
     window: Window,
     scores: (f32, f32),

@@ -66,7 +66,7 @@ enum {
     FERROFLASH_MASK_WINDOW = 3, /* window_left keys before the query's position to window_right after it */
     FERROFLASH_MASK_PREFIX = 4, /* causal, and every query sees the sequence's first keys (prefix-LM) */
     FERROFLASH_MASK_CHUNKED = 5, /* causal, within chunks of mask_length positions (Llama 4) */
-    FERROFLASH_MASK_BITS = 6    /* keys by a bit each: trees of drafts, or any mask */
+    FERROFLASH_MASK_BITS = 6    /* one bit per query and key: trees of drafts, or any mask */
 };
 
 /* Values of ferroflash_attention_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */

@@ -5,7 +5,8 @@ use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// Adds sinks to the exact result ([`Outputs::add_sinks`]). O is in `dtype`.
+    /// Adds the exponential of a head's sink to the sum of each row of the head. O is in `dtype`. The LSE of
+    /// a row without a key is the sink. A sink of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         // Naive attention is computed without sinks, so its error does not include the sink's effect on O.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
@@ -15,8 +16,7 @@ impl Reference {
 }
 
 impl Outputs {
-    /// Adds the exponential of a head's sink to the sum of each row of the head. The LSE of a row without a
-    /// key is the sink. A sink of -inf adds nothing.
+    /// Adds sinks to O and LSE.
     pub(super) fn add_sinks(&mut self, sinks: &[f32]) {
         let [_, rows, heads, head_dim] = self.shape;
         for (i, lse) in self.lse.iter_mut().enumerate() {

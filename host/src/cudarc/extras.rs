@@ -41,7 +41,7 @@ pub struct Bias<'a> {
 }
 
 impl<'a> Bias<'a> {
-    /// A contiguous `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
+    /// A contiguous bias `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
     pub fn new(data: impl Into<Floats<'a>>, shape: [usize; 4]) -> Self {
         Bias { data: data.into(), shape, strides: None }
     }
@@ -52,7 +52,7 @@ impl<'a> Bias<'a> {
         Bias { strides: Some(strides), ..self }
     }
 
-    /// Its view, taken for a stream.
+    /// The bias as a view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -99,7 +99,7 @@ impl<'a> MaskBits<'a> {
 /// A mask whose memory is a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Shown<'a> {
-    /// One that has no memory.
+    /// A mask without memory.
     Plain(Mask),
     Prefix(Integers<'a>),
     Bits(MaskBits<'a>),
@@ -109,7 +109,8 @@ impl<'a> Shown<'a> {
     /// The mask, taken for a stream.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot vouch for it.
+    /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot guarantee that the
+    /// memory lives.
     pub fn on<const MOST: usize>(self, guards: &mut StreamGuards<'a, MOST>) -> Result<Mask, Error> {
         match self {
             Shown::Plain(mask @ (Mask::Prefix(Prefix::Each(_)) | Mask::Bits(_))) => {

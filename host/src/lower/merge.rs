@@ -70,11 +70,11 @@ pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
     params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
 }
 
-/// The launch with a merge of its output with sinks: `state` is the output, and its LSE in the workspace. The
-/// merge writes in place.
+/// Adds a merge kernel to a launch. It adds sinks to the output in place. `state` is the output, with its
+/// LSE in the workspace.
 ///
 /// # Errors
-/// Those of [`merge`].
+/// The errors of [`merge`].
 pub(super) fn with_sinks(
     launch: Launch,
     place: usize,

@@ -29,26 +29,26 @@ pub enum Mask {
         /// Positions per chunk, 1 or more.
         chunk: u32,
     },
-    /// Keys by a bit each: trees of drafts, or any mask.
+    /// One bit per query and key: trees of drafts, or any mask.
     Bits(MaskBits),
 }
 
 /// The prefixes of [`Mask::Prefix`]: numbers of keys that every query sees, from a sequence's first on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
-    /// This many keys of every sequence.
+    /// One number for all sequences.
     All(u32),
-    /// One number per sequence, in device memory. It may change between launches of one plan. Kernels take a
-    /// negative number for 0, and one beyond the sequence's keys for all of them.
+    /// One number per sequence, in device memory. Numbers may change between launches of one plan. A negative
+    /// number counts as 0. A number beyond the sequence's keys counts as all keys.
     Each(Index),
 }
 
 /// A mask of one bit per query and key, u8 in device memory, the least significant bit first. Bit `j` of row
-/// `[b, h, i]` is 1 if query `i` of the sequence sees the sequence's key `max(keys - shape[3], 0) + j`. It
-/// sees all keys before these.
+/// `[b, h, i]` is 1 if query `i` of the sequence sees the sequence's key `max(keys - shape[3], 0) + j`. The
+/// query sees all earlier keys.
 ///
-/// A tree of drafts has as many columns as nodes: they are the last keys of a KV cache. Columns for all keys
-/// of the longest sequence name keys from the first on.
+/// A tree of drafts has one column per node: its nodes are the last keys of a KV cache. With a column for
+/// every key of the longest sequence, column 0 is key 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MaskBits {
     /// Device address of row `[0, 0, 0]`.
@@ -81,7 +81,7 @@ impl MaskBits {
 
 impl Mask {
     /// Most visible keys before and after a query's position; `None` is unbounded. For [`Mask::Full`],
-    /// [`Mask::Causal`] and [`Mask::Window`] these are all that the mask says.
+    /// [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),

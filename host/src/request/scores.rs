@@ -101,21 +101,21 @@ impl AlibiSlopes {
     }
 }
 
-/// An additive bias in device memory, such as T5's relative positions: element `[b, h, i, j]` is added to the
-/// scaled and capped score of query `i` and key `j`. Queries and keys count from the first ones of their
-/// sequence, also on varlen sequences and KV caches. `-inf` hides a key, as a mask does.
+/// An additive bias in device memory, such as T5's relative positions. The kernel adds element `[b, h, i,
+/// j]` to the scaled and capped score of query `i` and key `j`. Query 0 and key 0 are the first of their
+/// sequence, for varlen sequences and KV caches too. `-inf` hides a key, as a mask does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bias {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
     pub address: u64,
     /// Elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
-    /// 4 bytes: behind an odd number of 16-bit elements, a row has one more.
+    /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
     pub elements: u64,
     /// f16, bf16 or f32, whatever the queries' dtype is.
     pub dtype: DType,
-    /// `[batch, heads, seqlen_q, seqlen_k]`. Each of the first three may be 1 instead, which broadcasts the
-    /// bias. Varlen sequences and KV caches count their sequences as batches, and the maxima of queries and
-    /// keys per sequence.
+    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias.
+    /// For varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are those
+    /// of the longest sequence.
     pub shape: [usize; 4],
     /// Elements from one batch, head, query and key to the next. The last stride is 1; the others are
     /// multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.
@@ -134,8 +134,8 @@ impl Bias {
         Bias { address, elements, dtype, shape, strides }
     }
 
-    /// Contiguous `[batch][heads][seqlen_q][row]`: rows lie `row` elements apart, of which the first
-    /// `shape[3]` count.
+    /// Contiguous `[batch][heads][seqlen_q][row]`: rows lie `row` elements apart. Kernels use the first
+    /// `shape[3]` elements of a row.
     pub const fn rows(address: u64, elements: u64, dtype: DType, shape: [usize; 4], row: usize) -> Self {
         let [_, heads, queries, _] = shape;
         let (heads, queries, row) = (heads as i64, queries as i64, row as i64);

@@ -16,7 +16,7 @@ const ONLY: &str = "the only kernel with this mask and these scores that fits th
 const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
                       output of a kernel without sinks";
 
-/// Minimum of mean keys for Hopper's kernels, as for their plain ones in `hopper.rs`.
+/// Minimum of mean keys for Hopper's kernels, as in `hopper.rs`.
 const LONG: usize = 1024;
 
 /// Whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe full and
@@ -35,7 +35,7 @@ pub(super) fn is_needed(p: &Problem) -> bool {
     !plain || p.score_kinds() != ScoreKinds::NONE
 }
 
-/// Checks that softcap and slopes go with the mask.
+/// Checks that kernels with the mask take the request's softcap and slopes.
 ///
 /// # Errors
 /// [`Error::Unsupported`] names both.
@@ -74,8 +74,8 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
     covers(e.mask, p.mask_kind(), p.cache.is_some()) && e.scores == p.score_kinds() && slopes
 }
 
-/// The kernel with the problem's mask and scores. If none takes sinks, a kernel without, whose output a merge
-/// kernel completes.
+/// The kernel with the problem's mask and scores. If no kernel takes sinks, a kernel without sinks; a merge
+/// kernel then adds the sinks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] names a combination that no kernel solves.
@@ -84,7 +84,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.head_dim as usize >= p.head_dim;
     let solving: Vec<_> = spec::attention().filter(solves).collect();
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
-    // Of the smallest head dim, and of this very mask rather than a more general one.
+    // The smallest head dim first, then this mask before a more general one.
     let rank = |e: &AttnInfo| (e.head_dim, e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
         return match solving.iter().find(|e| !e.has_maps()) {
@@ -136,13 +136,14 @@ fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
 /// The kernel without sinks, for a launch whose merge kernel adds them.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and those of the
+/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and the errors of the
 /// problem without sinks.
 fn merged(q: &Query<'_>) -> Result<Choice, Error> {
     let p = q.problem;
-    takes_merge(p)?;
     let problem = &p.sinks(false);
+    // If no kernel has this mask even without sinks, the error names the mask.
     let choice = attention(&Query { problem, scratch: Scratch::None, ..*q }, None)?;
+    takes_merge(p)?;
     Ok(Choice { reason: MERGED, ..choice })
 }
 

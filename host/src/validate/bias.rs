@@ -1,21 +1,23 @@
-//! Checks of biases, and of other views that broadcast sequences and heads.
+//! Checks of biases, and of all views that broadcast sequences and heads.
 use super::footprint::Footprint;
 use super::{BIAS, Names, address, fits};
 use crate::request::Bias;
 use crate::{DType, Error, Problem};
 
-/// Bytes per word in which kernels read a bias.
+/// Bytes of the words in which kernels read a bias.
 const WORD: u64 = 4;
 
-/// A view `[batch or 1, heads or 1, rows, columns]` whose rows are contiguous, in elements of `unit` bytes.
+/// A view `[batch or 1, heads or 1, rows, columns]` with contiguous rows, in elements of `unit` bytes.
 pub(super) struct Broadcast<'a> {
     pub name: &'a Names,
     pub address: u64,
     pub elements: u64,
     pub unit: u64,
     pub shape: [usize; 4],
+    /// Elements of a row.
+    pub row: usize,
     pub strides: [i64; 3],
-    /// What address and strides must be multiples of, in bytes.
+    /// The address and the strides in bytes must be multiples of this number.
     pub alignment: u64,
 }
 
@@ -41,8 +43,8 @@ impl Broadcast<'_> {
         let wrong = |expected: &dyn std::fmt::Display| {
             Err(Error::invalid(name.strides, format!("{strides:?} for shape {shape:?}"), expected))
         };
-        // The last word of a row exists.
-        let words = (columns as u64 * unit).next_multiple_of(self.alignment) / unit;
+        // Kernels read the last word of a row whole.
+        let words = (self.row as u64 * unit).next_multiple_of(self.alignment) / unit;
         let mut dims = [(1, 0), (1, 0), (1, 0), (words, unit)];
         for ((dim, extent), stride) in dims.iter_mut().zip(shape).zip(strides).filter(|((_, n), _)| *n > 1) {
             let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(unit));
@@ -81,6 +83,6 @@ pub(super) fn bias(bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     }
     let unit = dtype.bytes() as u64;
     let (strides, alignment) = ([batch, head, row], WORD);
-    let view = Broadcast { name: &BIAS, address, elements, unit, shape, strides, alignment };
+    let view = Broadcast { name: &BIAS, address, elements, unit, shape, row: shape[3], strides, alignment };
     view.check(p, [p.seqlen_q, 1], p.seqlen_k)
 }

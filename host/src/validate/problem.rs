@@ -2,7 +2,8 @@
 use crate::request::{MAX_HEAD_DIM, MAX_SEQLEN};
 use crate::{CacheShape, DType, Error, Problem};
 
-/// Permitted range of score factors (times log2 e) with ALiBi or a bias, because these are divided by them.
+/// Permitted range of score factors (times log2 e) with ALiBi or a bias: kernels divide slopes and biases by
+/// them.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
