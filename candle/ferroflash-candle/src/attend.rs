@@ -28,10 +28,10 @@ pub struct Attend {
     pub alibi_slopes: Option<Tensor>,
     /// Attention sinks, f32 `[heads]`: one logit per head.
     pub sinks: Option<Tensor>,
-    /// A bias that is added to the scaled scores, f16, bf16 or f32:
+    /// A bias that the kernel adds to the scaled scores, f16, bf16 or f32:
     /// `(batch or 1, heads or 1, queries or 1, keys)`.
     pub bias: Option<Tensor>,
-    /// Bits of a mask, in place of a window, and how many of a sequence's last keys they name.
+    /// Bits of a mask, in place of a window, and the number of a sequence's last keys that have bits.
     pub mask_bits: Option<(Tensor, usize)>,
     /// Numbers of keys that every query sees (prefix-LM), in place of a window: i32 or u32 `[batch]`.
     pub prefix_lengths: Option<Tensor>,
@@ -82,10 +82,10 @@ impl Attend {
         Attend { sinks: Some(sinks.clone()), ..self }
     }
 
-    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows of
-    /// 16-bit elements begin at multiples of 4 bytes: of an odd number of keys,
-    /// `bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, keys)?` does. Varlen sequences and KV caches count their
-    /// sequences as batches, and the maxima of queries and keys per sequence.
+    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows
+    /// of 16-bit elements must begin at multiples of 4 bytes. For an odd number of keys, pad the rows:
+    /// `bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, keys)?`. For varlen sequences and KV caches, `batch`
+    /// counts sequences, and `queries` and `keys` are those of the longest sequence.
     pub fn bias(self, bias: &Tensor) -> Self {
         Attend { bias: Some(bias.clone()), ..self }
     }

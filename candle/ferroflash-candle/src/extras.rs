@@ -33,7 +33,10 @@ impl<'a> Reads<'a> {
                 DType::BF16 => Elements::Bf16(bias.all()?),
                 DType::F32 => Elements::F32(bias.all()?),
                 other => {
-                    return Err(unsupported(format_args!("a bias of {other:?}"), "f16, bf16 and f32 are"));
+                    return Err(unsupported(
+                        format_args!("a bias of {other:?}"),
+                        "a bias is f16, bf16 or f32; convert it",
+                    ));
                 }
             };
             Ok((elements, shape, strides))
@@ -55,7 +58,7 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// Shape and strides of four dimensions; three are those of one batch.
+/// Shape and strides of four dimensions. A tensor of three dimensions is one batch.
 fn four(read: &Read<'_>) -> Result<[[usize; 4]; 2]> {
     match (read.shape().dims(), read.strides()) {
         (&[a, b, c, d], &[e, f, g, h]) => Ok([[a, b, c, d], [e, f, g, h]]),
@@ -82,7 +85,7 @@ pub(crate) struct Views<'a> {
 }
 
 impl Views<'_> {
-    /// Inputs with these extras, which replace the mask where they are one.
+    /// Inputs with these extras. Bits and prefixes replace the mask.
     pub fn give<'v, T: Element + CudaDType, C: Number>(
         &'v self,
         inputs: Inputs<'v, T, C>,

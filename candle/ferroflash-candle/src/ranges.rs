@@ -30,7 +30,7 @@ pub(crate) fn with_ranges(
         return Err(invalid("mm_prefix_ranges", format_args!("{:?}", ranges.dims()), expected));
     }
     if let Some(extra) = attend.counts() {
-        let reason = "the ranges cut sequences into parts, in which it would count other queries and keys";
+        let reason = "the ranges cut sequences into parts with other queries and keys; use only one of both";
         return Err(unsupported(format_args!("mm_prefix_ranges beside {extra}"), reason));
     }
     match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {

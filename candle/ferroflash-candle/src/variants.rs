@@ -1,9 +1,9 @@
-//! Functions with biases and sinks, named like candle-flash-attn's. [`Attend`] has everything.
+//! Functions with biases and sinks, named like candle-flash-attn's. [`Attend`] has every option.
 use crate::attend::{Attend, run};
 use crate::dense::{Starts, forward};
 use candle::{Result, Tensor};
 
-/// [`flash_attn`](crate::flash_attn) with everything that [`Attend`] has. It has no gradient.
+/// [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. It has no gradient.
 ///
 /// # Errors
 /// The errors of [`flash_attn`](crate::flash_attn).
@@ -11,7 +11,7 @@ pub fn flash_attn_with(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> R
     Ok(run([q, k, v], |inputs| forward(inputs, attend, None, false))?.0)
 }
 
-/// [`flash_attn_varlen`](crate::flash_attn_varlen) with everything that [`Attend`] has. It has no gradient.
+/// [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. It has no gradient.
 ///
 /// # Errors
 /// The errors of [`flash_attn`](crate::flash_attn).
@@ -30,8 +30,8 @@ pub fn flash_attn_varlen_with(
     Ok(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), false))?.0)
 }
 
-/// [`flash_attn`](crate::flash_attn) with a bias that is added to the scaled scores:
-/// `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5's relative positions are one.
+/// [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled
+/// scores: `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
 ///
 /// # Errors
 /// The errors of [`flash_attn`](crate::flash_attn).
@@ -47,8 +47,8 @@ pub fn flash_attn_bias(
 }
 
 /// [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias
-/// `(sequences or 1, heads or 1, max_seqlen_q or 1, max_seqlen_k)`. Queries and keys count from the first
-/// ones of their sequence.
+/// `(sequences or 1, heads or 1, max_seqlen_q or 1, max_seqlen_k)`. Query 0 and key 0 are the first of
+/// their sequence.
 ///
 /// # Errors
 /// The errors of [`flash_attn`](crate::flash_attn).
