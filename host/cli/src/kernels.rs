@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo,
-    KERNELS, Keys, MERGES, MergeInfo, PageKind, Schedule, TileScheduler,
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
+    MERGES, MergeInfo, PageKind, Schedule, TileScheduler,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;

@@ -11,8 +11,7 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MergeInfo, Schedule,
-    combine_of,
+    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MergeInfo, Schedule, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
