@@ -183,7 +183,16 @@ const SELECTED: &[Selected] = &[
     (varlen, |f| f.mask(Mask::Bits(bits([1, 1, 128, 8]))), "l4", "fwd_f16_d64_bits_128x64_packed"),
     (cached, |f| f.mask(Mask::Bits(bits([1, 1, 128, 8]))), "l4", "paged_f16_d64_bits_128x64"),
     (tree, |f| f, "l4", "decode_f16_d64_bits_16_tiles"),
+    (long, |f| f.mask(Mask::Causal).sinks(SINKS), "h200", "hopper_f16_d64_causal_sink_128x128"),
+    (long, |f| f.sinks(SINKS), "h200", "hopper_f16_d64_local_sink_128x128"),
+    (long, |f| f.sinks(SINKS), "l4", "fwd_f16_d64_local_sink_128x64"),
 ];
+
+/// Queries and keys that fill an H200.
+fn long() -> AttentionRequest<'static> {
+    let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [8, 4096, heads, 64]);
+    AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4))
+}
 
 /// A tree of eight drafts for each sequence of a cache.
 fn tree() -> AttentionRequest<'static> {
