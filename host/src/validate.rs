@@ -3,6 +3,7 @@ mod append;
 mod attention;
 mod cache;
 mod footprint;
+mod latent;
 mod lse;
 mod merge;
 mod problem;

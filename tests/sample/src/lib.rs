@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Words of a symbol that name the kernel's family.
-const FAMILIES: [&str; 9] =
-    ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
+const FAMILIES: [&str; 10] =
+    ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
 
 /// The kernels that stand for all, in the table's order.
 pub fn sample() -> Vec<Contract> {
