@@ -8,7 +8,7 @@ use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 /// rounds.
 const CARD: &str = "orin";
 
-/// A simulator of [`CARD`].
+/// A simulator of that card.
 ///
 /// # Panics
 /// If there is no such card.
