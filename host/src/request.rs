@@ -111,8 +111,8 @@ impl KeysValues {
 pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
-    /// Output, with the queries' shape; on a latent cache with the values' columns. The kernel writes all of it, except varlen rows that belong to no
-    /// sequence. It must not overlap another tensor.
+    /// Output, with the queries' shape; on a latent cache with the values' columns. The kernel writes all of
+    /// it, except varlen rows that belong to no sequence. It must not overlap another tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,

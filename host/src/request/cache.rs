@@ -73,9 +73,9 @@ impl KvPages {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 
-    /// Pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row per key for
-    /// all query heads. The whole row is the key, and its first `head_dim_v` columns are the value. A kernel
-    /// reads a row once for both.
+    /// Pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row per key
+    /// for all query heads. The whole row is the key, and its first `head_dim_v` columns are the value. A
+    /// kernel reads a row once for both.
     ///
     /// The up-projections stay the caller's. For a model with a latent of 512 columns and 64 rotary columns:
     ///

@@ -5,10 +5,10 @@ use crate::{AttnInfo, Capabilities, Error, Problem};
 use core::cmp::Reverse;
 use spec::MLAS;
 
-const FEW: &str = "a latent cache, read once for keys and values: the smallest block that holds all rows of a \
-                   latent head";
-const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device holds, \
-                    so that several blocks read the same keys";
+const FEW: &str = "a latent cache, read once for keys and values: the smallest block that holds all rows of \
+                   a latent head";
+const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
+                    holds, so that several blocks read the same keys";
 
 /// Whether the entry solves the problem, whose values have `columns` columns.
 fn solves(e: &AttnInfo, p: &Problem, columns: usize) -> bool {

@@ -9,8 +9,8 @@ use core::marker::PhantomData;
 /// MLA decode: keys of `D` base tiles, of which the first `DV` are the values. A block takes up to `8 * G`
 /// rows (queries x query heads per latent head) and `STAGES` stages of `KEYS` tiles of 16 keys, which its
 /// `WARPS` warps share. For S^T = K Q^T, each warp takes one tile of keys and `OWN` of the `G` groups of
-/// rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of columns. Each warp holds
-/// its part of Q in registers if `HELD`, else Q is in shared memory. Pages have any size. `Mask` is
+/// rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of columns. Each warp
+/// holds its part of Q in registers if `HELD`, else Q is in shared memory. Pages have any size. `Mask` is
 /// [`crate::Causal`], which also runs full masks.
 pub struct Mla<
     E,

@@ -22,9 +22,9 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     }
 }
 
-/// Problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind, all kinds
-/// of splits and of their combination, rows of several blocks and missing rows, up to four queries, fewer
-/// columns, two latent heads, garbage lengths.
+/// Problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind, all
+/// kinds of splits and of their combination, rows of several blocks and missing rows, up to four queries,
+/// fewer columns, two latent heads, garbage lengths.
 pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
