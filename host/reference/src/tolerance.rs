@@ -148,8 +148,9 @@ impl Reference {
         Self::of_columns(inputs, usize::MAX)
     }
 
-    /// The same of O's first columns, as a latent cache's values are the first columns of its keys.
-    pub(super) fn of_columns(inputs: &Inputs, columns: usize) -> Self {
+    /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of its
+    /// keys.
+    pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [exact(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let naive_error = max_difference(&naive.out, &exact.out);
         let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
