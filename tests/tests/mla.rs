@@ -49,9 +49,11 @@ fn garbage() -> Vec<Garbage> {
     let mut all = vec![];
     for batch in [6, 40] {
         let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { MOST } else { 20 }).collect();
-        for (lengths, splits) in
-            [([MOST as i32 + 1, -1, 20, 0], Splits::Auto), ([i32::MAX, 20, i32::MIN, 20], Splits::Chunk(128))]
-        {
+        for (lengths, splits) in [
+            ([MOST as i32 + 1, -1, 20, 0], Splits::Auto),
+            ([i32::MAX, 20, i32::MIN, 20], Splits::Chunk(128)),
+            ([MOST as i32 + 1, -1, 20, 0], Splits::Exactly(2)),
+        ] {
             let case = DecodeCase { splits, ..plain(filled.clone()) };
             let lengths = lengths.iter().copied().cycle().take(batch).collect();
             all.push(Garbage { case, lengths, starts: None });

@@ -148,8 +148,8 @@ impl Reference {
         Self::of_columns(inputs, usize::MAX)
     }
 
-    /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of its
-    /// keys.
+    /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of
+    /// its keys.
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [exact(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let naive_error = max_difference(&naive.out, &exact.out);

@@ -204,7 +204,7 @@ fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Ve
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
         None if !file.has("v_cache") => Err(file.invalid(
-            "there is no `v_cache`; add it, or use --v-width if the values are the first columns of `k_cache`",
+            "there is no `v_cache`; add it, or use --v-width if values are the first columns of `k_cache`",
         )),
         Some(width) if file.has("v_cache") => Err(Error::Invalid(format!(
             "--v-width {width}: the values of a latent cache are columns of `k_cache`, and the file has a \

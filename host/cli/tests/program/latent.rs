@@ -1,4 +1,5 @@
-//! `ferroflash run --v-width` on latent caches in files: the simulator against the reference, and invalid files.
+//! `ferroflash run --v-width` on latent caches in files: the simulator against the reference, and invalid
+//! files.
 use crate::cache::{Tensor, Tensors, integers, results, write};
 use crate::common::{Folder, check as refused, report};
 use ferroflash::DType;
