@@ -36,10 +36,10 @@ fn a_launch_allocates_nothing() -> Result<(), Error> {
     each_launch(&|_, launch| launch())
 }
 
-/// Measures a launch of the plan with this name.
+/// Measures a task with this name.
 pub type Measure = dyn Fn(&str, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>;
 
-/// Measures a launch of each kind.
+/// Measures planning and launching each kind of request.
 pub fn each_launch(by: &Measure) -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver { records: false, ..FakeDriver::new("h200") });
@@ -106,6 +106,7 @@ fn measure<R: Request>(
     let plan = attention.plan(&planned)?;
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
+    by(&format!("{kernels}, planning"), &mut || attention.plan(std::hint::black_box(&planned)).map(drop))?;
     // The tensors for which the plan was made, and others, which are checked again.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");

@@ -54,6 +54,21 @@ fn a_plain_asm_of_a_whole_warp_is_refused() {
     );
 }
 
+/// Without a guard, LLVM clones each of these into both arms of a divergent branch.
+#[test]
+fn a_plain_asm_of_half_a_barrier_is_refused() {
+    for (feature, opcode) in
+        [("plain_arrive", "bar.arrive"), ("plain_reduce", "bar.red"), ("plain_search", "bar.arrive")]
+    {
+        let error = common::std().features([feature]).build().unwrap_err();
+        assert!(
+            matches!(&error, Error::Unguarded { symbol, instruction }
+                if symbol == feature && instruction.contains(opcode)),
+            "{error}"
+        );
+    }
+}
+
 /// A function with this body, as rustc writes it.
 fn function(body: &str) -> String {
     format!(".version 7.8\n.visible .entry k()\n{{\n{body}\tret;\n}}\n")

@@ -12,6 +12,12 @@ use ptx_sim::{Completion, ElementType, Gpu, Kind, Launch, Module, Options, Profi
 const KERNELS: &[(&str, &[Kind])] = &[
     ("right", &[]),
     ("loaded_too_few", &[Kind::Deadlock]),
+    ("loaded_too_many", &[Kind::UnwaitedCopies]),
+    ("loaded_what_was_sent", &[Kind::GlobalRace]),
+    ("sent_to_the_keys", &[Kind::GlobalRace]),
+    ("a_stage_skipped_by_one_warp", &[Kind::Wgmma]),
+    ("a_map_that_the_host_did_not_encode", &[Kind::Misaligned]),
+    ("a_map_of_larger_boxes", &[Kind::Deadlock]),
     ("a_warp_in_the_thread_that_copies", &[Kind::DivergentSync]),
     ("a_product_in_lanes_branches", &[Kind::DivergentSync]),
     ("a_product_by_one_warp", &[Kind::Deadlock]),
@@ -33,14 +39,14 @@ const SMEM_BYTES: u32 = 16384 + 1024 + 2 * (16384 + 1024) + 16384;
 /// 128 rows of 64 columns of f16.
 const TENSOR_BYTES: usize = 128 * 64 * 2;
 
-/// A tensor map of one head, in boxes of 64 rows.
-fn tensor_map(address: u64) -> Vec<u8> {
+/// A tensor map of one head, in boxes of `rows` rows.
+fn tensor_map(address: u64, rows: u32) -> Vec<u8> {
     let map = TensorMap {
         element: ElementType::F16,
         address,
         dims: &[64, 128, 1, 1],
         strides: &[128, 16384, 16384],
-        box_dims: &[64, 64, 1, 1],
+        box_dims: &[64, rows, 1, 1],
         element_strides: &[1; 4],
         swizzle: Swizzle::B128,
         fill_nan: false,
@@ -64,7 +70,8 @@ fn check(module: &Module, symbol: &str, kinds: &[Kind]) {
             dynamic_smem: SMEM_BYTES,
             smem_opt_in: SMEM_BYTES,
             registers: None,
-            params: &tensors.map(tensor_map).concat(),
+            params: &[tensors.map(|tensor| tensor_map(tensor, 64)).concat(), tensor_map(tensors[1], 128)]
+                .concat(),
         };
         let outcome = gpu.launch(module, symbol, &launch).unwrap_or_else(|e| panic!("{symbol}: {e}"));
         let found: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
