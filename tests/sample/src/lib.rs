@@ -88,11 +88,12 @@ fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     })
 }
 
-/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all.
+/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all. A
+/// kernel that combines splits has no mainloop, so its head dims stand for itself.
 fn mainloop(family: &[&'static str]) -> Vec<&'static str> {
     match family {
         ["paged"] => vec!["fwd"],
-        [.., "lineage"] => family.to_vec(),
+        [.., "lineage" | "combine"] => family.to_vec(),
         _ => family[..1].to_vec(),
     }
 }
