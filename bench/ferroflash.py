@@ -17,8 +17,9 @@ import torch
 
 ABI_VERSION = 1
 UNSUPPORTED = 2
-FULL, CAUSAL, WINDOW = 0, 1, 3
+FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = 0, 1, 3, 4, 5, 6
 DTYPES = {torch.float16: 0, torch.bfloat16: 1}
+BIAS_DTYPES = {**DTYPES, torch.float32: 3}
 
 
 class Attention(ctypes.Structure):
@@ -41,6 +42,9 @@ class Attention(ctypes.Structure):
         + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32), ("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
         + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
         + [("sinks", ctypes.c_void_p), ("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
+        + [("bias", ctypes.c_void_p), ("bias_strides", ctypes.c_int64 * 3)]
+        + [("prefix_lengths", ctypes.c_void_p), ("mask_bits", ctypes.c_void_p), ("mask_bits_strides", ctypes.c_int64 * 3)]
+        + [("mask_bits_keys", ctypes.c_int64), ("bias_dtype", ctypes.c_int32), ("mask_length", ctypes.c_int32)]
     )
 
 
@@ -168,6 +172,33 @@ class Planned:
         if slopes is not None:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
+    def extras(self, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
+        """Sets sinks, a bias and masks; the sizes are set already.
+
+        `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or float32.
+        `prefix` is a number of keys that every query sees, or int32 (batch). `chunked` is the number of positions per chunk.
+        `mask_bits` is uint8 (batch or 1, heads or 1, queries, bytes): bits of the last `mask_keys` keys, or of all.
+        """
+        args, (lengths, number) = self.args, (prefix, 0) if isinstance(prefix, torch.Tensor) else (None, prefix)
+        shared = lambda t: (ctypes.c_int64 * 3)(*(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
+        self.point(bias=bias, prefix_lengths=lengths, mask_bits=mask_bits)
+        if sinks is not None:
+            self.point(sinks=sinks)
+        if bias is not None:
+            wanted = (args.batch, args.heads_q, args.seqlen_q)
+            if bias.dim() != 4 or any(n not in (1, want) for n, want in zip(bias.shape, wanted)) or bias.stride(3) != 1:
+                raise Error(f"bias {tuple(bias.shape)}: it must be {wanted} or 1 each, and keys, which are contiguous")
+            args.bias_dtype, args.bias_strides = BIAS_DTYPES[bias.dtype], shared(bias)
+        if prefix is not None:
+            args.mask, args.mask_length = PREFIX, number
+        if chunked is not None:
+            args.mask, args.mask_length = CHUNKED, chunked
+        if mask_bits is not None:
+            args.mask, args.mask_bits_strides, args.mask_bits_keys = BITS, shared(mask_bits), mask_keys
+            if mask_bits.shape[2] == 1:
+                # A stride of 0 would share a row.
+                args.mask_bits_strides[2] = mask_bits.shape[3]
+
     def plan_it(self, share=None):
         """Allocates scratch memory, plans, and loads the kernels. `share` is another launch on the same stream; this launch
         uses its workspace if that is large enough."""
@@ -201,7 +232,7 @@ class Planned:
 class Launch(Planned):
     """Attention on tensors. Its thread may set other tensors of the same layout."""
 
-    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None):
+    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None, **extras):
         super().__init__(q, mask, window, scale, softcap, config)
         args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
         order = (0, row, head, 3)
@@ -210,6 +241,7 @@ class Launch(Planned):
         ordered = lambda t: [t.stride(i) for i in order]
         self.strides(lse, slopes, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
         self.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
+        self.extras(**extras)
         self.plan_it()
 
 
@@ -246,7 +278,7 @@ _local = _Local()
 
 
 def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-            return_lse=False, config=None, bhsd=False):
+            return_lse=False, config=None, bhsd=False, **extras):
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
@@ -259,22 +291,30 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     slopes = sloped(alibi_slopes, q, q.shape[0], heads)
     key = (q.device.index, stream, q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
            o.stride(), mask, left, right, softmax_scale, softcap, return_lse, config, bhsd,
-           None if slopes is None else (slopes.shape, slopes.stride()))
+           None if slopes is None else (slopes.shape, slopes.stride()), *_layouts(extras))
     launch = _local.launches.get(key)
     if launch is None:
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             raise Error("q, k and v must be float16 or bfloat16, all three the same")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
-        launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes)
+        launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes, **extras)
         _local.launches[key] = launch
     launch.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
+    tensors = {name: of for name, of in extras.items() if isinstance(of, torch.Tensor)}
+    launch.point(**{"prefix_lengths" if name == "prefix" else name: of for name, of in tensors.items()})
     return launch, o, lse
+
+
+def _layouts(extras):
+    """Extras without their addresses: launches of tensors with one layout are one launch."""
+    of = lambda x: (x.dtype, x.shape, x.stride()) if isinstance(x, torch.Tensor) else x
+    return sorted((name, str(of(x))) for name, x in extras.items())
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, return_lse=False, config=None,
-                    bhsd=False):
+                    bhsd=False, **extras):
     """Attention of (batch, seqlen, heads, head_dim) tensors on the current stream; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
@@ -282,12 +322,14 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     bit. Dropout is refused. No gradients.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
-    (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim).
+    (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim). `extras` are
+    the arguments of Planned.extras: sinks, bias, prefix, chunked, mask_bits, mask_keys.
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
     launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                             alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd)
+                             alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd,
+                             **extras)
     launch.enqueue()
     if return_attn_probs:
         return o, like_flash_attn(lse), None

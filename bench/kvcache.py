@@ -55,12 +55,12 @@ class Launch(Planned):
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
                  window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None, cu_seqlens_q=None,
-                 seqlen_q=None, scales=(None, None), alibi_slopes=None):
+                 seqlen_q=None, scales=(None, None), alibi_slopes=None, **extras):
         super().__init__(q, mask, window, scale, softcap, config)
         self.o, self.lse = o, lse
         named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table, "cache_batch_idx": rows,
                  "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "alibi_slopes": alibi_slopes}
-        self.kept, args = (named, scales), self.args
+        self.kept, args = (named, scales, extras), self.args
         self.point(**named)
         args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]
         if cu_seqlens_q is None:
@@ -76,6 +76,7 @@ class Launch(Planned):
             if isinstance(of, torch.Tensor):
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
         args.cache_dtype, args.splits, args.chunk = CACHE_DTYPES[k_cache.dtype], splits, chunk
+        self.extras(**extras)
         self.plan_it(share)
 
 
@@ -119,7 +120,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                             cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
                             return_softmax_lse=False, *, cu_seqlens_q=None, max_seqlen_q=None, k_descale=None,
-                            v_descale=None, sinks=None, chunk=0, config=None):
+                            v_descale=None, sinks=None, chunk=0, config=None, **extras):
     """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
@@ -130,6 +131,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a sequence
     has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors of a
     float8_e4m3fn cache. `sinks` are logits, one per head, that belong to no key. `chunk` makes results independent of the batch.
+    `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a
     row without a key it is +inf, as in FlashAttention-2.
@@ -182,5 +184,5 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     mask, window = masked(causal, window_size)
     Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
            scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
-           seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes).enqueue()
+           seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes, **extras).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o

@@ -19,29 +19,32 @@ class Launch(Planned):
     """
 
     def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None, seqused_k=None,
-                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None):
+                 mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None, **extras):
         super().__init__(q, mask, window, scale, softcap, config)
         self.o, self.lse, args = o, lse, self.args
         self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
                      "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
+        self.kept_extras = extras
         self.point(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
         args.total_k, args.heads_k = k.shape[:2]
         self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
+        self.extras(**extras)
         self.plan_it()
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
-                           return_lse=False, config=None):
+                           return_lse=False, config=None, **extras):
     """Attention of varlen sequences: q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
 
     The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
     head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each
     sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing, because results are
     always equal in every bit. Dropout is refused. There are no gradients. Rows of o that belong to no sequence are not written.
+    `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, None), as FlashAttention-2 does without dropout. lse
     is (heads, rows) in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
@@ -61,14 +64,14 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
         Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
-               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes).enqueue()
+               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes, **extras).enqueue()
         lse = like_flash_attn(lse) if return_attn_probs else lse
     else:
         used = ends[1:] - ends[:-1] if used is None else used
         out = flash_attn_with_kvcache(
             q, k, v, cache_seqlens=used, block_table=block_table, softmax_scale=softmax_scale, causal=causal,
             window_size=window_size, softcap=softcap, return_softmax_lse=wants_lse, cu_seqlens_q=starts,
-            max_seqlen_q=max_seqlen_q, config=config, alibi_slopes=slopes)
+            max_seqlen_q=max_seqlen_q, config=config, alibi_slopes=slopes, **extras)
         o, lse = out if wants_lse else (out, None)
         if return_lse and not return_attn_probs:
             lse = lse.masked_fill_(lse == float("inf"), float("-inf"))

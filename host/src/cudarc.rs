@@ -73,6 +73,7 @@ mod append;
 mod attention;
 mod cache;
 mod candle;
+mod extras;
 mod front;
 mod memory;
 mod merge;
@@ -82,6 +83,7 @@ mod tensor;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
+pub use extras::{Bias, Floats, MaskBits};
 pub use front::FlashAttention;
 pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
 pub use merge::State;

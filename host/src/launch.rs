@@ -1,8 +1,9 @@
 //! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Contract, Error, MapDescription};
 use spec::{
-    AppendParams, CombineParams, DecodeParams, FwdParams, HopperPagedParams, HopperParams, KERNELS,
-    MergeParams, PagedParams, RaggedMap, SplitParams, TensorMap, VarlenParams,
+    AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FwdParams,
+    HopperPagedParams, HopperParams, KERNELS, MergeParams, PagedParams, PrefixParams, RaggedMap, SinkParams,
+    SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -10,7 +11,7 @@ use spec::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Launch {
     first: Kernel,
-    /// The combine kernel for the first kernel's splits.
+    /// The combine kernel for the first kernel's splits, or the merge kernel that adds sinks.
     second: Option<Kernel>,
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
@@ -29,8 +30,9 @@ struct Kernel {
     params: [u16; 2],
 }
 
-/// Bytes of the largest parameters without tensor maps, plus those of the combine kernel.
-const MOST: usize = 512;
+/// Bytes of the largest parameters: the first kernel's without tensor maps, its mask's, its scores' and the
+/// second kernel's. A test adds them up.
+const MOST: usize = 832;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
 
@@ -61,7 +63,7 @@ macro_rules! params {
 }
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
-    AppendParams, MergeParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }
@@ -107,9 +109,23 @@ impl Launch {
         self
     }
 
-    /// Adds a second kernel with the first one's grid and parameters.
-    pub(crate) fn then_alike(mut self, place: usize) -> Self {
-        self.second = Some(Kernel { place: place as u16, ..self.first });
+    /// Adds parameters of the first kernel's mask or scores, behind the kernel's own. Call this before a
+    /// second kernel is added.
+    pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
+        const { assert!(P::MAPS == 0) }
+        let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
+        let end = start + own.len();
+        self.params.0[start..end].copy_from_slice(own);
+        self.first.params[1] = end as u16;
+        self
+    }
+
+    /// Adds a second kernel with the first kernel's grid and its parameters `P`. It gets no parameters of
+    /// mask and scores.
+    pub(crate) fn then_alike<P: Params>(mut self, place: usize) -> Self {
+        const { assert!(P::MAPS == 0) }
+        let params = [0, size_of::<P>() as u16];
+        self.second = Some(Kernel { place: place as u16, params, ..self.first });
         self
     }
 
@@ -193,4 +209,30 @@ impl Launch {
 fn bytes_of<P: Params>(params: &P) -> &[u8] {
     // SAFETY: the bytes are readable while the value lives; the trait promises that all are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_launch_has_room_for_its_parameters() {
+        let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
+        let variant =
+            masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
+        let maps = 4 * size_of::<TensorMap>();
+        let tiles = [
+            size_of::<FwdParams>(),
+            size_of::<VarlenParams>(),
+            size_of::<PagedParams>(),
+            size_of::<HopperParams>() - maps,
+            size_of::<VarlenParams<HopperParams<RaggedMap>>>() - maps,
+            size_of::<HopperPagedParams>() - maps,
+        ];
+        let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
+        let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
+        let alone = size_of::<DecodeParams>() + variant;
+        let most = [merged, split, alone, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
+        assert!((most..most + 16).contains(&MOST), "{most} bytes, {MOST} are held");
+    }
 }

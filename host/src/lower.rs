@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod merge;
 mod tensors;
+mod variant;
 
 pub(crate) use append::append;
 pub(crate) use attention::{attention, takes};

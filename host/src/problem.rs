@@ -1,8 +1,10 @@
 //! A problem: sizes and scores of a request without its tensors, and the kernel parameters that follow: mask
 //! kind, window, base-2 scale.
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, Mask, Paged, Queries, Splits};
+use crate::request::{
+    Alignment, AttentionRequest, KeysValues, KvCache, Mask, Paged, Prefix, Queries, Splits,
+};
 use crate::{DType, MaskKind};
-use spec::Window;
+use spec::{ScoreKinds, Window};
 
 /// Maximum of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and several
 /// blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head and splits
@@ -28,7 +30,7 @@ pub struct Problem {
     pub heads_k: usize,
     /// Columns of a head: a multiple of 8, at most 512.
     pub head_dim: usize,
-    /// The keys that a query sees.
+    /// The keys that a query sees. Addresses do not matter.
     pub mask: Mask,
     /// How queries align with keys.
     pub alignment: Alignment,
@@ -40,6 +42,8 @@ pub struct Problem {
     pub alibi: bool,
     /// Whether the request has [`Sinks`](crate::request::Sinks).
     pub sinks: bool,
+    /// Element type of the [`Bias`](crate::request::Bias), if the request has one.
+    pub bias: Option<DType>,
     /// Rows of Q and of K of all sequences, if queries are varlen. `seqlen_q` and `seqlen_k` are then the
     /// maxima per sequence.
     pub varlen: Option<[usize; 2]>,
@@ -109,6 +113,7 @@ impl Problem {
             softcap: None,
             alibi: false,
             sinks: false,
+            bias: None,
             varlen: None,
             cache: None,
             splits: Splits::Auto,
@@ -118,7 +123,7 @@ impl Problem {
     setters! {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
-        varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
+        bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
     }
 
     /// Changes [`scale`](#structfield.scale): a factor above 0.
@@ -157,11 +162,30 @@ impl Problem {
 
     /// The mask kind of the cheapest kernel that solves the problem.
     pub fn mask_kind(&self) -> MaskKind {
-        match self.sides() {
+        match (self.cheapest_mask(), self.sides()) {
+            (Mask::Prefix(_), _) => MaskKind::Prefix,
+            (Mask::Chunked { .. }, _) => MaskKind::Chunked,
+            (Mask::Bits(_), _) => MaskKind::Bits,
             _ if self.softcap.is_some() || self.alibi => MaskKind::Local,
-            (Window::UNBOUNDED, Window::UNBOUNDED) => MaskKind::Full,
-            (Window::UNBOUNDED, 0) => MaskKind::Causal,
+            (_, (Window::UNBOUNDED, Window::UNBOUNDED)) => MaskKind::Full,
+            (_, (Window::UNBOUNDED, 0)) => MaskKind::Causal,
             _ => MaskKind::Local,
+        }
+    }
+
+    /// The transformations of scores for which only some kernels exist.
+    pub fn score_kinds(&self) -> ScoreKinds {
+        ScoreKinds { sink: self.sinks, bias: self.bias, own: false }
+    }
+
+    /// The simplest mask that shows the mask's keys, for these lengths.
+    fn cheapest_mask(&self) -> Mask {
+        let longest = self.seqlen_q.max(self.seqlen_k);
+        match self.mask {
+            Mask::Prefix(Prefix::All(0)) => Mask::Causal,
+            Mask::Prefix(Prefix::All(keys)) if keys as usize >= self.seqlen_k => Mask::Full,
+            Mask::Chunked { chunk } if chunk as usize >= longest => Mask::Causal,
+            mask => mask,
         }
     }
 
@@ -180,11 +204,16 @@ impl Problem {
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
     }
 
-    /// Numbers of visible keys before and after a query's position.
+    /// The window parameters of the mask's kernels: numbers of visible keys before and after a query's
+    /// position. Kernels with other parameters of the mask need to know only whether their rows end at the
+    /// query's position.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;
         let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
-        let (left, right) = self.mask.sides();
+        let (left, right) = match self.cheapest_mask() {
+            Mask::Prefix(_) | Mask::Chunked { .. } => (None, Some(0)),
+            mask => mask.sides(),
+        };
         (clamp(left), clamp(right))
     }
 
@@ -235,9 +264,12 @@ struct Meaning {
     sizes: [usize; 6],
     dtype: DType,
     kind: MaskKind,
+    /// The prefix or the chunk of a mask.
+    number: Option<u32>,
     window: Window,
     scores: (f32, f32),
     alibi: bool,
+    bias: Option<DType>,
     /// Rows of varlen sequences, with the alignment of each.
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
@@ -247,7 +279,7 @@ struct Meaning {
 impl Meaning {
     fn new(p: &Problem) -> Self {
         let (kind, mut window) = (p.mask_kind(), p.window());
-        // If every query sees every key, without ALiBi, alignment does not matter.
+        // If every query sees every key, or bits name its keys, without ALiBi, alignment does not matter.
         if !p.alibi && window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
             window.shift = 0;
         }
@@ -255,9 +287,14 @@ impl Meaning {
             sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim],
             dtype: p.dtype,
             kind,
+            number: match p.cheapest_mask() {
+                Mask::Prefix(Prefix::All(number)) | Mask::Chunked { chunk: number } => Some(number),
+                _ => None,
+            },
             window,
             scores: p.base_two(),
             alibi: p.alibi,
+            bias: p.bias,
             varlen: p.varlen.map(|rows| (rows, p.alignment)),
             cache: p.cache,
             splits: p.splits,
@@ -288,12 +325,13 @@ impl AttentionRequest<'_> {
             heads_q,
             heads_k,
             head_dim,
-            mask: self.mask,
+            mask: self.mask.anywhere(),
             alignment: self.alignment,
             scale: self.scores.scale,
             softcap: self.scores.softcap,
             alibi: self.scores.alibi.is_some(),
             sinks: self.scores.sinks.is_some(),
+            bias: self.scores.bias.map(|bias| bias.dtype),
             varlen,
             cache,
             splits: self.splits,
@@ -324,6 +362,12 @@ impl std::fmt::Display for Problem {
         }
         if self.alibi {
             write!(f, ", alibi")?;
+        }
+        if self.sinks {
+            write!(f, ", sinks")?;
+        }
+        if let Some(bias) = self.bias {
+            write!(f, ", bias {}", bias.name())?;
         }
         match self.varlen {
             Some([rows_q, rows_k]) => write!(f, ", varlen rows {rows_q}/{rows_k}"),

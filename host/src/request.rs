@@ -2,6 +2,7 @@
 //! ([`Merge`]). A request describes the caller's memory. It checks nothing; planning validates it once.
 mod append;
 mod cache;
+mod mask;
 mod merge;
 mod scores;
 mod scratch;
@@ -10,9 +11,10 @@ mod view;
 
 pub use append::Append;
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots};
+pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use merge::{Merge, State};
 pub(crate) use scores::score_setters;
-pub use scores::{AlibiSlopes, Alignment, Mask, Scores, Sinks};
+pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
 pub use scratch::{Counters, Scratch, Splits, Workspace};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};

@@ -6,16 +6,18 @@ mod hopper;
 mod merge;
 mod mla;
 mod portable;
+mod variant;
 mod varlen;
 
 pub(crate) use append::append;
-pub(crate) use cache::needs_no_decode;
+pub(crate) use cache::needs_no_splits;
 pub(crate) use merge::merge;
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
+use spec::ScoreKinds;
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -69,6 +71,7 @@ const MEASURED: &str = "the fastest on this device for this size: `ferroflash sw
 /// kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
+    variant::goes_together(p)?;
     if p.cache.is_some() {
         return cache::choose(q, config);
     }
@@ -90,11 +93,14 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
             None => portable::choose(p, mask, on, Scratch::None).map(|choice| choice.kernel),
             Some(_) => varlen::portable(p, mask, on).map(|(kernel, _)| kernel),
         };
-        return Ok(Choice { fallback: fallback.ok().filter(|_| !p.sinks), ..choice });
+        return Ok(Choice { fallback: fallback.ok().filter(|_| !variant::is_needed(p)), ..choice });
     }
-    needs_no_decode(p)?;
+    needs_no_splits(p)?;
     if let Some(name) = config {
         return named(name, q, mask);
+    }
+    if variant::is_needed(p) {
+        return variant::choose(q);
     }
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
@@ -128,11 +134,15 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
 }
 
 /// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
-/// dtype, a mask at least as general, a head dim at least as large.
+/// dtype, a mask at least as general, equal scores (a merge kernel may add sinks), a head dim at least as
+/// large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
-    let general = entry.mask == mask || entry.mask == MaskKind::Local;
+    let general = variant::covers(entry.mask, mask, false);
+    let scores = p.score_kinds();
+    let merges = scores.sink && !entry.scores.sink;
+    let scored = entry.scores == ScoreKinds { sink: scores.sink && !merges, ..scores };
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
         // The planner's choice is a valid example, whatever else is wrong with the named kernel.
@@ -141,14 +151,23 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.dtype != p.dtype || !general || (entry.head_dim as usize) < p.head_dim {
+    if entry.dtype != p.dtype || !general || !scored || (entry.head_dim as usize) < p.head_dim {
         let expected = format_args!(
-            "this problem needs {} with mask {} and head_dim {}, for {sequences} sequences",
+            "this problem needs {} with mask {}{} and head_dim {}, for {sequences} sequences",
             p.dtype.name(),
             mask.name(),
+            scores.name(p.dtype),
             p.head_dim
         );
         return Err(Error::invalid("config", name, expected));
+    }
+    if merges {
+        variant::takes_merge(p)?;
+    }
+    if merges && entry.splits {
+        let reason =
+            "a merge kernel adds sinks, and a launch has two kernels; name a kernel without split-KV";
+        return Err(Error::unsupported(format_args!("{name} with attention sinks"), reason));
     }
     if entry.has_maps() && p.alibi {
         return Err(Error::unsupported(

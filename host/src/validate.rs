@@ -1,10 +1,12 @@
 //! Validation. A request that passes can be launched without out-of-bounds accesses.
 mod append;
 mod attention;
+mod bias;
 mod cache;
 mod footprint;
 mod latent;
 mod lse;
+mod mask;
 mod merge;
 mod problem;
 
@@ -72,7 +74,10 @@ macro_rules! names {
     };
 }
 use names;
-names!(Q "q" K "k" V "v" O "o" LSE "lse" SINKS "sinks" ALIBI "alibi" WORKSPACE "workspace");
+names!(
+    Q "q" K "k" V "v" O "o" LSE "lse" SINKS "sinks" ALIBI "alibi" BIAS "bias" PREFIX "mask.prefix"
+    MASK_BITS "mask.bits" WORKSPACE "workspace"
+);
 
 /// Checks an output by itself.
 fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {

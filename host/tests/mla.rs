@@ -117,6 +117,11 @@ type Refused = (fn(&mut AttentionRequest<'static>), &'static str);
 const REFUSED: &[Refused] = &[
     (|r| r.scores.scale = None, "scale: none; a latent cache has no default"),
     (|r| r.mask = Mask::Window { left: Some(100), right: Some(0) }, "a window on a latent cache"),
+    (|r| r.mask = Mask::Prefix(Prefix::All(9)), "mask prefix"),
+    (|r| r.mask = Mask::Chunked { chunk: 64 }, "mask chunked"),
+    (|r| r.mask = Mask::Bits(MaskBits::contiguous(9 * FAR, 1 << 20, [1, 1, 1, 8192])), "mask bits"),
+    (|r| r.scores.bias = Some(Bias::rows(9 * FAR, 1 << 20, DType::F16, [1, 1, 1, 8192], 8192)),
+        "a bias on a latent cache"),
     (|r| r.scores.softcap = Some(30.0), "softcap on a latent cache"),
     (|r| r.scores.alibi = Some(AlibiSlopes { address: 9 * FAR, elements: 16, strides: [0, 1] }),
         "ALiBi slopes on a latent cache"),

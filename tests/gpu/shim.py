@@ -40,7 +40,22 @@ CASES = [
     ("head dim 256", BF16, [1, 150, 150, 2, 2, 256], {}),
     ("a workspace", F16, [1, 128, 8192, 4, 4, 64], {}),
     ("one query", F16, [3, 1, 777, 4, 4, 128], {"causal": True}),
+    ("sinks", F16, [2, 150, 200, 4, 2, 64], {"sinks": torch.tensor([0.5, -1.0, 3.0, float("-inf")]), "causal": True}),
+    ("sinks, window", BF16, [1, 300, 300, 2, 2, 128], {"sinks": torch.tensor([1.0, 4.0]), "window_size": (40, 0)}),
+    ("sinks by a merge", F16, [1, 100, 150, 4, 4, 192], {"sinks": torch.tensor([0.5, -1.0, 3.0, 0.0])}),
     ("a kernel by its name", F16, [1, 128, 128, 2, 2, 64], {"config": "fwd_f16_d64_full_128x64"}),
+]
+# Cases that no kernel solves yet. A case moves to CASES with its first kernel.
+WITHOUT_KERNEL = [
+    ("bias", F16, [2, 150, 200, 4, 2, 64], {"bias": torch.randn(1, 4, 150, 200).half()}),
+    ("bias of each batch, bf16", BF16, [2, 150, 200, 4, 2, 128], {"bias": torch.randn(2, 4, 150, 200).bfloat16()}),
+    ("bias of keys, f32", F16, [2, 77, 200, 4, 4, 64], {"bias": torch.randn(2, 1, 1, 200), "causal": True}),
+    ("prefix", F16, [2, 300, 300, 2, 2, 64], {"prefix": 77}),
+    ("prefix of each", F16, [3, 150, 200, 2, 2, 128], {"prefix": torch.tensor([0, 60, 999], dtype=torch.int32)}),
+    ("chunked", BF16, [1, 300, 400, 2, 2, 64], {"chunked": 100}),
+    ("bits", F16, [2, 40, 200, 4, 4, 64], {"mask_bits": torch.randint(0, 256, (2, 1, 40, 25), dtype=torch.uint8)}),
+    ("a tree", F16, [1, 8, 200, 4, 2, 128],
+     {"mask_bits": torch.tensor([[[1], [3], [5], [9], [19], [37], [73], [145]]], dtype=torch.uint8)[None], "mask_keys": 8}),
 ]
 REFUSED = [
     ("dropout", {"dropout_p": 0.1}),
@@ -59,7 +74,7 @@ def tensors(dtype, sizes):
 
 
 def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=None, softcap=0.0, alibi_slopes=None,
-           config=None):
+           config=None, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
     """Attention with every step in `dtype`: O as (batch, seqlen, heads, head_dim), LSE as (batch, heads, seqlen)."""
     q, k, v = (t.to(dtype).transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
@@ -74,13 +89,27 @@ def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=Non
         wide = torch.promote_types(dtype, torch.float32)
         slopes = alibi_slopes.to(wide).reshape(-1, q.shape[1], 1, 1)
         scores = scores.to(wide) - slopes * (position - key).abs()
+    if bias is not None:
+        wide = torch.promote_types(dtype, torch.float32)
+        scores = scores.to(wide) + bias.to(wide)
     left, right = window_size
-    right = 0 if causal else right
+    right = 0 if causal or prefix is not None or chunked else right
     hidden = torch.zeros(rows, keys, dtype=torch.bool, device=q.device)
     hidden |= (key < position - left) if left >= 0 else False
     hidden |= (key > position + right) if right >= 0 else False
+    hidden |= (key < position // chunked * chunked) if chunked else False
+    if prefix is not None:
+        hidden = hidden & (key >= torch.as_tensor(prefix, device=q.device).reshape(-1, 1, 1, 1))
+    if mask_bits is not None:
+        first = keys - (mask_keys or keys)
+        bit = (key[0] - first).clamp(min=0)
+        hidden = (key >= first) & (mask_bits[..., bit // 8] >> (bit % 8).to(torch.uint8) & 1 == 0)
     scores = scores.masked_fill(hidden, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).masked_fill(hidden.all(1)[:, None], 0.0)
+    if sinks is not None:
+        logits = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, logits], dim=3)
+    empty = scores.isneginf().all(3, keepdim=True)
+    weights = torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)[..., :keys]
     return (weights.to(dtype) @ v).transpose(1, 2), torch.logsumexp(scores.double(), dim=-1)
 
 
@@ -124,6 +153,18 @@ def refused(word, options):
     except ferroflash.Error as error:
         said = str(error)
     return {"name": f"refused: {word}", "said": said, "passed": word.split("_")[-1] in said}
+
+
+def without_kernel(name, dtype, sizes, options):
+    """A valid request that no kernel solves: the planner refuses it by the name of its mask or score."""
+    options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    try:
+        ferroflash.flash_attn_func(*tensors(dtype, sizes), **options)
+        said = "nothing"
+    except ferroflash.Unsupported as error:
+        said = str(error)
+    word = next(word for word in ("bias", "prefix", "chunked", "mask_bits") if word in options)
+    return {"name": f"without a kernel: {name}", "said": said, "passed": word.split("_")[-1] in said}
 
 
 # name, [batch, seqlen_q, heads_q, heads_k, head_dim], keys per page (None: no pages), options
@@ -301,6 +342,7 @@ def in_threads(count=4, calls=50):
 def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
+    rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
     rows += [cached(*case) for case in CACHES] + [packed(*case) for case in PACKED]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads),
                        ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged)):

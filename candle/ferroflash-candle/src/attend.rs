@@ -28,14 +28,33 @@ pub struct Attend {
     pub alibi_slopes: Option<Tensor>,
     /// Attention sinks, f32 `[heads]`: one logit per head.
     pub sinks: Option<Tensor>,
+    /// A bias that the kernel adds to the scaled scores, f16, bf16 or f32:
+    /// `(batch or 1, heads or 1, queries or 1, keys)`.
+    pub bias: Option<Tensor>,
+    /// Bits of a mask, in place of a window, and the number of a sequence's last keys that have bits.
+    pub mask_bits: Option<(Tensor, usize)>,
+    /// Numbers of keys that every query sees (prefix-LM), in place of a window: i32 or u32 `[batch]`.
+    pub prefix_lengths: Option<Tensor>,
+    /// Keys per chunk of chunked-local attention (Llama 4), in place of a window.
+    pub chunk: Option<usize>,
 }
 
 impl Attend {
     /// Attention to every key.
     pub fn full(softmax_scale: f32) -> Self {
         let (window_size_left, window_size_right) = (None, None);
-        let (softcap, alibi_slopes, sinks) = (None, None, None);
-        Attend { softmax_scale, window_size_left, window_size_right, softcap, alibi_slopes, sinks }
+        Attend {
+            softmax_scale,
+            window_size_left,
+            window_size_right,
+            softcap: None,
+            alibi_slopes: None,
+            sinks: None,
+            bias: None,
+            mask_bits: None,
+            prefix_lengths: None,
+            chunk: None,
+        }
     }
 
     /// Causal attention: keys up to the query's own position. The last query aligns with the last key.
@@ -63,12 +82,67 @@ impl Attend {
         Attend { sinks: Some(sinks.clone()), ..self }
     }
 
+    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows
+    /// of 16-bit elements must begin at multiples of 4 bytes. For an odd number of keys, pad the rows:
+    /// `bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, keys)?`. For varlen sequences and KV caches, `batch`
+    /// counts sequences, and `queries` and `keys` are those of the longest sequence.
+    pub fn bias(self, bias: &Tensor) -> Self {
+        Attend { bias: Some(bias.clone()), ..self }
+    }
+
+    /// Shows each query the keys whose bits are 1: u8 `(batch or 1, heads or 1, queries, keys / 8 rounded
+    /// up)`, or without the batch, least significant bit first. Bits name the last `keys` keys of each
+    /// sequence; every query sees the keys before these. A tree of drafts has as many keys as nodes.
+    pub fn mask_bits(self, bits: &Tensor, keys: usize) -> Self {
+        Attend { mask_bits: Some((bits.clone(), keys)), ..self }
+    }
+
+    /// Shows each query the first keys of its sequence, and the keys up to its own position (prefix-LM):
+    /// i32 or u32 `[batch]`.
+    pub fn prefix_lengths(self, lengths: &Tensor) -> Self {
+        Attend { prefix_lengths: Some(lengths.clone()), ..self }
+    }
+
+    /// Shows each query the keys of its chunk, up to its own position (chunked-local attention, Llama 4).
+    pub fn chunked(self, chunk: usize) -> Self {
+        Attend { chunk: Some(chunk), ..self }
+    }
+
+    /// The name of an extra that counts queries or keys of a sequence.
+    pub(crate) fn counts(&self) -> Option<&'static str> {
+        let extras = [
+            ("bias", self.bias.is_some()),
+            ("mask_bits", self.mask_bits.is_some()),
+            ("prefix_lengths", self.prefix_lengths.is_some()),
+            ("chunk", self.chunk.is_some()),
+        ];
+        extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
+    }
+
+    /// The extras of `count` sequences from `first` on.
+    pub(crate) fn sequences(&self, first: usize, count: usize) -> Result<Self> {
+        let of = |tensor: &Tensor, rank: usize| match tensor.rank() == rank && tensor.dims()[0] > 1 {
+            true => tensor.narrow(0, first, count),
+            false => Ok(tensor.clone()),
+        };
+        let bits = self.mask_bits.as_ref().map(|(bits, keys)| Ok::<_, candle::Error>((of(bits, 4)?, *keys)));
+        Ok(Attend {
+            bias: self.bias.as_ref().map(|bias| of(bias, 4)).transpose()?,
+            mask_bits: bits.transpose()?,
+            prefix_lengths: self.prefix_lengths.as_ref().map(|lengths| of(lengths, 1)).transpose()?,
+            ..self.clone()
+        })
+    }
+
     /// The mask for at most this many keys. candle-flash-attn's rule: a window that covers all keys is no
     /// window.
     pub(crate) fn mask(&self, seqlen_k: usize) -> Mask {
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
         };
+        if let Some(chunk) = self.chunk {
+            return Mask::Chunked { chunk: u32::try_from(chunk).unwrap_or(u32::MAX) };
+        }
         match (side(self.window_size_left), side(self.window_size_right)) {
             (None, None) => Mask::Full,
             (None, Some(0)) => Mask::Causal,

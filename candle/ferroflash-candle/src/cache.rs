@@ -127,7 +127,9 @@ impl KvCache {
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
-            let (o, lse) = kv.run(&q, queries, attend, lse)?;
+            // All sequences before a part have one row each.
+            let attend = attend.sequences(part.first_row, part.sequences)?;
+            let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);
             // The LSE of a launch without varlen is `[sequences, heads, queries]`.
             let flat = |lse: Tensor| lse.transpose(0, 1)?.reshape((heads, part.rows));

@@ -1,6 +1,7 @@
 //! Dense attention: candle-flash-attn's operation and functions.
 use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
+use crate::extras::Reads;
 use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::compute;
@@ -51,9 +52,8 @@ impl CustomOp3 for FlashAttn {
         v_l: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         let FlashAttn { softmax_scale, window_size_left, window_size_right, softcap, .. } = *self;
-        let (alibi_slopes, sinks) = (self.alibi_slopes.clone(), None);
-        let attend =
-            Attend { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap, sinks };
+        let mut attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
+        (attend.alibi_slopes, attend.softcap) = (self.alibi_slopes.clone(), softcap);
         let outputs = forward([(q, q_l), (k, k_l), (v, v_l)], &attend, None, false)?;
         Ok((outputs.o, outputs.shape))
     }
@@ -126,6 +126,9 @@ fn on<T: Element + CudaDType>(
     }
     let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
     let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+    let extras = Reads::of(attend);
+    let extras = extras.views()?;
+    let request = extras.give(request);
 
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
     let whole = [batch, rows, heads, q_dims[q_dims.len() - 1]];

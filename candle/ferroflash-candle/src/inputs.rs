@@ -25,6 +25,23 @@ impl<'a> Read<'a> {
         self.layout.shape()
     }
 
+    pub fn strides(&self) -> &'a [usize] {
+        self.layout.stride()
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub fn dtype(&self) -> candle::DType {
+        self.storage.dtype()
+    }
+
+    /// Its elements, and those behind them in its storage.
+    pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
+        data(self.stored()?)
+    }
+
     fn stored(&self) -> Result<Stored<'_>> {
         match &*self.storage {
             Storage::Cuda(storage) => Ok((storage, self.layout)),

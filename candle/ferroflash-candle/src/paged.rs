@@ -81,7 +81,7 @@ impl<'a> PagedKv<'a> {
     }
 
     /// Returns the result of [`PagedKv::attend_varlen`] and the natural LSE of each row, f32 `(heads, rows)`.
-    /// In a padding row, O is 0 and LSE is `-inf`; with sinks, LSE is the sink.
+    /// In a padding row, O is 0 and LSE is `-inf`; with sinks, LSE is `-inf` or the sink.
     ///
     /// # Errors
     /// The errors of [`PagedKv::attend`].

@@ -29,6 +29,10 @@ pub(crate) fn with_ranges(
         let expected = format_args!("it must be [{sequences}, ranges, 2]");
         return Err(invalid("mm_prefix_ranges", format_args!("{:?}", ranges.dims()), expected));
     }
+    if let Some(extra) = attend.counts() {
+        let reason = "the ranges cut sequences into parts with other queries and keys; use only one of both";
+        return Err(unsupported(format_args!("mm_prefix_ranges beside {extra}"), reason));
+    }
     match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
         Mask::Causal if count > 0 => {}
         // A full mask already shows the keys of every range.

@@ -221,7 +221,7 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 /// |---|---|---|
 /// | a sequence's | its attention | its LSE |
 /// | a sequence's, without a visible key | 0 | `-inf`; with sinks, the sink |
-/// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, the sink |
+/// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, `-inf` or the sink |
 ///
 /// # Errors
 /// The errors of [`flash_attn_varlen`].

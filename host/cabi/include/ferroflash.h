@@ -63,7 +63,10 @@ enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 enum {
     FERROFLASH_MASK_FULL = 0,
     FERROFLASH_MASK_CAUSAL = 1, /* a query sees the keys up to its own position */
-    FERROFLASH_MASK_WINDOW = 3  /* window_left keys before the query's position to window_right after it */
+    FERROFLASH_MASK_WINDOW = 3, /* window_left keys before the query's position to window_right after it */
+    FERROFLASH_MASK_PREFIX = 4, /* causal, and every query sees the sequence's first keys (prefix-LM) */
+    FERROFLASH_MASK_CHUNKED = 5, /* causal, within chunks of mask_length positions (Llama 4) */
+    FERROFLASH_MASK_BITS = 6    /* one bit per query and key: trees of drafts, or any mask */
 };
 
 /* Values of ferroflash_attention_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */
@@ -72,7 +75,8 @@ enum {
     FERROFLASH_TOP_LEFT = 1      /* the first query is at the first key (PyTorch's is_causal) */
 };
 
-/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi)) v. Fields that are set select the layout:
+/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. Fields that are set select the
+ * layout:
  *
  * | | tensors | varlen | KV cache |
  * |---|---|---|---|
@@ -101,12 +105,12 @@ enum {
  * | on a KV cache | decode kernels | prefill kernels |
  * |---|---|---|
  * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
- * | sinks | yes | no |
  * | splits, chunk | yes | no |
  * | FERROFLASH_E4M3 | yes | no |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
  *
- * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace:
+ * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace, and
+ * so do sinks at head dims without a kernel for them:
  *
  *   ferroflash_scratch_size(context, &a, &a.workspace_bytes, &a.counters_bytes);
  *   a.workspace = ...; a.counters = ...;                                   // of these sizes; NULL for 0
@@ -183,6 +187,23 @@ typedef struct ferroflash_attention {
      * seqlen_q - j|, or with FERROFLASH_TOP_LEFT by slope * |i - j|, before the mask. NULL: off. */
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
+    /* A bias in device memory, a multiple of 4: element [b, h, i, j] is added to the scaled and capped score
+     * of query i and key j of sequence b, both counted from the sequence's first. A row has seqlen_k
+     * elements, or on a KV cache the maximum of keys per sequence. Behind an odd number of 16-bit elements, a
+     * row has one more in memory. NULL: off. */
+    const void *bias;
+    /* Elements from one sequence, head and query to the next, multiples of 4 bytes; 0: shared. */
+    int64_t bias_strides[3];
+    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch] numbers of keys. NULL: mask_length keys. */
+    const int32_t *prefix_lengths;
+    /* For FERROFLASH_MASK_BITS, in device memory: bit j of row [b, h, i], the least significant first, is 1
+     * if query i of sequence b sees the j-th of the sequence's last mask_bits_keys keys. The query sees all
+     * keys before these. */
+    const uint8_t *mask_bits;
+    int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
+    int64_t mask_bits_keys;       /* 0: seqlen_k */
+    int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
+    int32_t mask_length; /* FERROFLASH_MASK_PREFIX: keys of every prefix; _CHUNKED: positions per chunk */
     /* Not 0: the KV cache is a latent cache (MLA). Its values are the first head_dim_v columns of its keys, v
      * is NULL, o has head_dim_v columns, and scale is not 0. A multiple of 8, at most 512. */
     int64_t head_dim_v;
@@ -205,7 +226,7 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
     NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, \
-    NULL, NULL, {0, 0}, 0 }
+    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \

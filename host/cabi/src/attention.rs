@@ -1,5 +1,5 @@
 //! `ferroflash_attention_t`, as an [`AttentionRequest`].
-use crate::args::{args, chunk_or_splits, dtype, extent, mask, name, present, reach, scale};
+use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
 use crate::call::invalid;
 use crate::layout::c_struct;
 use ferroflash::Error;
@@ -8,6 +8,10 @@ use ferroflash::request::{
     Queries, Scores, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
 };
 use std::ffi::{c_char, c_void};
+
+#[cfg(test)]
+mod examples;
+mod extras;
 
 c_struct! {
     /// `ferroflash_attention_t`.
@@ -36,6 +40,13 @@ c_struct! {
         scales_strides: [i64; 2];
         sinks, alibi_slopes: *const f32;
         alibi_strides: [i64; 2];
+        bias: *const c_void;
+        bias_strides: [i64; 3];
+        prefix_lengths: *const i32;
+        mask_bits: *const u8;
+        mask_bits_strides: [i64; 3];
+        mask_bits_keys: i64;
+        bias_dtype, mask_length: i32;
         head_dim_v: i64;
     }
 }
@@ -61,7 +72,6 @@ impl AttentionArgs {
         let q = view(self.q, head_dim, self.q_strides);
         let o = view(self.o.cast_const(), self.latent()?.unwrap_or(head_dim), self.o_strides);
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
-            .mask(mask(self.mask, [self.window_left, self.window_right])?)
             .alignment(alignment(self.alignment)?)
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
@@ -70,6 +80,8 @@ impl AttentionArgs {
             let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
             LseView::new(address, reach(&shape, &[by_batch, by_head, 1]), shape, self.lse_strides)
         });
+        let sizes = request.problem();
+        (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
         // SAFETY: the caller's promise.
         request.config = unsafe { name("config", self.config)? };
         Ok(request)
@@ -194,65 +206,10 @@ fn alignment(value: i32) -> Result<Alignment, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::examples::{at, cache, request, tensors, valid, varlen};
     use super::*;
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
-
-    const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
-
-    /// A device address.
-    const fn at<T>(n: usize) -> *const T {
-        std::ptr::without_provenance(n << 40)
-    }
-
-    /// Three sequences of 5 queries and 7 keys.
-    fn tensors() -> AttentionArgs {
-        // SAFETY: zeros are a value of every field.
-        let none: AttentionArgs = unsafe { std::mem::zeroed() };
-        AttentionArgs {
-            q: at(1),
-            k: at(2),
-            v: at(3),
-            o: at::<c_void>(4).cast_mut(),
-            batch: 3,
-            seqlen_q: 5,
-            seqlen_k: 7,
-            heads_q: 4,
-            heads_k: 2,
-            head_dim: 64,
-            q_strides: [5 * 256, 256, 64, 1],
-            softcap: 5.0,
-            ..none
-        }
-    }
-
-    fn varlen() -> AttentionArgs {
-        AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
-    }
-
-    /// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
-    fn cache() -> AttentionArgs {
-        AttentionArgs {
-            block_table: at(5),
-            seqused_k: at(6),
-            batch: 16,
-            seqlen_q: 1,
-            seqlen_k: 0,
-            heads_q: 32,
-            heads_k: 8,
-            head_dim: 128,
-            pages: 1000,
-            page: 16,
-            columns: 512,
-            table_stride: 512,
-            q_strides: LLAMA,
-            o_strides: LLAMA,
-            k_strides: [16 * 8 * 128, 8 * 128, 128, 1],
-            v_strides: [16 * 8 * 128, 8 * 128, 128, 1],
-            softcap: 0.0,
-            ..tensors()
-        }
-    }
 
     /// DeepSeek's 128 heads on one latent head.
     fn latent() -> AttentionArgs {
@@ -268,15 +225,6 @@ mod tests {
             k_strides: [16 * 576, 576, 576, 1],
             ..cache()
         }
-    }
-
-    fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
-        // SAFETY: no name, or a static one.
-        unsafe { args.request() }
-    }
-
-    fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
-        request(args).expect("valid")
     }
 
     fn in_cache(args: &AttentionArgs) -> KvCache {

@@ -36,9 +36,13 @@ impl Elements {
     }
 }
 
-/// Element types and their names in files: the 16-bit types, and the type of caches.
-const TYPES: [(DType, Dtype); 3] =
-    [(DType::F16, Dtype::F16), (DType::Bf16, Dtype::BF16), (DType::E4m3, Dtype::F8_E4M3)];
+/// Element types, and their names in files.
+const TYPES: [(DType, Dtype); 4] = [
+    (DType::F16, Dtype::F16),
+    (DType::Bf16, Dtype::BF16),
+    (DType::E4m3, Dtype::F8_E4M3),
+    (DType::F32, Dtype::F32),
+];
 /// Types of queries.
 pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
 /// Types of caches.
@@ -126,6 +130,21 @@ impl<'a> File<'a> {
             );
         }
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
+    }
+
+    /// The elements of a u8 tensor, and its shape.
+    pub(super) fn bytes(&self, name: &str) -> Result<(Vec<u8>, Vec<usize>), Error> {
+        let tensor = self.tensor(name)?;
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+        if dtype != Dtype::U8 {
+            return Err(self.invalid(format_args!("`{name}` is {dtype:?}; convert it to U8")));
+        }
+        if shape.contains(&0) {
+            return Err(
+                self.invalid(format_args!("`{name}` has shape {shape:?}; each size must be 1 or more"))
+            );
+        }
+        Ok((tensor.data().to_vec(), shape))
     }
 
     /// Integers, and their shape. u32 is converted to i32.

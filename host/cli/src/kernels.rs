@@ -34,9 +34,9 @@ pub(super) struct Args {
     /// Only kernels that support this head dim.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
-    /// Only kernels of this mask: full, causal, or local (windows, softcap). Causal decode and paged kernels
-    /// also compute the full mask.
-    #[arg(long, value_parser = ["full", "causal", "local"])]
+    /// Only kernels of this mask: full, causal, local (windows, softcap), prefix (prefix-LM), chunked
+    /// (chunked-local), bits (trees of drafts). Causal decode and paged kernels also compute the full mask.
+    #[arg(long, value_parser = ["full", "causal", "local", "prefix", "chunked", "bits"])]
     mask: Option<String>,
     /// Only the kernel of this name, or the kernels of this lineage configuration.
     #[arg(long, value_name = "NAME")]
@@ -62,6 +62,10 @@ struct Row {
     cache: Option<&'static str>,
     head_dim: Option<u32>,
     mask: Option<&'static str>,
+    /// Whether the kernel adds attention sinks from its own parameters.
+    sinks: Option<bool>,
+    /// Element type of the kernel's bias.
+    bias: Option<&'static str>,
     schedule: Option<&'static str>,
     /// The instructions that multiply tiles.
     path: Option<&'static str>,
@@ -102,6 +106,8 @@ impl From<&AttnInfo> for Row {
             dtype: Some(e.dtype.name()),
             head_dim: Some(e.head_dim),
             mask: Some(e.mask.name()),
+            sinks: Some(e.scores.sink || e.schedule == Schedule::Transposed),
+            bias: e.scores.bias.map(DType::name),
             tile_m: Some(e.tile_m),
             ..Row::new(e.family(), &e.contract)
         };

@@ -5,19 +5,29 @@ use clap::builder::PossibleValuesParser;
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask};
+use ferroflash::request::{Alignment, Mask, Prefix};
 use reference::{Layout, Subject};
 
 /// The mask and the transformations of scores.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct ScoreOptions {
     /// Causal mask: a query sees the keys up to its own position.
-    #[arg(long, conflicts_with = "window")]
+    #[arg(long, group = "mask")]
     causal: bool,
     /// Sliding window: a query sees the keys from L before its position to R behind it, both inclusive. -1
     /// is unbounded. `--window 255,0` is a causal window of 256 keys.
-    #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true)]
+    #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true, group = "mask")]
     window: Option<Mask>,
+    /// Prefix-LM mask: a query sees the keys up to its own position, and the first N keys.
+    #[arg(long, value_name = "N", group = "mask")]
+    prefix: Option<u32>,
+    /// Chunked-local mask (Llama 4): a query at position P sees the keys from P / N * N up to P.
+    #[arg(long, value_name = "N", group = "mask", value_parser = clap::value_parser!(u32).range(1..))]
+    chunked: Option<u32>,
+    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys, if a row is
+    /// long enough; else for the last seqlen_q keys].
+    #[arg(long, value_name = "N", conflicts_with = "mask")]
+    pub mask_keys: Option<usize>,
     /// Top-left alignment: query 0 is at the position of key 0 (PyTorch's is_causal). The default is
     /// bottom-right: the last query is at the position of the last key (FlashAttention).
     #[arg(long)]
@@ -31,11 +41,29 @@ pub(super) struct ScoreOptions {
 }
 
 impl ScoreOptions {
+    fn mask(&self) -> Mask {
+        let prefix = self.prefix.map(|keys| Mask::Prefix(Prefix::All(keys)));
+        let chunked = self.chunked.map(|chunk| Mask::Chunked { chunk });
+        let plain = if self.causal { Mask::Causal } else { Mask::Full };
+        self.window.or(prefix).or(chunked).unwrap_or(plain)
+    }
+
+    /// The option that names the mask, if any.
+    pub(super) fn mask_option(&self) -> Option<&'static str> {
+        let options = [
+            ("--causal", self.causal),
+            ("--window", self.window.is_some()),
+            ("--prefix", self.prefix.is_some()),
+            ("--chunked", self.chunked.is_some()),
+        ];
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+
     /// `problem` with these options applied.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem
-            .mask(self.window.unwrap_or(if self.causal { Mask::Causal } else { Mask::Full }))
+            .mask(self.mask())
             .alignment(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
             .softcap(self.softcap.unwrap_or_default())
     }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub(super) mod cache;
+mod extras;
 
 /// Compute attention on the tensors of a safetensors file.
 ///
@@ -45,12 +46,20 @@ Tensors of a KV cache. The last query of a sequence is at the position of its la
   block_table   i32         [sequences, columns]: pages of each sequence; without it, page b is sequence b's
   cu_seqlens_q  i32         [sequences + 1]; without it, every sequence has the same number of queries
   alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
-  sinks         f32         [heads_q]: one logit per head that belongs to no key; optional (1)
   k_scale       f32         [] or [heads_k]: factor of the keys of an F8_E4M3 cache; optional
   v_scale       f32         the same for the values
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
-  (1) sinks and F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows
-      (seqlen_q * heads_q / heads_k), no alibi_slopes
+  F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows (seqlen_q * heads_q /
+  heads_k), no alibi_slopes
+
+Optional tensors of every file. batch is the number of sequences; seqlen_q and seqlen_k are the queries and
+keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is its first key:
+  sinks           f32             [heads_q]: one logit per head that belongs to no key
+  bias            f16, bf16, f32  [batch or 1, heads_q or 1, seqlen_q or 1, seqlen_k]: added to the scores
+  mask_bits       u8              [heads_q or 1, seqlen_q, seqlen_k / 8 rounded up], or [batch or 1, ..]:
+                                  bit J of a row, least significant first, is 1 if the query sees key J;
+                                  --mask-keys gives bits to the last keys only (a tree of drafts)
+  prefix_lengths  i32             [batch]: the first keys of each sequence, which every query sees (prefix-LM)
 
 Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns, and the first V of k_cache
 are the values. o has V columns. k_cache is [pages, page size, 1, D], as q. --scale is required.
@@ -127,7 +136,8 @@ impl From<Verdict> for Check {
     }
 }
 
-/// Tensors of varlen sequences.
+/// Tensors of equally long sequences, and those of packed ones.
+const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
@@ -154,8 +164,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
     match is_packed {
-        true => file.only("varlen q, k, v", &PACKED)?,
-        false => file.only("q, k, v of equal lengths", &["q", "k", "v", "alibi_slopes"])?,
+        true => file.only("varlen q, k, v", &[&PACKED[..], &extras::NAMES].concat())?,
+        false => file.only("q, k, v of equal lengths", &[&DENSE[..], &extras::NAMES].concat())?,
     }
     let rows = [q.shape[1], k.shape[1]];
     let sequences = is_packed.then(|| files::read_sequences(&file, rows)).transpose()?;
@@ -168,6 +178,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let (problem, stored) = (args.scores.of(problem), q.shape);
     let slopes = files::read_slopes(&file, &problem)?;
+    let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
+    let problem = extras.of(problem);
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
     let memory = match slopes {
@@ -178,6 +190,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some(sequences) => memory.with_sequences(sequences),
         None => memory,
     };
+    let memory = memory.with_extras(extras);
     let device = Device::open(&args.device, console)?;
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
         let Some(path) = &args.output else { return Ok(None) };

@@ -1,6 +1,8 @@
 //! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
+use super::extras::Extras;
+use super::masks;
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
@@ -24,6 +26,8 @@ pub struct Inputs<'a> {
     sequences: Option<&'a Sequences>,
     /// ALiBi slopes, and the sequence of the tensors' first batch.
     slopes: Option<(&'a Slopes, usize)>,
+    /// Extras, and the sequence and the head of the tensors' first batch and head.
+    extras: Option<(&'a Extras, [usize; 2])>,
 }
 
 /// Results of the reference.
@@ -79,7 +83,7 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
     }
 
     /// The same inputs as a varlen problem, if `sequences` is given.
@@ -93,13 +97,21 @@ impl<'a> Inputs<'a> {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
+    /// Adds extras. The tensors' first batch is sequence `first` of the extras, and their first head is head
+    /// `head`.
+    #[must_use]
+    pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
+        Inputs { extras: Some((extras, [first, head])), ..self }
+    }
+
     /// One sequence of a varlen problem, as a problem of its own rows.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
         let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes }
+        let extras = self.extras.map(|(extras, [first, head])| (extras, [first + index, head]));
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
     /// The problem.
@@ -119,14 +131,9 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// Keys that query `row` sees. This is the definition; the planner's arithmetic is tested against it.
-    pub(super) fn visible(&self, row: usize) -> Range<usize> {
-        let (keys, position) = (self.problem.seqlen_k as i64, self.position(row));
-        let (left, right) = self.problem.mask.sides();
-        let first = left.map_or(0, |left| position - i64::from(left));
-        let last = right.map_or(keys - 1, |right| position + i64::from(right));
-        let (first, end) = (first.clamp(0, keys), (last + 1).clamp(0, keys));
-        first as usize..end.max(first) as usize
+    /// The keys among which query `[batch, row]` sees some, by [`masks::visible`].
+    pub(super) fn visible(&self, [batch, row]: [usize; 2]) -> Range<usize> {
+        masks::visible(&self.problem, self.position(row), self.prefix(batch))
     }
 
     /// The position of query `row` among the keys.
@@ -142,15 +149,50 @@ impl<'a> Inputs<'a> {
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
+
+    /// The sinks, one per query head.
+    pub(super) fn sinks(&self) -> Option<&'a [f32]> {
+        self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
+    }
+
+    /// The bias of a query `[batch, head, row]` and a key; 0 without a bias.
+    pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
+        let bias = self.extras.and_then(|(extras, first)| Some((extras.bias.as_ref()?, first)));
+        bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
+    }
+
+    /// Keys of a sequence's prefix; 0 without prefixes.
+    fn prefix(&self, batch: usize) -> i32 {
+        let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
+        prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
+    }
+
+    /// The mask's bit for a query `[batch, head, row]` and a key; true without bits.
+    pub(super) fn bit(&self, at: [usize; 3], key: usize) -> bool {
+        let bits = self.extras.and_then(|(extras, first)| Some((extras.bits.as_ref()?, first)));
+        bits.is_none_or(|(bits, first)| bits.sees(behind(first, at), key, self.problem.seqlen_k))
+    }
+}
+
+/// Adds the sequence and the head of the tensors' first batch and head to `[batch, head, row]`.
+fn behind([sequence, first]: [usize; 2], [batch, head, row]: [usize; 3]) -> [usize; 3] {
+    [sequence + batch, first + head, row]
 }
 
 /// Computes attention in f64.
 pub fn exact(inputs: &Inputs) -> Outputs {
+    let mut outputs = without_sinks(inputs);
+    inputs.sinks().iter().for_each(|sinks| outputs.add_sinks(sinks));
+    outputs
+}
+
+/// Attention in f64, without sinks.
+pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Computes attention and rounds every intermediate result to the inputs' type: scaled keys, scores,
-/// probabilities, output.
+/// Computes attention without sinks, and rounds every intermediate result to the inputs' type: scaled keys,
+/// scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
@@ -219,7 +261,7 @@ fn row_block<A: Arithmetic>(
     let [_, rows, _, head_dim] = inputs.q.shape();
     let keys = inputs.k.shape()[1];
     let rows = first..rows.min(first + ROWS);
-    let visible: Vec<_> = rows.clone().map(|row| inputs.visible(row)).collect();
+    let visible: Vec<_> = rows.clone().map(|row| inputs.visible([batch, row])).collect();
     let start = visible.iter().map(|r| r.start).min().unwrap_or(0);
     let count = visible.iter().map(|r| r.end).max().unwrap_or(0).saturating_sub(start);
 
@@ -232,11 +274,16 @@ fn row_block<A: Arithmetic>(
     let slope = A::Real::from_f32(inputs.slope(batch, head));
     for (i, visible) in visible.iter().enumerate() {
         let (row, position) = (&mut scores[i * count..][..count], inputs.position(first + i));
-        let fall = |j: usize| {
-            let distance = position.abs_diff((start + j) as i64);
-            slope * A::Real::from_f32(distance as f32)
+        let at = [batch, head, first + i];
+        let changed = |score: A::Real, j: usize| {
+            let key = start + j;
+            if !inputs.bit(at, key) {
+                return A::Real::LOWEST;
+            }
+            let distance = position.abs_diff(key as i64);
+            score - slope * A::Real::from_f32(distance as f32) + A::Real::from_f32(inputs.bias(at, key))
         };
-        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, fall));
+        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
     }
 
     let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
@@ -244,14 +291,15 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `fall` is ALiBi's
-/// reduction of a score. It is never rounded to the inputs' type, as in FlashAttention's own reference.
+/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed` applies slopes,
+/// bias and the mask's bits to a score. It never rounds to the inputs' type: FlashAttention's own reference
+/// does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
     row: &mut [A::Real],
     visible: Range<usize>,
-    fall: impl Fn(usize) -> A::Real,
+    changed: impl Fn(A::Real, usize) -> A::Real,
 ) -> f64 {
     let mut max = A::Real::LOWEST;
     for (score, j) in row[visible.clone()].iter_mut().zip(visible.clone()) {
@@ -259,21 +307,26 @@ fn softmax<A: Arithmetic>(
         if let Some(cap) = inputs.problem.softcap.map(A::Real::from_f32) {
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
-        *score = *score - fall(j);
+        *score = changed(*score, j);
         // A NaN is not lost here: it reappears in the sum.
         if *score > max {
             max = *score;
         }
     }
+    // Every key may be hidden.
+    let max = if max > A::Real::LOWEST { max } else { A::Real::ZERO };
     let mut sum = A::Real::ZERO;
     for (j, score) in row.iter_mut().enumerate() {
         *score = if visible.contains(&j) { (*score - max).exp() } else { A::Real::ZERO };
         sum += *score;
     }
-    for p in &mut row[visible.clone()] {
+    if sum == A::Real::ZERO {
+        return f64::NEG_INFINITY;
+    }
+    for p in &mut row[visible] {
         *p = arithmetic.round(*p / sum);
     }
-    if visible.is_empty() { f64::NEG_INFINITY } else { max.to_f64() + sum.to_f64().ln() }
+    max.to_f64() + sum.to_f64().ln()
 }
 
 /// [`multiply`], compiled for AVX2 if the CPU has it.

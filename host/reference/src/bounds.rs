@@ -50,7 +50,7 @@ struct Score<'a> {
 impl Bounds {
     /// Computes the exact result and the bounds in f64.
     pub fn new(inputs: &Inputs) -> Self {
-        let (exact, p) = (exact(inputs), inputs.problem());
+        let (exact, p, sinks) = (exact(inputs), inputs.problem(), inputs.sinks());
         let [batches, rows, heads, head_dim] = exact.shape;
         let heads_of = |tensor: HostTensor| -> Vec<Head> {
             let [batches, _, heads, _] = tensor.shape();
@@ -58,16 +58,20 @@ impl Bounds {
         };
         let [q, k, v] = [inputs.q(), inputs.k(), inputs.v()].map(heads_of);
         let at = |index: usize| (index / heads / rows * heads + index % heads) * rows + index / heads % rows;
+        let none = vec![0.0; head_dim];
         let of_row = |index: usize| {
             let (batch, row, head) = (index / (rows * heads), index / heads % rows, index % heads);
             let kv = batch * p.heads_k + head / (p.heads_q / p.heads_k);
             let q = q[batch * heads + head].row(row, head_dim);
             let (slope, position) = (f64::from(inputs.slope(batch, head)), inputs.position(row));
+            let place = [batch, head, row];
             let score = |key: usize| {
-                let fall = slope * position.abs_diff(key as i64) as f64;
-                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), fall)
+                let more = f64::from(inputs.bias(place, key)) - slope * position.abs_diff(key as i64) as f64;
+                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), more)
             };
-            let scores: Vec<_> = inputs.visible(row).map(score).collect();
+            let seen = inputs.visible([batch, row]).filter(|key| inputs.bit(place, *key));
+            let scores = seen.map(score).filter(|score| score.value > f64::NEG_INFINITY);
+            let scores: Vec<_> = scores.chain(sinks.map(|sinks| Score::sink(sinks[head], &none))).collect();
             bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])
         };
         let all: Vec<_> = (0..batches * rows * heads).into_par_iter().map(of_row).collect();
@@ -138,8 +142,14 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// `fall` is ALiBi's reduction of the score.
-    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], fall: f64) -> Self {
+    /// The score of a sink, whose values are 0.
+    fn sink(logit: f32, values: &'a [f64]) -> Self {
+        let value = f64::from(logit);
+        Score { value, error: 4.0 * ULP * value.abs(), values }
+    }
+
+    /// Slopes and bias add `more` to the score.
+    fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], more: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
@@ -151,8 +161,8 @@ impl<'a> Score<'a> {
             let absolute = if cap <= MODEST_CAP { 4.0 * ULP } else { VANISHES };
             error = error.min(2.0 * cap) + 16.0 * ULP * value.abs() + absolute * cap;
         }
-        value -= fall;
-        error += 8.0 * ULP * fall.abs();
+        value += more;
+        error += 8.0 * ULP * more.abs();
         if size >= f64::from(f32::MAX) / 2.0 || value.abs() * LOG2_E >= score_limit(p.dtype) {
             error = f64::INFINITY;
         }

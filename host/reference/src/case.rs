@@ -1,11 +1,12 @@
 //! A problem that an entry must solve, as data.
 use super::alibi::Slopes;
+use super::extras::Extras;
+use super::masks::fit;
 use super::memory::{Layout, Memory};
 use super::sequences::{Lengths, Sequences};
 use super::told::Told;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask};
 
 /// A problem, its memory layout, and the seed of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +52,7 @@ impl Case {
     /// The case's tensors with all elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
+        let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
         let memory = match self.problem.alibi {
             true => {
                 memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
@@ -85,30 +87,15 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Masks of a kind, with softcap and ALiBi slopes if the kind has them.
-pub(super) fn masks(kind: MaskKind) -> Vec<(Mask, Alignment, Option<f32>, bool)> {
-    use Alignment::{BottomRight, TopLeft};
-    let window = |left, right| Mask::Window { left, right };
-    match kind {
-        MaskKind::Full => vec![(Mask::Full, BottomRight, None, false)],
-        MaskKind::Causal => {
-            vec![(Mask::Causal, BottomRight, None, false), (Mask::Causal, TopLeft, None, false)]
-        }
-        MaskKind::Local => vec![
-            (window(Some(64), Some(31)), BottomRight, None, false),
-            (window(Some(100), Some(0)), BottomRight, None, false),
-            (window(None, Some(50)), TopLeft, None, false),
-            (window(Some(0), None), BottomRight, None, false),
-            (Mask::Causal, BottomRight, Some(15.0), false),
-            (Mask::Full, BottomRight, Some(50.0), false),
-            (Mask::Causal, BottomRight, None, true),
-            (Mask::Full, BottomRight, None, true),
-            (window(Some(200), Some(9)), TopLeft, Some(20.0), true),
-        ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    }
+/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
+/// simpler mask: kernels of masks with parameters do not solve it.
+pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
+    let scored = cases.into_iter().map(|case| {
+        let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
+        Case { problem, ..case }
+    });
+    let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+    scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
 }
 
 /// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.

@@ -1,5 +1,6 @@
 //! The problems that each entry must solve.
-use super::case::{Case, Values, head_dims, masks, takes_slopes};
+use super::case::{Case, Values, head_dims, of, takes_slopes};
+use super::masks::{at_edges, one, several};
 use super::memory::Layout;
 use super::packed;
 use ferroflash::kernels::{AttnInfo, MaskKind};
@@ -45,7 +46,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     }
     let mut cases = vec![];
     for [seqlen_q, seqlen_k] in LENGTHS {
-        for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+        for (mask, alignment, softcap, alibi) in several(entry.mask) {
             if alibi && !takes_slopes(entry) {
                 continue;
             }
@@ -78,7 +79,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }
     }
     cases.push(peaks(entry, seed.wrapping_add(cases.len() as u64)));
-    cases
+    of(entry, cases)
 }
 
 /// Every row of a tile sees one huge score in every key block, while its neighbour rows see none. Kernels
@@ -87,14 +88,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
     let heads = 16 * seqlen_k.div_ceil(n);
-    let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
-        MaskKind::Local => Mask::Window { left: Some(2 * entry.tile_n), right: Some(entry.tile_n) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
-    };
+    let mask = one(entry.mask, n);
     let problem =
         Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
@@ -103,12 +97,8 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
 /// One tile of queries and many key blocks: small errors per block add up and become visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
-        MaskKind::Full => Mask::Full,
-        MaskKind::Causal => Mask::Causal,
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
-        }
+        other => one(other, 2000),
     };
     let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
@@ -183,8 +173,12 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
+        other => {
+            let masks = at_edges(other, [m, n]);
+            let each = shapes.into_iter().chain([unseen]).zip(masks.iter().cycle());
+            let each = each.map(|(case, (mask, alignment))| with(case, *mask, *alignment, None));
+            let every = masks.iter().map(|(mask, alignment)| with(shapes[3], *mask, *alignment, None));
+            each.chain(every).collect()
         }
     };
     all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
@@ -209,7 +203,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         (Isa::Sm80, _, false) => {}
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
-    all
+    of(entry, all)
 }
 
 /// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
@@ -236,12 +230,12 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);
     }
-    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
         .mask(mask)
         .alignment(alignment)
         .softcap(softcap.unwrap_or_default())
         .seqlen_k(300)
         .heads_k(2);
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+    of(entry, vec![Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }]).remove(0)
 }

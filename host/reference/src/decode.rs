@@ -3,6 +3,7 @@ use super::alibi::Slopes;
 use super::arithmetic::decode;
 use super::attention::Inputs;
 use super::cycled::{self, Filling};
+use super::extras::Extras;
 use super::inputs::Random;
 use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
@@ -36,6 +37,8 @@ pub struct DecodeMemory {
     q: Vec<u16>,
     sinks: Vec<f32>,
     slopes: Slopes,
+    /// Bias and masks.
+    extras: Extras,
     /// Keys and values of all pages, in one or two buffers.
     pool: Filling,
     table: Table,
@@ -78,7 +81,8 @@ impl DecodeMemory {
         }
         let table = Table::new(case, &mut random, FOREIGN, shares);
         let pool = Filling::Laid(vec![]);
-        let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table };
+        let extras = Extras::random(&case.whole(), case.seed);
+        let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table };
         memory.pool = Filling::Laid(memory.laid(&rows));
         memory
     }
@@ -95,7 +99,8 @@ impl DecodeMemory {
         let table = Table::new(case, &mut random, 0, |_| false);
         let ([buffers, tensors], elements) = (case.buffers(), table.count * case.paging().0 * case.row());
         let pool = Filling::Cycled(vec![(case.cache, tensors * elements); buffers]);
-        DecodeMemory { case: case.clone(), q, sinks, slopes, pool, table }
+        let extras = Extras::random(&case.whole(), case.seed);
+        DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table }
     }
 
     /// The reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
@@ -121,7 +126,7 @@ impl DecodeMemory {
         let q = self.query_rows(b);
         let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
-        let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b);
+        let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
         let mut reference = Reference::of_columns(&inputs, case.columns());
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);

@@ -3,6 +3,7 @@ use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::cycled;
+use super::extras::Extras;
 use super::inputs::Random;
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
@@ -113,6 +114,8 @@ pub struct Memory {
     pub sequences: Option<Sequences>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
+    /// Sinks, bias and masks. Their buffers follow `buffers`.
+    pub extras: Extras,
 }
 
 /// Splits 32-bit words into the 16-bit elements of a buffer.
@@ -122,10 +125,12 @@ fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`. If the problem has ALiBi, slopes are at most 1/2.
+    /// Standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are at most
+    /// 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
+        let memory = Memory { extras: Extras::random(&problem, seed), ..memory };
         match problem.alibi {
             true => memory.with_slopes(Slopes::random(seed, problem.batch, problem.heads_q, -1)),
             false => memory,
@@ -139,6 +144,12 @@ impl Memory {
         self.buffers.insert(self.tensor_buffers(), bits);
         (self.problem.alibi, self.slopes) = (true, Some(slopes));
         self
+    }
+
+    /// Replaces the extras.
+    #[must_use]
+    pub fn with_extras(self, extras: Extras) -> Self {
+        Memory { problem: extras.of(self.problem), extras, ..self }
     }
 
     /// Gives every sixteenth row of each head one huge key: the row's scaled score with this key is [`PEAK`],
@@ -324,7 +335,9 @@ impl Memory {
                 AttentionRequest::varlen(q, k, v, o, queries, keys)
             }
         };
-        forward.mask(mask).alignment(alignment).scores(scores).lse(lse)
+        let mut forward = forward.mask(mask).alignment(alignment).scores(scores).lse(lse);
+        self.extras.give(&mut forward, inputs.get(self.buffers.len()..).unwrap_or_default());
+        forward
     }
 
     /// O of `outputs`, rounded and laid out as [`Memory::o`] says.
@@ -351,7 +364,8 @@ impl Memory {
             }
         };
         let (o, told) = (Place::alone(0, layout, queries), vec![Told::Filled]);
-        Memory { problem, buffers: vec![], q, k, v, o, slopes: None, sequences: None, told }
+        let (buffers, extras) = (vec![], Extras::default());
+        Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras }
     }
 
     /// The problem's inputs for the reference.
@@ -362,7 +376,7 @@ impl Memory {
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
-        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0))
+        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
     }
 
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {

@@ -1,5 +1,6 @@
 //! The problems of varlen kernels.
-use super::case::{Case, Values, head_dims, masks, takes_slopes};
+use super::case::{Case, Values, head_dims, of, takes_slopes};
+use super::masks::{at_edges, several};
 use super::memory::Layout;
 use super::sequences::{Lengths, Sequences};
 use super::told::Told;
@@ -75,8 +76,9 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             (window(2, 1), None),
             (Mask::Causal, Some(5.0)),
         ],
-        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
-            unreachable!("no line of the table has this mask")
+        other => {
+            let masks = at_edges(other, [entry.tile_m, entry.tile_n].map(|tile| tile as usize));
+            std::array::from_fn(|turn| (masks[turn % masks.len()].0, None))
         }
     };
     let cases =
@@ -103,7 +105,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         equal.problem.varlen = equal.problem.varlen.map(|rows| rows.map(|rows| rows - 3));
         cases.push(equal);
     }
-    cases
+    of(entry, cases)
 }
 
 /// Equal lengths of two tiles.
@@ -125,7 +127,7 @@ const LONG: &[Lengths] = &[
 /// layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
-    for (mask, alignment, softcap, alibi) in masks(entry.mask) {
+    for (mask, alignment, softcap, alibi) in several(entry.mask) {
         if alibi && !takes_slopes(entry) {
             continue;
         }
@@ -139,13 +141,13 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             cases.push(if group == 4 { told(case, OTHERS) } else { case });
         }
     }
-    cases
+    of(entry, cases)
 }
 
 /// [`super::soak`] of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
-    let (mask, alignment, softcap, _) = masks(entry.mask)[0];
+    let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
     let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());
-    case(entry, RAGGED, one, Layout::Bshd, seed)
+    of(entry, vec![case(entry, RAGGED, one, Layout::Bshd, seed)]).remove(0)
 }

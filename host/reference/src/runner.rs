@@ -107,7 +107,8 @@ impl Work for Memory {
     fn inputs(&self) -> Vec<Input> {
         let bytes = |bits: &Vec<u16>| bits.iter().flat_map(|x| x.to_ne_bytes()).collect();
         let named = self.names().into_iter().zip(self.buffers.iter().map(bytes));
-        named.map(|(name, bytes)| Input::new(name, bytes)).collect()
+        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
+        named.map(|(name, bytes)| Input::new(name, bytes)).chain(extras).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {

@@ -1,5 +1,6 @@
 //! Attention sinks, applied to the reference.
 use super::arithmetic::unit_roundoff;
+use super::attention::Outputs;
 use super::tolerance::Reference;
 use ferroflash::DType;
 
@@ -7,11 +8,18 @@ impl Reference {
     /// Adds the exponential of a head's sink to the sum of each row of the head. O is in `dtype`. The LSE of
     /// a row without a key is the sink. A sink of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
-        let [_, rows, heads, head_dim] = self.exact.shape;
         // Naive attention is computed without sinks, so its error does not include the sink's effect on O.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
         self.tolerance += unit_roundoff(dtype) * largest;
-        for (i, lse) in self.exact.lse.iter_mut().enumerate() {
+        self.exact.add_sinks(sinks);
+    }
+}
+
+impl Outputs {
+    /// Adds sinks to O and LSE.
+    pub(super) fn add_sinks(&mut self, sinks: &[f32]) {
+        let [_, rows, heads, head_dim] = self.shape;
+        for (i, lse) in self.lse.iter_mut().enumerate() {
             let (batch, head, row) = (i / (heads * rows), i / rows % heads, i % rows);
             let (own, sink) = (*lse, f64::from(sinks[head]));
             let max = own.max(sink);
@@ -21,7 +29,7 @@ impl Reference {
             *lse = max + ((own - max).exp() + (sink - max).exp()).ln();
             let weight = (own - *lse).exp();
             let at = ((batch * rows + row) * heads + head) * head_dim;
-            self.exact.out[at..][..head_dim].iter_mut().for_each(|x| *x *= weight);
+            self.out[at..][..head_dim].iter_mut().for_each(|x| *x *= weight);
         }
     }
 }

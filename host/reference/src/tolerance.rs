@@ -1,6 +1,6 @@
 //! The tolerance rule.
 use super::arithmetic::unit_roundoff;
-use super::attention::{Inputs, Outputs, exact, naive};
+use super::attention::{Inputs, Outputs, naive, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
 
@@ -151,10 +151,10 @@ impl Reference {
     /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of
     /// its keys.
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
-        let [exact, naive] = [exact(inputs), naive(inputs)].map(|all| all.first_columns(columns));
+        let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let naive_error = max_difference(&naive.out, &exact.out);
         let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
-        Reference {
+        let mut reference = Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
@@ -162,7 +162,11 @@ impl Reference {
             // V. In O the error of the sum cancels. In its logarithm an error of at most one rounding
             // remains.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
+        };
+        if let Some(sinks) = inputs.sinks() {
+            reference.add_sinks(inputs.problem().dtype, sinks);
         }
+        reference
     }
 
     /// Applies `rule` to the tolerance, for a result with these values.

@@ -1,5 +1,6 @@
 //! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::cache::Cache;
+use super::extras::{Bias, MaskBits, Shown};
 use super::front::{FlashAttention, refused};
 use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use super::scratch::ScratchMemory;
@@ -27,12 +28,13 @@ pub struct Inputs<'a, T, C = T> {
     /// Offsets of varlen queries, and the maximum of queries per sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
-    mask: Mask,
+    mask: Shown<'a>,
     alignment: Alignment,
     scale: Option<f32>,
     softcap: Option<f32>,
     alibi: Option<PerHead<'a>>,
     sinks: Option<&'a dyn Memory<f32>>,
+    bias: Option<Bias<'a>>,
     splits: Splits,
 }
 
@@ -85,9 +87,9 @@ impl<'a, T: Element> Inputs<'a, T> {
 
 impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     fn new(q: Tensor<'a, T>, kv: Source<'a, T, C>) -> Self {
-        let (mask, alignment, splits) = (Mask::Full, Alignment::BottomRight, Splits::Auto);
-        let (queries, scale, softcap, alibi, sinks) = (None, None, None, None, None);
-        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, splits }
+        let (mask, alignment, splits) = (Shown::Plain(Mask::Full), Alignment::BottomRight, Splits::Auto);
+        let (queries, scale, softcap, alibi, sinks, bias) = (None, None, None, None, None, None);
+        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, bias, splits }
     }
 
     /// As [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
@@ -101,9 +103,19 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
 
-    /// As [`AttentionRequest::mask`].
+    /// As [`AttentionRequest::mask`], for masks without memory.
     pub fn mask(self, mask: Mask) -> Self {
-        Inputs { mask, ..self }
+        Inputs { mask: Shown::Plain(mask), ..self }
+    }
+
+    /// As [`AttentionRequest::mask`] with [`Mask::Prefix`]: the number of keys of each sequence's prefix.
+    pub fn prefix_lengths(self, lengths: impl Into<Integers<'a>>) -> Self {
+        Inputs { mask: Shown::Prefix(lengths.into()), ..self }
+    }
+
+    /// As [`AttentionRequest::mask`] with [`Mask::Bits`]: trees of drafts, or any mask.
+    pub fn mask_bits(self, bits: MaskBits<'a>) -> Self {
+        Inputs { mask: Shown::Bits(bits), ..self }
     }
 
     /// As [`AttentionRequest::alignment`].
@@ -129,6 +141,11 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     /// As [`AttentionRequest::sinks`]: one logit per query head.
     pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
         Inputs { sinks: Some(sinks), ..self }
+    }
+
+    /// As [`AttentionRequest::bias`].
+    pub fn bias(self, bias: Bias<'a>) -> Self {
+        Inputs { bias: Some(bias), ..self }
     }
 
     /// As [`AttentionRequest::splits`].
@@ -172,6 +189,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
             let (address, elements) = guards.read("sinks", sinks)?;
             scores.sinks = Some(Sinks { address, elements });
         }
+        scores.bias = self.bias.map(|bias| bias.on(guards)).transpose()?;
+        let mask = self.mask.on(guards)?;
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
             let starts = guards.integers("cu_seqlens_q", starts)?;
@@ -180,7 +199,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
         let request = request.queries(queries).scores(scores).splits(self.splits);
-        Ok(request.mask(self.mask).alignment(self.alignment))
+        Ok(request.mask(mask).alignment(self.alignment))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
-    AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries,
-    Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged,
+    Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
@@ -60,6 +60,8 @@ fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     key.lse = key.lse.map(|view| LseView { address: 0, elements: 0, ..view });
     key.scores.alibi = key.scores.alibi.map(|view| AlibiSlopes { address: 0, elements: 0, ..view });
     key.scores.sinks = key.scores.sinks.map(|_| Sinks { address: 0, elements: 0 });
+    key.scores.bias = key.scores.bias.map(|view| Bias { address: 0, elements: 0, ..view });
+    key.mask = key.mask.anywhere();
     key
 }
 

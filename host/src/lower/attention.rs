@@ -1,11 +1,11 @@
 //! Parameters of attention kernels.
-use super::Refusal;
 use super::tensors::{
     NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
     varlen_cache, varlen_keys,
 };
-use crate::launch::Launch;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, TensorView};
+use super::{Refusal, merge, variant};
+use crate::launch::{Launch, Params};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
@@ -34,7 +34,17 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
 /// # Errors
 /// [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
-    let lowering = Lowering { r, p: r.problem(), place: s.place };
+    let (Some(place), Some(sinks)) = (s.merge, r.scores.sinks) else { return kernel(r, s) };
+    // The kernel leaves the LSE without sinks in the workspace, for the merge kernel.
+    let [[batch, rows, heads, _], _] = r.problem().shapes();
+    let lse = LseView::contiguous(r.scratch.address(), s.lse_bytes() / 4, [batch, heads, rows]);
+    let launch = kernel(&AttentionRequest { lse: Some(lse), ..*r }, s)?;
+    Ok(merge::with_sinks(launch, place, State::new(r.o, lse), sinks, r.lse)?)
+}
+
+/// The launch of the attention kernel, with its combine kernel.
+fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
+    let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place };
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
@@ -59,7 +69,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
                 (KeysValues::Cache(cache), Some(sequences)) => {
-                    Ok(lowering.cache(tiles, sequences, cache, s.kernel.mask, maps))
+                    Ok(lowering.cache(tiles, sequences, cache, maps))
                 }
                 (KeysValues::Cache(_), None) => Err(elsewhere(s).into()),
                 (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => {
@@ -86,25 +96,41 @@ fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
     AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
-/// A request and the index of its kernel in [`spec::KERNELS`].
+/// A request, its kernel, and the kernel's index in [`spec::KERNELS`].
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
     p: Problem,
+    kernel: &'a AttnInfo,
     place: usize,
 }
 
 impl Lowering<'_> {
+    /// The launch of the kernel alone, with the parameters of its mask and scores.
+    fn launch<P: Params>(&self, blocks: u32, params: &P) -> Launch {
+        variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
+    }
+
+    /// The launch of the kernel alone, with tensor maps.
+    fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
+        variant::with(
+            Launch::with_maps(self.place, [blocks, 1, 1], params, maps),
+            self.r,
+            &self.p,
+            self.kernel,
+        )
+    }
+
     /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
     /// Hopper's kernels.
     fn tensors(&self, tiles: &Tiles, maps: Option<[MapDescription; 4]>) -> Launch {
-        let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
+        let (p, blocks) = (&self.p, tiles.blocks);
         let window = p.window();
         let partials = tiles.split.map(|split| split.partials(self.r.scratch.address()));
         let Some(maps) = maps else {
             let forward = self.portable(tiles, window);
             return match (partials, self.varlen(tiles)) {
                 (Some(partials), _) => {
-                    self.combined(Launch::new(place, grid, &SplitParams { forward, partials }), tiles)
+                    self.combined(self.launch(blocks, &SplitParams { forward, partials }), tiles)
                 }
                 (None, Some(varlen)) => {
                     let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
@@ -116,9 +142,9 @@ impl Lowering<'_> {
                         sequences,
                         bottom_right,
                     };
-                    Launch::new(place, grid, &params)
+                    self.launch(blocks, &params)
                 }
-                (None, None) => Launch::new(place, grid, &forward),
+                (None, None) => self.launch(blocks, &forward),
             };
         };
         let lengths = p.varlen.unwrap_or([p.seqlen_q, p.seqlen_k]).map(|length| length as u32);
@@ -127,16 +153,16 @@ impl Lowering<'_> {
             (Some(partials), _) => {
                 let forward = self.hopper(NO_MAP, NO_MAP, tiles, told);
                 let params = SplitParams { forward, partials };
-                self.combined(Launch::with_maps(place, grid, &params, maps), tiles)
+                self.combined(self.with_maps(blocks, &params, maps), tiles)
             }
             (None, Some(varlen)) => {
                 let Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right } = varlen;
                 let forward = self.hopper(RAGGED, RAGGED, tiles, told);
                 let params =
                     VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right };
-                Launch::with_maps(place, grid, &params, maps)
+                self.with_maps(blocks, &params, maps)
             }
-            (None, None) => Launch::with_maps(place, grid, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps),
+            (None, None) => self.with_maps(blocks, &self.hopper(NO_MAP, NO_MAP, tiles, told), maps),
         }
     }
 
@@ -146,12 +172,11 @@ impl Lowering<'_> {
         tiles: &Tiles,
         sequences: Sequences,
         kv: &KvCache,
-        mask: MaskKind,
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
-        let (p, place, grid) = (&self.p, self.place, [tiles.blocks, 1, 1]);
+        let (p, blocks) = (&self.p, tiles.blocks);
         // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
-        let unmasked = p.mask_kind() == MaskKind::Full && mask != MaskKind::Local;
+        let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask != MaskKind::Local;
         let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);
@@ -159,7 +184,7 @@ impl Lowering<'_> {
         let Some(maps) = maps else {
             let forward = self.portable(tiles, window);
             let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys };
-            return Launch::new(place, grid, &params);
+            return self.launch(blocks, &params);
         };
         // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
         // gap between the rows of one batch and those of the next.
@@ -181,7 +206,7 @@ impl Lowering<'_> {
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };
-        Launch::with_maps(place, grid, &params, maps)
+        self.with_maps(blocks, &params, maps)
     }
 
     /// Decode: few queries on a KV cache, or on keys and values in tensors.
@@ -209,9 +234,9 @@ impl Lowering<'_> {
             scale_log2,
             softcap,
         };
-        let launch = Launch::new(self.place, [decode.order.blocks, 1, 1], &params);
+        let launch = self.launch(decode.order.blocks, &params);
         let combines = decode.workspace > 0 && counters.count == 0;
-        if combines { launch.then_alike(decode.combine) } else { launch }
+        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
     }
 
     /// Parameters of all portable kernels with work tiles.

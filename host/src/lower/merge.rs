@@ -67,6 +67,29 @@ impl Merged {
 /// # Errors
 /// [`Error::Unsupported`] if there are too many rows or columns for one launch.
 pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
+    params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
+}
+
+/// Adds a merge kernel to a launch. It adds sinks to the output in place. `state` is the output, with its
+/// LSE in the workspace.
+///
+/// # Errors
+/// The errors of [`merge`].
+pub(super) fn with_sinks(
+    launch: Launch,
+    place: usize,
+    state: State,
+    sinks: Sinks,
+    lse: Option<LseView>,
+) -> Result<Launch, Error> {
+    let states = [state];
+    let merge = Merge { lse, ..Merge::new(&states, state.o).sinks(sinks) };
+    let params = params(&Merged::new(&merge)?, place)?;
+    Ok(launch.then(place, [params.parts.blocks(), 1, 1], &params))
+}
+
+/// The parameters of the kernel with this index.
+fn params(merged: &Merged, place: usize) -> Result<MergeParams, Error> {
     let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;
     let all = batch.checked_mul(rows).and_then(|rows| rows.checked_mul(heads));
@@ -81,7 +104,7 @@ pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
     };
     const UNWANTED: RowValues = RowValues { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0 };
     let none = PerHead { base: 0, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
-    let params = MergeParams {
+    Ok(MergeParams {
         first: state(first),
         second: state(second),
         o_bytes: *o_bytes,
@@ -95,8 +118,7 @@ pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
         to_two: if first.lse.unit == LseUnit::Natural { LOG2_E } else { 1.0 },
         from_two: if lse.is_none_or(|lse| lse.unit == LseUnit::Natural) { LN_2 } else { 1.0 },
         reserved: 0,
-    };
-    Ok(Launch::new(place, [parts.blocks(), 1, 1], &params))
+    })
 }
 
 fn state(state: &State) -> MergeState {

@@ -48,10 +48,10 @@ impl Subject for AttentionRequest<'static> {
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));
         }
-        // A plan's kernel does not depend on sinks.
+        // Decode kernels take sinks or none.
         match kernel.schedule {
-            Schedule::Tiles(_) => select::needs_no_decode(&asked),
-            Schedule::Decode(_) => Ok(()),
+            Schedule::Tiles(_) if asked.sinks != planned.sinks => Err(validate::another(&asked, &planned)),
+            Schedule::Tiles(_) | Schedule::Decode(_) => Ok(()),
         }
     }
 

@@ -1,62 +1,8 @@
-//! Masks ([`Mask`], [`Alignment`]), and transformations of scores before the softmax ([`Scores`]).
+//! Transformations of scores before the softmax ([`Scores`]).
+use crate::DType;
 
-/// The keys that a query sees.
-///
-/// By default the last query aligns with the last key (bottom-right, FlashAttention's rule): query `i` has
-/// the position of key `i + seqlen_k - seqlen_q`. A row that sees no key gives O = 0 and LSE = `-inf`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Mask {
-    /// All keys.
-    #[default]
-    Full,
-    /// Keys up to the query's own position.
-    Causal,
-    /// Keys from `left` before the query's position to `right` after it, both inclusive; `None` is unbounded.
-    /// `Window { left: None, right: Some(0) }` is causal.
-    Window {
-        /// Keys before the query's position.
-        left: Option<u32>,
-        /// Keys after the query's position.
-        right: Option<u32>,
-    },
-}
-
-impl Mask {
-    /// Numbers of visible keys before and after a query's position; `None` is unbounded.
-    pub const fn sides(self) -> (Option<u32>, Option<u32>) {
-        match self {
-            Mask::Full => (None, None),
-            Mask::Causal => (None, Some(0)),
-            Mask::Window { left, right } => (left, right),
-        }
-    }
-}
-
-impl std::fmt::Display for Mask {
-    /// `full`, `causal`, or `window 1023,0`, where -1 is unbounded.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
-        match *self {
-            Mask::Full => write!(f, "full"),
-            Mask::Causal => write!(f, "causal"),
-            Mask::Window { left, right } => write!(f, "window {},{}", side(left), side(right)),
-        }
-    }
-}
-
-/// How queries align with keys if their numbers differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Alignment {
-    /// The last query aligns with the last key (FlashAttention).
-    #[default]
-    BottomRight,
-    /// The first query aligns with the first key (PyTorch's `is_causal`).
-    TopLeft,
-}
-
-/// Transformations of scores before the softmax: `softcap * tanh(scale * q k^T / softcap) - alibi`, and
-/// attention sinks. The default is a scale of `1 / sqrt(head_dim)` and no other.
+/// Transformations of scores before the softmax: `softcap * tanh(scale * q k^T / softcap) - alibi + bias`,
+/// and attention sinks. The default is a scale of `1 / sqrt(head_dim)` and no other transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Scores {
@@ -68,6 +14,8 @@ pub struct Scores {
     pub alibi: Option<AlibiSlopes>,
     /// Attention sinks: one logit per query head that belongs to no key.
     pub sinks: Option<Sinks>,
+    /// An additive bias: one number per query and key.
+    pub bias: Option<Bias>,
 }
 
 /// Setters of [`Scores`], and of requests that contain it. Each has its field's name.
@@ -91,10 +39,15 @@ macro_rules! score_setters {
             self
         }
 
-        /// Adds attention sinks, one logit per query head. Only decode kernels support sinks;
-        /// [`Splits`](crate::request::Splits) lists their conditions.
+        /// Adds attention sinks, one logit per query head.
         pub const fn sinks(mut self, sinks: Sinks) -> Self {
             self.$($scores.)?sinks = Some(sinks);
+            self
+        }
+
+        /// Adds a bias to the scores, before the mask.
+        pub const fn bias(mut self, bias: Bias) -> Self {
+            self.$($scores.)?bias = Some(bias);
             self
         }
     };
@@ -104,7 +57,7 @@ pub(crate) use score_setters;
 impl Scores {
     /// A scale of `1 / sqrt(head_dim)` and no other transformation.
     pub const fn new() -> Self {
-        Scores { scale: None, softcap: None, alibi: None, sinks: None }
+        Scores { scale: None, softcap: None, alibi: None, sinks: None, bias: None }
     }
 
     score_setters!();
@@ -145,5 +98,48 @@ impl AlibiSlopes {
     pub const fn strides(mut self, strides: [i64; 2]) -> Self {
         self.strides = strides;
         self
+    }
+}
+
+/// An additive bias in device memory, such as T5's relative positions. The kernel adds element `[b, h, i,
+/// j]` to the scaled and capped score of query `i` and key `j`. Query 0 and key 0 are the first of their
+/// sequence, for varlen sequences and KV caches too. `-inf` hides a key, as a mask does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bias {
+    /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
+    pub address: u64,
+    /// Elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
+    /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
+    pub elements: u64,
+    /// f16, bf16 or f32, whatever the queries' dtype is.
+    pub dtype: DType,
+    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias.
+    /// For varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are those
+    /// of the longest sequence.
+    pub shape: [usize; 4],
+    /// Elements from one batch, head, query and key to the next. The last stride is 1; the others are
+    /// multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.
+    pub strides: [i64; 4],
+}
+
+impl Bias {
+    /// A view with any strides. Planning checks it.
+    pub const fn new(
+        address: u64,
+        elements: u64,
+        dtype: DType,
+        shape: [usize; 4],
+        strides: [i64; 4],
+    ) -> Self {
+        Bias { address, elements, dtype, shape, strides }
+    }
+
+    /// Contiguous `[batch][heads][seqlen_q][row]`: rows lie `row` elements apart. Kernels use the first
+    /// `shape[3]` elements of a row.
+    pub const fn rows(address: u64, elements: u64, dtype: DType, shape: [usize; 4], row: usize) -> Self {
+        let [_, heads, queries, _] = shape;
+        let (heads, queries, row) = (heads as i64, queries as i64, row as i64);
+        let head = queries.wrapping_mul(row);
+        Self::new(address, elements, dtype, shape, [heads.wrapping_mul(head), head, row, 1])
     }
 }

@@ -3,7 +3,7 @@
 /// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned; valid values
 /// are equal in both. A launch reads their values when it runs. Invalid values give wrong results, but no
 /// access outside of the tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
     /// Device address. A multiple of 4.
     pub address: u64,

@@ -2,10 +2,10 @@
 //! keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, mla};
+use super::{ASKED, Choice, Query, decode, mla, variant};
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
-use spec::{HOPPERS_PAGED, PAGED};
+use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
 
 const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and fill the device";
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
@@ -27,17 +27,23 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     if named.is_none() && decode::takes(p) {
         return decode::choose(p, on, config);
     }
-    needs_no_decode(p)?;
-    let local = p.mask_kind() == MaskKind::Local;
+    needs_no_splits(p)?;
+    if config.is_none() && variant::is_needed(p) {
+        return variant::choose(q);
+    }
     let cache_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
     let solves = |e: &&AttnInfo| {
         // Above head dim 256, page lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
             && e.head_dim as usize >= p.head_dim
-            && (e.mask == MaskKind::Local) >= local
+            && variant::covers(e.mask, p.mask_kind(), true)
     };
     if let Some(name) = config {
+        let scores = p.score_kinds();
+        let merges = scores.sink && named.is_some_and(|entry| !entry.scores.sink);
+        let scores = ScoreKinds { sink: scores.sink && !merges, ..scores };
+        let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
         let entry = named.filter(solves).ok_or_else(|| {
             let expected = format_args!(
                 "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
@@ -46,6 +52,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
             );
             Error::invalid("config", name, expected)
         })?;
+        if merges {
+            variant::takes_merge(p)?;
+        }
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
     // Each head dim and mask has one portable kernel.
@@ -73,14 +82,13 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     })
 }
 
-/// Checks that the request uses no feature that only decode kernels have. All kernels on KV caches support
+/// Checks that the request needs no splits that only decode kernels have. All kernels on KV caches support
 /// chunks: without split-KV, the bits of a sequence depend on that sequence alone.
-pub(crate) fn needs_no_decode(p: &Problem) -> Result<(), Error> {
+pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     const REASON: &str = "only decode kernels support them: at most 64 rows (queries x query heads per key \
                           head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
-        _ if p.sinks => Err(Error::unsupported("attention sinks for this request", REASON)),
         _ => Ok(()),
     }
 }

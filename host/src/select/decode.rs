@@ -1,5 +1,5 @@
 //! Selection of decode kernels: few queries on many keys, in a KV cache or in tensors.
-use super::{ASKED, Choice, Query};
+use super::{ASKED, Choice, Query, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::schedule::{Decode, at_once, row_blocks};
@@ -55,7 +55,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     if !takes(p) || !is_faster && !p.sinks {
         return None;
     }
-    let choice = choose(p, on, None).ok().filter(|choice| p.sinks || q.takes(choice.kernel).is_ok())?;
+    let choice = choose(p, on, None).ok().filter(|choice| q.takes(choice.kernel).is_ok())?;
     let schedule = Decode::new(p, choice.kernel, on, |bytes| q.scratch.allows(bytes)).ok()?;
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
@@ -63,13 +63,13 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 /// Whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
-    let local = p.mask_kind() == MaskKind::Local;
     (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
         && !p.alibi
         && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
         && e.head_dim as usize >= p.head_dim
         && p.rows() <= MAX_ROWS
-        && (e.mask == MaskKind::Local) >= local
+        && variant::covers(e.mask, p.mask_kind(), true)
+        && e.scores.bias == p.bias
         && (e.keys == ANY_PAGES || tiled)
 }
 

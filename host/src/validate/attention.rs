@@ -1,7 +1,7 @@
 //! Checks of attention requests.
 use super::{
-    ALIBI, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bytes_from, cache, disjoint, input, lse,
-    memory, names, output, problem,
+    ALIBI, BIAS, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
+    input, lse, mask, memory, names, output, problem,
 };
 use crate::problem::MAX_ROWS;
 use crate::request::{Alignment, AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, Splits};
@@ -46,12 +46,14 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     let lse = (&LSE, r.lse.as_ref().map(|view| lse::log_sum_exp(view, &p)).transpose()?);
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
+    let bias = (&BIAS, r.scores.bias.as_ref().map(|view| bias::bias(view, &p)).transpose()?);
+    let mask = mask::mask(&r.mask, &p)?;
     let [workspace, counters] = scratch(&r.scratch)?;
-    let mut all = [NONE; 14];
+    let mut all = [NONE; 16];
     all[..6].copy_from_slice(&keys);
-    all[6..10].copy_from_slice(&[q, starts, sinks, alibi]);
-    all[10..].copy_from_slice(&[o, lse, workspace, counters]);
-    disjoint(&all, 10)?;
+    all[6..12].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
+    all[12..].copy_from_slice(&[o, lse, workspace, counters]);
+    disjoint(&all, 12)?;
     Ok(p)
 }
 

@@ -1,6 +1,6 @@
 //! Checks of latent caches (MLA).
 use super::cache::{KEYS, VALUES};
-use crate::request::{Append, KvPages, MAX_LATENT_DIMS};
+use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
 use crate::{DType, Error, Problem};
 
 /// Checks what decode kernels for latent caches do not support, feature by feature.
@@ -26,7 +26,13 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
             "varlen queries",
             "every sequence must have equally many queries; decode by one request per number of queries",
         ),
-        () if left.is_some() => refused("a window", "every query sees its sequence from the first key on"),
+        () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
+            refused("a window", "every query sees its sequence from the first key on")
+        }
+        () if matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) => {
+            refused(&format!("mask {}", p.mask), "kernels for latent caches have full and causal masks")
+        }
+        () if p.bias.is_some() => refused("a bias", "kernels for latent caches have none"),
         () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have none"),
         () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have none"),
         () => Ok(()),

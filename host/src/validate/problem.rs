@@ -3,7 +3,8 @@ use super::latent;
 use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN};
 use crate::{CacheShape, DType, Error, Problem};
 
-/// Permitted range of score factors (times log2 e) with ALiBi, because slopes are divided by them.
+/// Permitted range of score factors (times log2 e) with ALiBi or a bias: kernels divide slopes and biases by
+/// them.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
@@ -92,6 +93,8 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         all.push(("cache.paged", pages.to_owned()));
     }
     all.push(("splits", format!("{:?}", p.splits)));
+    all.push(("bias", optional(p.bias.map(|dtype| dtype.name().to_owned()))));
+    all.push(("sinks", p.sinks.to_string()));
     all
 }
 
@@ -145,10 +148,16 @@ fn scores(p: &Problem) -> Result<(), Error> {
             Some(("scale", scale, "scale / softcap", ratio)),
         ],
     };
-    if p.alibi && !BESIDE_ALIBI.contains(&scale_log2) {
+    let beside = [("ALiBi slopes", p.alibi), ("a bias", p.bias.is_some())];
+    let beside = beside.into_iter().find(|(_, is_there)| *is_there);
+    if let Some((which, _)) = beside.filter(|_| !BESIDE_ALIBI.contains(&scale_log2)) {
         let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
-        let reason = "kernels divide slopes by it, so it must be between 1e-20 and 1e20";
-        return Err(Error::unsupported(format_args!("{what} {value:e} with ALiBi slopes"), reason));
+        let reason = if p.alibi {
+            "kernels divide slopes by it, so it must be between 1e-20 and 1e20"
+        } else {
+            "kernels divide the bias by it, so it must be between 1e-20 and 1e20"
+        };
+        return Err(Error::unsupported(format_args!("{what} {value:e} with {which}"), reason));
     }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());
     wrong.next().map_or(Ok(()), |(what, value, formula, number)| {

@@ -4,9 +4,11 @@ mod serving;
 use super::fake_cuda::in_fake_cuda;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Pages, PerHead, ScratchMemory, Tensor, TensorMut};
+use ferroflash::cudarc::{
+    Bias, Cache, FlashAttention, Inputs, MaskBits, Pages, PerHead, ScratchMemory, Tensor, TensorMut,
+};
 use ferroflash::driver::Harness;
-use ferroflash::request::Mask;
+use ferroflash::request::{self, Index, Mask, Prefix};
 use half::f16;
 use std::sync::Arc;
 
@@ -42,6 +44,11 @@ fn outputs_log_sum_exps_and_refusals() {
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
         // The error names the fault, and nothing was allocated.
+        let (numbers, bits) = (zeros(100), stream.alloc_zeros::<u8>(100 * 13).expect("room"));
+        let lengths = stream.alloc_zeros::<u32>(1).expect("room");
+        let none = lengths.slice(..0);
+        let full = Inputs::dense(q, kv, kv);
+        let address = request::MaskBits::contiguous(1 << 40, 1300, [1, 1, 100, 100]);
         let elsewhere = other.new_stream().expect("a stream");
         let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
         let theirs = Tensor::new(&theirs, kv_shape);
@@ -52,6 +59,49 @@ fn outputs_log_sum_exps_and_refusals() {
             ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
             ("softcap", attention.attend(&stream, &request.softcap(-1.0), &mut scratch)),
             ("v.shape", attention.attend(&stream, &Inputs::dense(q, kv, q), &mut scratch)),
+            // Safe code names no memory by its address.
+            ("mask", attention.attend(&stream, &full.mask(Mask::Bits(address)), &mut scratch)),
+            (
+                "mask",
+                attention.attend(
+                    &stream,
+                    &full.mask(Mask::Prefix(Prefix::Each(Index::new(1 << 40, 1)))),
+                    &mut scratch,
+                ),
+            ),
+            (
+                "mask.bits.elements",
+                attention.attend(
+                    &stream,
+                    &full.mask_bits(MaskBits::new(&bits, [1, 8, 100, 100])),
+                    &mut scratch,
+                ),
+            ),
+            (
+                "mask.bits.strides",
+                attention.attend(
+                    &stream,
+                    &full.mask_bits(MaskBits::new(&bits, [1, 1, 100, 100]).strides([0, 0, 12])),
+                    &mut scratch,
+                ),
+            ),
+            ("mask.prefix.elements", attention.attend(&stream, &full.prefix_lengths(&none), &mut scratch)),
+            (
+                "bias.shape",
+                attention.attend(&stream, &full.bias(Bias::new(&numbers, [1, 1, 1, 99])), &mut scratch),
+            ),
+            (
+                "bias.elements",
+                attention.attend(&stream, &full.bias(Bias::new(&numbers, [1, 1, 100, 100])), &mut scratch),
+            ),
+            (
+                "bias.strides",
+                attention.attend(
+                    &stream,
+                    &full.bias(Bias::new(&numbers, [1, 1, 100, 100]).strides([0, 0, 1, 1])),
+                    &mut scratch,
+                ),
+            ),
             (
                 "q.elements",
                 attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),

@@ -42,7 +42,7 @@ fn few_queries_on_many_keys_take_decode_kernels() {
 }
 
 /// Decode kernels use one index for keys and values. If strides differ, or the mask aligns at the first key,
-/// kernels with work tiles run. Kernels with work tiles have no sinks, so they refuse requests with sinks.
+/// kernels with work tiles run. A merge kernel then adds sinks.
 #[test]
 fn few_queries_that_decode_kernels_do_not_take() {
     let h200 = Capabilities::profile("h200").expect("a known card");
@@ -64,10 +64,12 @@ fn few_queries_that_decode_kernels_do_not_take() {
     // Sinks with every case that a decode kernel takes.
     let sinks = Sinks { address: 9 << 44, elements: 32 };
     assert!(symbol(&f.sinks(sinks)).is_ok_and(|symbol| symbol.starts_with("decode")));
-    for refused in
+    for tiles in
         [apart.sinks(sinks), top_left.sinks(sinks), f.sinks(sinks).alibi(AlibiSlopes::new(8 << 44, 32))]
     {
-        let error = plan(&refused, h200).expect_err("sinks").to_string();
-        assert!(error.contains("sinks") || error.contains("different strides"), "{error}");
+        let made = plan(&tiles.scratch(Scratch::Fastest), h200).expect("valid");
+        assert!(!made.contract().symbol.starts_with("decode"), "{}", made.contract().symbol);
+        assert!(made.reason().contains("a merge kernel adds them"), "{}", made.reason());
+        assert_eq!(made.scratch_bytes().workspace, 64 * 32 * 4);
     }
 }

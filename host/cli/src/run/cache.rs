@@ -1,18 +1,19 @@
 //! `ferroflash run` on a KV cache.
+use super::extras;
 use crate::error::Error;
 use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, TensorView};
-use reference::Slopes;
+use reference::{Extras, Slopes};
 use std::ops::Range;
 
 mod launch;
 mod right;
 
 /// Tensors of a file with a cache.
-const TENSORS: [&str; 10] = [
+const TENSORS: [&str; 9] = [
     "q",
     "k_cache",
     "v_cache",
@@ -22,7 +23,6 @@ const TENSORS: [&str; 10] = [
     "alibi_slopes",
     "k_scale",
     "v_scale",
-    "sinks",
 ];
 
 /// A file's queries and cache.
@@ -47,6 +47,8 @@ pub(crate) struct Input {
     lengths: Vec<i32>,
     slopes: Option<Slopes>,
     sinks: Option<Vec<f32>>,
+    /// Bias and masks.
+    extras: Extras,
 }
 
 impl Input {
@@ -59,7 +61,7 @@ impl Input {
         scores: &ScoreOptions,
         v_width: Option<usize>,
     ) -> Result<Self, Error> {
-        file.only("q and a cache", &TENSORS)?;
+        file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
         let (batch, shape) = (lengths.len(), q.shape.clone());
@@ -81,6 +83,8 @@ impl Input {
             return Err(file.invalid(format_args!("{what}; add a `block_table`, or one page per sequence")));
         }
         let capacity = table.as_ref().map_or(1, |(_, columns)| *columns).saturating_mul(page);
+        let longest_k = lengths.iter().copied().max().unwrap_or(0).max(1) as usize;
+        let capacity = of_bias(file, capacity, longest_k);
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
@@ -92,10 +96,26 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let (slopes, sinks) = (read_slopes(file, &problem)?, sinks(file, heads_q)?);
+        let slopes = read_slopes(file, &problem)?;
+        let mut extras = extras::read(file, &problem, longest_k, scores)?;
+        let problem = extras.of(problem);
+        let sinks = extras.sinks.take();
         let (q, pool) = (q.halves(), [keys.bytes, values]);
-        let input =
-            Input { problem, shape, q, starts, pool, v_width, scales, pages, table, lengths, slopes, sinks };
+        let input = Input {
+            problem,
+            shape,
+            q,
+            starts,
+            pool,
+            v_width,
+            scales,
+            pages,
+            table,
+            lengths,
+            slopes,
+            sinks,
+            extras,
+        };
         input.is_there(file)?;
         Ok(input)
     }
@@ -166,6 +186,13 @@ impl Input {
         let count = rows.len();
         (0..self.problem.heads_q).flat_map(move |m| (0..count).map(move |row| first + m * head + row))
     }
+}
+
+/// The maximum of keys per sequence that a launch states: a bias has this number of columns, at least the
+/// longest sequence's keys.
+fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
+    let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
+    columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
 /// Equal row counts for this number of sequences, if the rows divide evenly.
@@ -266,16 +293,4 @@ fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f
         return Err(file.invalid(format_args!("`{name}` has {wrong:e}; it must be a normal f32 above 0")));
     }
     Ok(scale)
-}
-
-/// Sink logits, one per query head.
-fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
-    let sinks = file.per_head("sinks", heads, false)?;
-    // A logit of -inf means that its head has no sink.
-    if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
-        return Err(
-            file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))
-        );
-    }
-    Ok(sinks)
 }

@@ -157,6 +157,12 @@ fn slopes() {
     let of_heads = [0.5, 0.25, 0.0, -0.125];
     let steep = with(floats("alibi_slopes", &[4], &of_heads), &[]);
     let steep = check_on("paged", "cache-steep", &steep, &["--softcap", "20"]);
+    // A merge kernel adds sinks: the second sequence, without a key, has them alone.
+    let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
+    let both = with(floats("alibi_slopes", &[4], &of_heads), &[floats("sinks", &[4], &sinks)]);
+    let [_, (_, lse)] = check_on("paged", "cache-steep-sinks", &both, &[]);
+    let lse = logs(&lse);
+    assert!((0..4).all(|head| lse[head * 3 + 1] == sinks[head]), "{lse:?}");
     let of_each = [of_heads, [1.0; 4], of_heads].concat();
     let of_each = floats("alibi_slopes", &[3, 4], &of_each);
     let each = check_on("paged", "cache-each", &with(of_each.clone(), &[]), &["--softcap", "20"]);
@@ -231,7 +237,7 @@ fn pages(tensors: &mut Tensors, shape: [usize; 4]) {
 fn caches_that_are_not_right() {
     let folder = Folder::new("cache-refused");
     type Spoil = fn(&mut Tensors);
-    let cases: [(Spoil, &str); 31] = [
+    let cases: [(Spoil, &str); 30] = [
         (|t| t[4] = integers("seqused_k", &[3], &[40, 0, 65]), "`seqused_k[2]` is 65; it must be 0 to 64"),
         (|t| t[4] = integers("seqused_k", &[3], &[-1, 0, 1]), "`seqused_k[0]` is -1"),
         (
@@ -286,13 +292,6 @@ fn caches_that_are_not_right() {
                 t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
             },
             "`q` has shape [3, 1, 4, 64]; with this `cu_seqlens_q` it must be [T, H, D]",
-        ),
-        (
-            |t| {
-                t.push(floats("sinks", &[4], &[0.0; 4]));
-                t.push(floats("alibi_slopes", &[4], &[0.0; 4]));
-            },
-            "not supported: attention sinks for this request",
         ),
         (
             |t| {

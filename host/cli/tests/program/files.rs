@@ -147,6 +147,42 @@ fn inputs_that_no_rule_can_judge() {
     assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes all the same");
 }
 
+/// Sinks, biases and masks of files: types and shapes that do not fit q, k and v, and two masks.
+#[test]
+fn sinks_biases_and_masks_that_are_not_valid() {
+    let folder = Folder::new("extras");
+    let (u8, i32, f32, shape) = (Dtype::U8, Dtype::I32, Dtype::F32, &[2, 8, 4, 64][..]);
+    let file = |name: &str, dtype: Dtype, own: &[usize]| {
+        let qkv = ["q", "k", "v"].map(|name| (name, Dtype::F16, shape));
+        zeros(&folder, "extra", &[&qkv[..], &[(name, dtype, own)]].concat())
+    };
+    for (name, dtype, own, message) in [
+        ("sinks", Dtype::F16, &[4][..], "`sinks` is F16"),
+        ("sinks", f32, &[3], "`sinks`"),
+        ("bias", Dtype::F8_E4M3, &[2, 4, 8, 8], "`bias` is F8_E4M3; convert it to F16 or BF16 or F32"),
+        ("bias", f32, &[2, 2, 8, 8], "`bias` has shape [2, 2, 8, 8]; it must be [2 or 1, 4 or 1, 8 or 1, 8]"),
+        ("bias", f32, &[8, 8], "`bias` has shape [8, 8]; it must be"),
+        ("mask_bits", i32, &[1, 8, 1], "`mask_bits` is I32; convert it to U8"),
+        ("mask_bits", u8, &[1, 7, 1], "`mask_bits` has shape [1, 7, 1]; it must be [4 or 1, 8, bytes]"),
+        (
+            "mask_bits",
+            u8,
+            &[1, 8, 2],
+            "`mask_bits` has rows of 2 bytes, a bit per key; it must be 1 for all 8",
+        ),
+        ("prefix_lengths", i32, &[3], "`prefix_lengths` has 3 integers; it must have 2, one per sequence"),
+    ] {
+        check(&["run", "--device", "cpu", "--input", &file(name, dtype, own)], 2, message);
+    }
+    let both = ["run", "--device", "cpu", "--causal", "--input", &file("prefix_lengths", i32, &[2])];
+    check(&both, 2, "has `prefix_lengths`, and the mask is --causal too; leave one of them out");
+    // A valid bias, without a kernel.
+    let bias = file("bias", f32, &[1, 4, 8, 8]);
+    for device in ["cpu", "sim"] {
+        check(&["run", "--device", device, "--input", &bias], 2, "mask full and a bias of f32");
+    }
+}
+
 #[test]
 fn files_that_are_not_valid() {
     let folder = Folder::new("files");
@@ -186,7 +222,6 @@ fn files_that_are_not_valid() {
         "invalid heads_q: 6; it must be a multiple of heads_k = 4",
     );
     for (name, dtype) in [
-        ("sinks", Dtype::F32),
         ("seqused_k", Dtype::I32),
         ("k_scale", Dtype::F32),
         ("alibi_slope", Dtype::F32),
@@ -198,9 +233,9 @@ fn files_that_are_not_valid() {
     }
     let (rows, starts) = (&shape[1..], (Dtype::I32, &[2][..]));
     let packed = [("q", f16, rows), ("k", f16, rows), ("v", f16, rows), ("cu_seqlens_q", starts.0, starts.1)];
-    let sinks = [("cu_seqlens_k", starts.0, starts.1), ("sinks", Dtype::F32, &[4][..])];
-    let words = "has a tensor `sinks` that a file with varlen q, k, v does not use";
-    run(&zeros(&folder, "sinks", &[&packed[..], &sinks].concat()), words);
+    let scales = [("cu_seqlens_k", starts.0, starts.1), ("k_scale", Dtype::F32, &[4][..])];
+    let words = "has a tensor `k_scale` that a file with varlen q, k, v does not use";
+    run(&zeros(&folder, "scales", &[&packed[..], &scales].concat()), words);
     // A run may write its output beside its input.
     let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
     let inputs = ["q", "k", "v"].map(|name| (name, f16, shape));

@@ -1,8 +1,10 @@
 //! Decode problems on a cache, as data.
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
+use crate::masks::fit;
 use crate::told::Told;
 use ferroflash::DType;
+use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Splits};
 
@@ -68,6 +70,8 @@ pub struct DecodeCase {
     pub alibi: bool,
     /// Whether the problem has attention sinks.
     pub sinks: bool,
+    /// Element type of the bias, if the problem has one.
+    pub bias: Option<DType>,
     /// Number of splits per sequence.
     pub splits: Splits,
     /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
@@ -100,6 +104,7 @@ impl DecodeCase {
             softcap: None,
             alibi: false,
             sinks: false,
+            bias: None,
             splits: Splits::Auto,
             counters: true,
             seed: 1,
@@ -141,10 +146,23 @@ impl DecodeCase {
 
     /// The problem of sequence `b` on `keys` keys.
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
-        let plain = Problem::new(self.dtype, 1, self.queries_of(b), self.heads[0], self.head_dim);
-        let problem = plain.seqlen_k(keys).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
+        self.whole().batch(1).seqlen_q(self.queries_of(b)).seqlen_k(keys)
+    }
+
+    /// The problem of all sequences, with the maxima of queries and keys per sequence.
+    pub(super) fn whole(&self) -> Problem {
+        let queries = (0..self.filled.len()).map(|b| self.queries_of(b)).max().unwrap_or(1).max(1);
+        let plain = Problem::new(self.dtype, self.filled.len(), queries, self.heads[0], self.head_dim);
+        let plain = plain.seqlen_k(self.max_k).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
+        let problem = plain.bias(self.bias);
         let problem = self.scale.map_or(problem, |scale| problem.scale(scale));
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
+    }
+
+    /// Gives the case the scores of an entry, and bits of the case's sizes.
+    pub(super) fn of(self, entry: &AttnInfo) -> Self {
+        let case = DecodeCase { sinks: self.sinks || entry.scores.sink, bias: entry.scores.bias, ..self };
+        DecodeCase { mask: fit(case.whole()).mask, ..case }
     }
 
     /// Columns of values and of O.
@@ -211,11 +229,12 @@ impl std::fmt::Display for DecodeCase {
         write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
         write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
         self.latent.map_or(Ok(()), |columns| write!(f, " (latent, {columns} of values)"))?;
-        write!(f, ", {:?}", self.mask)?;
+        write!(f, ", {}", self.mask)?;
         self.scale.map_or(Ok(()), |scale| write!(f, ", scale {scale}"))?;
         write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
+        self.bias.map_or(Ok(()), |bias| write!(f, ", bias {}", bias.name()))?;
         write!(f, "{}", if self.counters { ", counters" } else { "" })
     }
 }

@@ -1,9 +1,22 @@
 //! Problems that every entry for KV caches must solve.
 use super::{DecodeCase, Pages};
+use crate::masks::at_edges;
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
+
+/// Gives cases the masks and scores of an entry. Drops cases in which a simpler mask shows the same keys:
+/// kernels of masks with parameters do not solve them.
+fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
+    let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+    let masks = at_edges(entry.mask, [entry.tile_m, entry.tile_n].map(|tile| tile as usize));
+    let own = cases.into_iter().enumerate().map(|(i, case)| {
+        let mask = if is_plain { case.mask } else { masks[i % masks.len()].0 };
+        DecodeCase { mask, ..case }.of(entry)
+    });
+    own.filter(|case| is_plain || case.whole().mask_kind() == entry.mask).collect()
+}
 
 /// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
 /// kind of split and combine, missing rows and columns, several queries, windows.
@@ -58,7 +71,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             cases.push(DecodeCase { queries: 4, heads: [4, 2], mask, softcap, ..plain(&[3, 18, 400]) });
         }
     }
-    cases
+    of(entry, cases)
 }
 
 /// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
@@ -111,7 +124,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
-    cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect()
+    of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
 /// A batch for a paged entry with invalid `cu_seqlens_q`.
@@ -143,7 +156,7 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let batch = DecodeCase { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
     let one = DecodeCase { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
     let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
-    vec![batch, one, chunks]
+    of(entry, vec![batch, one, chunks])
 }
 
 /// Larger problems of a paged entry, for a GPU: 64 sequences, which decode or are whole prompts or chunks of
@@ -174,5 +187,5 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let long = DecodeCase { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
     let long = DecodeCase { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };
-    vec![plain.packed(queries), long]
+    of(entry, vec![plain.packed(queries), long])
 }

@@ -124,7 +124,8 @@ impl Work for DecodeMemory {
             ("alibi_slopes", bytes!(self.slopes.values())),
         ];
         let own = own.into_iter().map(|(name, bytes)| Input::new(name, bytes));
-        own.chain(self.pool.inputs(["cache"; 2])).collect()
+        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
+        own.chain(self.pool.inputs(["cache"; 2])).chain(extras).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {
@@ -139,7 +140,7 @@ impl Work for DecodeMemory {
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let batch = case.filled.len();
-        let [keys, values] = self.views(&inputs[POOL..]);
+        let [keys, values] = self.views(&inputs[POOL..][..case.buffers()[0]]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
             // The keys' scales are in device memory, one per head. The values' scale is a number.
@@ -176,6 +177,7 @@ impl Work for DecodeMemory {
         decode.scores.alibi = case.alibi.then(|| self.slopes.view(inputs[SLOPES]));
         let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
         decode.scores.sinks = case.sinks.then_some(sinks);
+        self.extras.give(&mut decode, &inputs[POOL + case.buffers()[0]..]);
         Asked::Attention(decode)
     }
 

@@ -2,6 +2,7 @@
 use super::{below, one_in};
 use crate::alibi::Slopes;
 use crate::arithmetic::encode;
+use crate::extras::Extras;
 use crate::inputs::Random;
 use crate::memory::{Memory, Place};
 use crate::told::Told;
@@ -28,7 +29,8 @@ pub(super) fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) ->
     };
     let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
     let told = vec![Told::Filled];
-    let memory = Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told };
+    let extras = Extras::random(&problem, random.clone().bits());
+    let memory = Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras };
     match problem.alibi {
         true => memory.with_slopes(Slopes::random(random.bits(), batch, heads_q, 8)),
         false => memory,

@@ -20,6 +20,8 @@ struct Places {
     starts: u64,
     slopes: Option<u64>,
     sinks: Option<u64>,
+    /// Bias and masks.
+    extras: Vec<u64>,
     o: u64,
     lse: u64,
 }
@@ -51,6 +53,7 @@ impl Input {
             }
             _ => KvCache::dense(pages, lengths),
         };
+        let cache = cache.max_k(self.problem.seqlen_k);
         let (q, o) = (view(at.q, head_dim), view(at.o, self.columns()));
         let mut decode = AttentionRequest::cached(q, cache, o).mask(self.problem.mask);
         let scores = &mut decode.scores;
@@ -65,6 +68,7 @@ impl Input {
             self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
         let sinks = self.sinks.as_ref().zip(at.sinks);
         decode.scores.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
+        self.extras.give(&mut decode, &at.extras);
         decode
     }
 
@@ -92,10 +96,11 @@ impl Input {
             starts: far(8),
             slopes: Some(far(9)),
             sinks: Some(far(10)),
+            extras: vec![far(13), far(14), far(15)],
             o: far(11),
             lse: far(12),
         };
-        plan(&self.decode(&at, None), &Capabilities::PROFILES[0].1).map(drop)
+        plan(&self.decode(&at, None).scratch(Scratch::Fastest), &Capabilities::PROFILES[0].1).map(drop)
     }
 
     /// Runs kernels on the cache. `config` names one.
@@ -126,6 +131,8 @@ impl Input {
             self.table.as_ref().map(|(table, _)| upload("block_table", &integers(table))).transpose()?;
         let scales = [given("k_scale", &self.scales[0])?, given("v_scale", &self.scales[1])?];
         let sinks = given("sinks", &self.sinks)?;
+        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| upload(name, &bytes));
+        let extras = extras.collect::<Result<Vec<_>, _>>()?;
         let slopes = self.slopes.as_ref().map(|slopes| upload("alibi_slopes", &floats(slopes.values())));
         let slopes = slopes.transpose()?;
         let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
@@ -144,6 +151,7 @@ impl Input {
             starts: at(&starts),
             slopes: slopes.as_ref().map(at),
             sinks: sinks.as_ref().map(at),
+            extras: extras.iter().map(at).collect(),
             o: at(&o),
             lse: at(&lse),
         };

@@ -79,6 +79,7 @@ impl Input {
         let slopes =
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
         let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
+        let inputs = inputs.extras(&self.extras, [b, head * group]);
         Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
     }
 

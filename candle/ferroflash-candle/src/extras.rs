@@ -1,0 +1,108 @@
+//! Tensors beside queries, keys and values: a bias, bits of a mask, and prefixes.
+use crate::attend::Attend;
+use crate::errors::{invalid, unsupported};
+use crate::inputs::{Numbers, Read};
+use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaView;
+use candle::{DType, Result};
+use ferroflash::cudarc::{Bias, Element, Inputs, MaskBits, Number};
+use half::{bf16, f16};
+
+/// The extras of an operation, locked against writes.
+pub(crate) struct Reads<'a> {
+    bias: Option<Read<'a>>,
+    bits: Option<(Read<'a>, usize)>,
+    prefixes: Option<Read<'a>>,
+}
+
+impl<'a> Reads<'a> {
+    pub fn of(attend: &'a Attend) -> Self {
+        Reads {
+            bias: attend.bias.as_ref().map(|bias| Read::of("bias", bias)),
+            bits: attend.mask_bits.as_ref().map(|(bits, keys)| (Read::of("mask_bits", bits), *keys)),
+            prefixes: attend.prefix_lengths.as_ref().map(|lengths| Read::of("prefix_lengths", lengths)),
+        }
+    }
+
+    /// Their elements.
+    pub fn views(&self) -> Result<Views<'_>> {
+        let bias = self.bias.as_ref().map(|bias| {
+            let [shape, strides] = four(bias)?;
+            let elements = match bias.dtype() {
+                DType::F16 => Elements::F16(bias.all()?),
+                DType::BF16 => Elements::Bf16(bias.all()?),
+                DType::F32 => Elements::F32(bias.all()?),
+                other => {
+                    return Err(unsupported(
+                        format_args!("a bias of {other:?}"),
+                        "a bias is f16, bf16 or f32; convert it",
+                    ));
+                }
+            };
+            Ok((elements, shape, strides))
+        });
+        let bits = self.bits.as_ref().map(|(bits, keys)| {
+            let [[batch, heads, rows, bytes], strides] = four(bits)?;
+            if bytes != keys.div_ceil(8) || bytes > 1 && strides[3] != 1 {
+                let expected =
+                    format_args!("{} contiguous bytes, a bit for each of {keys} keys", keys.div_ceil(8));
+                return Err(invalid("mask_bits", format_args!("rows of {bytes} bytes"), expected));
+            }
+            Ok((bits.all()?, [batch, heads, rows, *keys], [strides[0], strides[1], strides[2]]))
+        });
+        Ok(Views {
+            bias: bias.transpose()?,
+            bits: bits.transpose()?,
+            prefixes: self.prefixes.as_ref().map(|lengths| lengths.numbers(1)).transpose()?,
+        })
+    }
+}
+
+/// Shape and strides of four dimensions. A tensor of three dimensions is one batch.
+fn four(read: &Read<'_>) -> Result<[[usize; 4]; 2]> {
+    match (read.shape().dims(), read.strides()) {
+        (&[a, b, c, d], &[e, f, g, h]) => Ok([[a, b, c, d], [e, f, g, h]]),
+        (&[b, c, d], &[f, g, h]) => Ok([[1, b, c, d], [0, f, g, h]]),
+        (dims, _) => {
+            let expected = "it must have 3 or 4 dimensions: [batch or 1, heads or 1, queries, keys]";
+            Err(invalid(read.name(), format_args!("{dims:?}"), expected))
+        }
+    }
+}
+
+/// The elements of a bias.
+enum Elements<'a> {
+    F16(CudaView<'a, f16>),
+    Bf16(CudaView<'a, bf16>),
+    F32(CudaView<'a, f32>),
+}
+
+/// The extras as views of their memory.
+pub(crate) struct Views<'a> {
+    bias: Option<(Elements<'a>, [usize; 4], [usize; 4])>,
+    bits: Option<(CudaView<'a, u8>, [usize; 4], [usize; 3])>,
+    prefixes: Option<Numbers<'a>>,
+}
+
+impl Views<'_> {
+    /// Inputs with these extras. Bits and prefixes replace the mask.
+    pub fn give<'v, T: Element + CudaDType, C: Number>(
+        &'v self,
+        inputs: Inputs<'v, T, C>,
+    ) -> Inputs<'v, T, C> {
+        let bias = self.bias.iter().map(|(elements, shape, strides)| {
+            let bias = match elements {
+                Elements::F16(data) => Bias::new(data, *shape),
+                Elements::Bf16(data) => Bias::new(data, *shape),
+                Elements::F32(data) => Bias::new(data, *shape),
+            };
+            bias.strides(strides.map(|stride| stride as i64))
+        });
+        let bits = self.bits.iter().map(|(data, shape, strides)| {
+            MaskBits::new(data, *shape).strides(strides.map(|stride| stride as i64))
+        });
+        let inputs = bias.fold(inputs, Inputs::bias);
+        let inputs = bits.fold(inputs, Inputs::mask_bits);
+        self.prefixes.iter().fold(inputs, |inputs, lengths| inputs.prefix_lengths(lengths.integers()))
+    }
+}

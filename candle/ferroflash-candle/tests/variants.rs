@@ -1,0 +1,186 @@
+//! Biases, sinks, and masks by bits, in the shapes of models' calls: T5, MPNet, DeBERTa, gpt-oss, trees of
+//! drafts. They compile in CI, and run on a GPU. docs/migrating.md shows the changes to each model.
+use candle::{D, DType, Device, Result, Tensor};
+use ferroflash_candle::{Attend, PagedKv, append};
+
+/// Models' calls, on `(batch, heads, positions, head_dim)` as candle-transformers has them.
+mod models {
+    use candle::{Result, Tensor};
+    use ferroflash_candle::{flash_attn_bias, flash_attn_sinks, flash_attn_varlen_bias};
+
+    fn turned(x: &Tensor) -> Result<Tensor> {
+        x.transpose(1, 2)
+    }
+
+    /// T5: `scores = q.matmul(k.t())? + position_bias`, without a scale. The bias is `(1, heads, q_len,
+    /// kv_len)`.
+    pub fn t5([q, k, v]: [&Tensor; 3], position_bias: &Tensor, is_decoder: bool) -> Result<Tensor> {
+        turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, position_bias, 1.0, is_decoder)?)
+    }
+
+    /// MPNet: relative positions `(1, heads, len, len)`, and 0 or -inf for padding, `(batch, 1, 1, len)`.
+    pub fn mpnet([q, k, v]: [&Tensor; 3], position_bias: &Tensor, padding: &Tensor) -> Result<Tensor> {
+        let bias = position_bias.broadcast_add(padding)?;
+        let scale = (q.dims()[3] as f32).powf(-0.5);
+        turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, &bias, scale, false)?)
+    }
+
+    /// MPNet without padding: texts behind each other, `(rows, heads, head_dim)`.
+    pub fn mpnet_varlen(
+        [q, k, v]: [&Tensor; 3],
+        position_bias: &Tensor,
+        starts: &Tensor,
+        longest: usize,
+    ) -> Result<Tensor> {
+        let scale = (q.dims()[2] as f32).powf(-0.5);
+        flash_attn_varlen_bias(q, k, v, position_bias, starts, starts, longest, longest, scale, false)
+    }
+
+    /// DeBERTa v2: `rel_att`, `(batch * heads, len, len)`, is content to position plus position to content.
+    /// Each of the three terms has the scale `1 / sqrt(3 * head_dim)`, `rel_att` already.
+    pub fn deberta([q, k, v]: [&Tensor; 3], rel_att: &Tensor) -> Result<Tensor> {
+        let (batch, heads, len, head_dim) = q.dims4()?;
+        let bias = rel_att.reshape((batch, heads, len, k.dims()[2]))?;
+        let scale = (3.0 * head_dim as f32).powf(-0.5);
+        turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, &bias, scale, false)?)
+    }
+
+    /// gpt-oss: a sink per head, and a window in every other layer.
+    pub fn gpt_oss([q, k, v]: [&Tensor; 3], sinks: &Tensor, window: Option<usize>) -> Result<Tensor> {
+        let scale = (q.dims()[3] as f32).powf(-0.5);
+        let left = window.map(|keys| keys - 1);
+        turned(&flash_attn_sinks(&turned(q)?, &turned(k)?, &turned(v)?, sinks, scale, left, Some(0))?)
+    }
+}
+
+/// In f32, as it is written down: scores of `(batch, heads, positions, head_dim)` and what is added to them.
+fn plain([q, k, v]: [&Tensor; 3], scale: f32, more: &Tensor, sinks: Option<&Tensor>) -> Result<Tensor> {
+    let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::F32)?.contiguous());
+    let scores = (q?.matmul(&k?.t()?)? * f64::from(scale))?.broadcast_add(&more.to_dtype(DType::F32)?)?;
+    let (batch, heads, queries, keys) = scores.dims4()?;
+    let scores = match sinks {
+        None => scores,
+        Some(sinks) => {
+            let sinks = sinks.reshape((1, heads, 1, 1))?.broadcast_as((batch, heads, queries, 1))?;
+            Tensor::cat(&[&scores, &sinks.contiguous()?], 3)?
+        }
+    };
+    let shares = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
+    let shares = shares.broadcast_div(&shares.sum_keepdim(D::Minus1)?)?.narrow(3, 0, keys)?;
+    shares.contiguous()?.matmul(&v?)
+}
+
+fn check(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
+    assert_eq!(found.dims(), expected.dims(), "{what}");
+    let apart = (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+    assert!(apart <= 3e-2, "{what}: {apart}");
+    Ok(())
+}
+
+/// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and
+/// bits yet. Calls become [`check`]s with the first kernel.
+fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &Tensor) -> Result<()> {
+    match found {
+        Ok(found) => check(what, &found, expected),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.contains("no kernel for keys") && message.contains(named), "{what}: {message}");
+            Ok(())
+        }
+    }
+}
+
+/// 0 for keys that a query sees, -inf for others: `(queries, keys)`.
+fn hidden(queries: usize, keys: usize, sees: impl Fn(usize, usize) -> bool) -> Result<Tensor> {
+    let pairs = (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j)));
+    let all = pairs.map(|(i, j)| if sees(i, j) { 0.0 } else { f32::NEG_INFINITY });
+    Tensor::from_iter(all, &Device::new_cuda(0)?)?.reshape((queries, keys))
+}
+
+#[test]
+fn relative_positions() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let (batch, heads, len, dim) = (2, 4, 101, 64);
+    let random = |shape: &[usize], dtype| Tensor::randn(0f32, 1.0, shape, &device)?.to_dtype(dtype);
+    let all = |dtype| random(&[batch, heads, len, dim], dtype);
+    for dtype in [DType::F16, DType::BF16] {
+        let [q, k, v] = [all(dtype)?, all(dtype)?, all(dtype)?];
+        // T5 has no scale: its weights make small scores. Rows of an odd number of keys begin at words.
+        let q = (q * 0.125)?;
+        let qkv = [&q, &k, &v];
+        let bias = random(&[1, heads, len, len], dtype)?;
+        let in_words = bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, len)?;
+        for is_decoder in [false, true] {
+            let more = hidden(len, len, |i, j| !is_decoder || j <= i)?;
+            let more = bias.to_dtype(DType::F32)?.broadcast_add(&more)?;
+            let found = models::t5(qkv, &in_words, is_decoder);
+            check_or_refused("t5", "bias", found, &plain(qkv, 1.0, &more, None)?)?;
+        }
+        let f32s = random(&[1, heads, len, len], DType::F32)?;
+        let padding = hidden(batch, len, |b, j| b == 0 || j < 70)?.reshape((batch, 1, 1, len))?;
+        let expected = plain(qkv, 0.125, &f32s.broadcast_add(&padding)?, None)?;
+        check_or_refused("mpnet", "bias", models::mpnet(qkv, &f32s, &padding), &expected)?;
+        let rows = |x: &Tensor| x.transpose(1, 2)?.reshape((batch * len, heads, dim));
+        let starts = Tensor::new(&[0u32, len as u32, 2 * len as u32], &device)?;
+        let found = models::mpnet_varlen([&rows(&q)?, &rows(&k)?, &rows(&v)?], &f32s, &starts, len);
+        let expected = rows(&plain(qkv, 0.125, &f32s, None)?)?;
+        check_or_refused("mpnet, varlen", "bias", found, &expected)?;
+        let rel_att = random(&[batch * heads, len, len], DType::F32)?;
+        let scale = (3.0 * dim as f32).powf(-0.5);
+        let expected = plain(qkv, scale, &rel_att.reshape((batch, heads, len, len))?, None)?;
+        check_or_refused("deberta", "bias", models::deberta(qkv, &rel_att), &expected)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sinks_of_prompts() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let (heads, len) = (4, 150);
+    // Head dim 192 has no kernel with sinks: a merge adds them.
+    for dim in [64, 128, 192] {
+        let random = || Tensor::randn(0f32, 1.0, (2, heads, len, dim), &device)?.to_dtype(DType::BF16);
+        let [q, k, v] = [random()?, random()?, random()?];
+        let sinks = Tensor::new(&[0.5f32, -1.0, 3.0, f32::NEG_INFINITY], &device)?;
+        for window in [None, Some(40)] {
+            let more = hidden(len, len, |i, j| j <= i && window.is_none_or(|keys| i - j < keys))?;
+            let expected = plain([&q, &k, &v], (dim as f32).powf(-0.5), &more, Some(&sinks))?;
+            check("gpt-oss", &models::gpt_oss([&q, &k, &v], &sinks, window)?, &expected)?;
+        }
+    }
+    Ok(())
+}
+
+/// A tree of seven drafts behind a prefix: each node sees the prefix, its ancestors and itself.
+#[test]
+fn trees_of_drafts() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let (heads, dim, prefix, page) = (4, 64, 53, 16);
+    let parents: [Option<usize>; 7] = [None, Some(0), Some(0), Some(1), Some(1), Some(2), Some(5)];
+    let is_ancestor = |node: usize, other: usize| {
+        let mut at = Some(node);
+        while at.is_some_and(|at| at != other) {
+            at = at.and_then(|at| parents[at]);
+        }
+        at.is_some()
+    };
+    let (nodes, keys) = (parents.len(), prefix + parents.len());
+    let row = |node| (0..nodes).fold(0u8, |row, other| row | u8::from(is_ancestor(node, other)) << other);
+    let bits = Tensor::from_iter((0..nodes).map(row), &device)?.reshape((1, nodes, 1))?;
+    let random =
+        |rows| Tensor::randn(0f32, 1.0, (rows, heads, dim), &device).and_then(|x| x.to_dtype(DType::F16));
+    let (q, k, v) = (random(nodes)?, random(keys)?, random(keys)?);
+    let cache = || Tensor::zeros((9, page, heads, dim), DType::F16, &device);
+    let (key_pages, value_pages, table) = (cache()?, cache()?, [7u32, 2, 5, 0]);
+    let slots: Vec<_> =
+        (0..keys).map(|key| i64::from(table[key / page]) * 16 + (key % page) as i64).collect();
+    append(&k, &v, &key_pages, &value_pages, &Tensor::new(slots, &device)?, None)?;
+    let (table, lengths) = (Tensor::new(&[table], &device)?, Tensor::new(&[keys as u32], &device)?);
+    let kv = PagedKv::new(&key_pages, &value_pages, &table, &lengths);
+    let attend = Attend::full(0.125).mask_bits(&bits, nodes);
+    let found = kv.attend(&q.unsqueeze(0)?, &attend);
+    let more = hidden(nodes, keys, |i, j| j < prefix || is_ancestor(i, j - prefix))?;
+    let [q, k, v] = [q, k, v].map(|x| x.transpose(0, 1)?.unsqueeze(0));
+    let expected = plain([&q?, &k?, &v?], 0.125, &more, None)?;
+    check_or_refused("tree", "bits", found, &expected.transpose(1, 2)?)
+}

@@ -1,0 +1,71 @@
+//! Structs of callers, for tests.
+use super::AttentionArgs;
+use ferroflash::Error;
+use ferroflash::request::AttentionRequest;
+use std::ffi::c_void;
+
+/// Strides of one query of 32 heads of 128.
+const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
+
+/// A device address.
+pub(super) const fn at<T>(n: usize) -> *const T {
+    std::ptr::without_provenance(n << 40)
+}
+
+/// Three sequences of 5 queries and 7 keys.
+pub(super) fn tensors() -> AttentionArgs {
+    // SAFETY: zeros are a value of every field.
+    let none: AttentionArgs = unsafe { std::mem::zeroed() };
+    AttentionArgs {
+        q: at(1),
+        k: at(2),
+        v: at(3),
+        o: at::<c_void>(4).cast_mut(),
+        batch: 3,
+        seqlen_q: 5,
+        seqlen_k: 7,
+        heads_q: 4,
+        heads_k: 2,
+        head_dim: 64,
+        q_strides: [5 * 256, 256, 64, 1],
+        softcap: 5.0,
+        ..none
+    }
+}
+
+pub(super) fn varlen() -> AttentionArgs {
+    AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
+}
+
+/// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
+pub(super) fn cache() -> AttentionArgs {
+    AttentionArgs {
+        block_table: at(5),
+        seqused_k: at(6),
+        batch: 16,
+        seqlen_q: 1,
+        seqlen_k: 0,
+        heads_q: 32,
+        heads_k: 8,
+        head_dim: 128,
+        pages: 1000,
+        page: 16,
+        columns: 512,
+        table_stride: 512,
+        q_strides: LLAMA,
+        o_strides: LLAMA,
+        k_strides: [16 * 8 * 128, 8 * 128, 128, 1],
+        v_strides: [16 * 8 * 128, 8 * 128, 128, 1],
+        softcap: 0.0,
+        ..tensors()
+    }
+}
+
+pub(super) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
+    // SAFETY: no name, or a static one.
+    unsafe { args.request() }
+}
+
+pub(super) fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
+    request(args).expect("valid")
+}

@@ -1,0 +1,102 @@
+//! Biases, and masks with a length, prefixes or bits, of `ferroflash_attention_t`.
+use super::AttentionArgs;
+use crate::args::{dtype, extent, mask, present, reach};
+use crate::call::invalid;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
+use ferroflash::{DType, Error};
+
+impl AttentionArgs {
+    /// The bias of a request with these sizes, if any. Strides of 0 share it.
+    pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
+        let Some(address) = present(self.bias) else { return Ok(None) };
+        let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);
+        let (strides, dtype) = ([batch, head, row, 1], dtype("bias_dtype", self.bias_dtype)?);
+        // Kernels read rows of 16-bit elements in 32-bit words.
+        let more = if dtype == DType::F32 { 0 } else { p.seqlen_k as u64 % 2 };
+        let elements = reach(&shape, &strides).saturating_add(more);
+        Ok(Some(Bias::new(address, elements, dtype, shape, strides)))
+    }
+
+    /// The mask of a request with these sizes.
+    pub(super) fn mask(&self, p: &Problem) -> Result<Mask, Error> {
+        let number = || {
+            u32::try_from(self.mask_length)
+                .map_err(|_| invalid("mask_length", self.mask_length, "it must be 0 or more"))
+        };
+        match self.mask {
+            4 => Ok(Mask::Prefix(match present(self.prefix_lengths) {
+                Some(address) => Prefix::Each(Index::new(address, p.batch as u64)),
+                None => Prefix::All(number()?),
+            })),
+            5 => Ok(Mask::Chunked { chunk: number()? }),
+            6 => {
+                let Some(address) = present(self.mask_bits) else {
+                    let expected =
+                        "FERROFLASH_MASK_BITS needs a bit per query and key in device memory; set mask_bits";
+                    return Err(invalid("mask_bits", "NULL", expected));
+                };
+                let columns = match self.mask_bits_keys {
+                    0 => p.seqlen_k,
+                    keys => extent("mask_bits_keys", keys)?,
+                };
+                let (shape, strides) = ([p.batch, p.heads_q, p.seqlen_q, columns], self.mask_bits_strides);
+                let rows = [p.batch, p.heads_q, p.seqlen_q, columns.div_ceil(8)];
+                let [batch, head, row] = strides;
+                let bytes = reach(&rows, &[batch, head, row, 1]);
+                Ok(Mask::Bits(MaskBits::new(address, bytes, shape, strides)))
+            }
+            value => mask(value, [self.window_left, self.window_right]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::examples::{at, cache, request, tensors, valid, varlen};
+
+    #[test]
+    fn biases_of_any_strides() {
+        let all =
+            AttentionArgs { bias: at(9), bias_strides: [4 * 5 * 8, 5 * 8, 8], bias_dtype: 1, ..tensors() };
+        let bias = valid(&all).scores.bias.expect("a bias");
+        assert_eq!((bias.address, bias.dtype, bias.shape), (9 << 40, DType::Bf16, [3, 4, 5, 7]));
+        assert_eq!((bias.strides, bias.elements), ([160, 40, 8, 1], 2 * 160 + 3 * 40 + 4 * 8 + 6 + 1 + 1));
+        let shared = AttentionArgs { bias_strides: [0, 7, 0], bias_dtype: 3, ..all };
+        let bias = valid(&shared).scores.bias.expect("a bias");
+        assert_eq!((bias.dtype, bias.strides, bias.elements), (DType::F32, [0, 7, 0, 1], 3 * 7 + 6 + 1));
+        let of_cache = AttentionArgs { bias: at(9), ..cache() };
+        assert_eq!(valid(&of_cache).scores.bias.expect("a bias").shape, [16, 32, 1, 8192]);
+        let of_varlen = AttentionArgs { bias: at(9), ..varlen() };
+        assert_eq!(valid(&of_varlen).scores.bias.expect("a bias").shape, [3, 4, 5, 7]);
+        assert_eq!(valid(&tensors()).scores.bias, None);
+    }
+
+    #[test]
+    fn masks_with_numbers_or_memory() {
+        let of = |mask, mask_length| AttentionArgs { mask, mask_length, ..tensors() };
+        assert_eq!(valid(&of(4, 9)).mask, Mask::Prefix(Prefix::All(9)));
+        assert_eq!(valid(&of(5, 9)).mask, Mask::Chunked { chunk: 9 });
+        let each = AttentionArgs { prefix_lengths: at(9), ..of(4, 0) };
+        assert_eq!(valid(&each).mask, Mask::Prefix(Prefix::Each(Index::new(9 << 40, 3))));
+        let strides = [0, 5 * 2, 2];
+        let tree =
+            AttentionArgs { mask_bits: at(9), mask_bits_strides: strides, mask_bits_keys: 5, ..of(6, 0) };
+        let bits = MaskBits::new(9 << 40, 3 * 10 + 4 * 2 + 1, [3, 4, 5, 5], strides);
+        assert_eq!(valid(&tree).mask, Mask::Bits(bits));
+        let all = AttentionArgs { mask_bits_keys: 0, ..tree };
+        assert_eq!(valid(&all).mask, Mask::Bits(MaskBits { shape: [3, 4, 5, 7], ..bits }));
+        for (args, words) in [
+            (of(4, -1), "mask_length: -1"),
+            (of(5, -1), "mask_length: -1"),
+            (of(6, 0), "mask_bits: NULL"),
+            (AttentionArgs { mask_bits_keys: -1, ..tree }, "mask_bits_keys: -1"),
+            (of(7, 0), "mask: 7"),
+            (AttentionArgs { bias: at(9), bias_dtype: 9, ..tensors() }, "bias_dtype: 9"),
+        ] {
+            let error = request(&args).expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

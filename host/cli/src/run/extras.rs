@@ -1,0 +1,113 @@
+//! Tensors of a file beside queries, keys and values: sinks, a bias, and masks.
+use crate::error::Error;
+use crate::files::File;
+use crate::options::ScoreOptions;
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use reference::{BiasTensor, BitsTensor, Extras};
+
+/// Their names, which every file may have.
+pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengths"];
+/// Types of a bias.
+const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
+
+/// The extras of a file for a problem. `keys` is the number of keys of the longest sequence.
+pub(super) fn read(
+    file: &File<'_>,
+    problem: &Problem,
+    keys: usize,
+    scores: &ScoreOptions,
+) -> Result<Extras, Error> {
+    let masks = NAMES[2..].iter().copied().filter(|name| file.has(name)).chain(scores.mask_option());
+    if let [one, other, ..] = masks.collect::<Vec<_>>()[..] {
+        return Err(
+            file.invalid(format_args!("has `{one}`, and the mask is {other} too; leave one of them out"))
+        );
+    }
+    let prefixes = file.has("prefix_lengths").then(|| prefixes(file, problem)).transpose()?;
+    Ok(Extras {
+        sinks: sinks(file, problem.heads_q)?,
+        bias: file.has("bias").then(|| bias(file, problem)).transpose()?,
+        prefixes,
+        bits: file.has("mask_bits").then(|| bits(file, problem, keys, scores.mask_keys)).transpose()?,
+    })
+}
+
+/// One logit per query head that belongs to no key.
+fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
+    let sinks = file.per_head("sinks", heads, false)?;
+    // One of -inf belongs to a head that has none.
+    if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
+        return Err(
+            file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))
+        );
+    }
+    Ok(sinks)
+}
+
+fn bias(file: &File<'_>, p: &Problem) -> Result<BiasTensor, Error> {
+    let bias = file.elements("bias", BIASES)?;
+    let Problem { batch, heads_q, seqlen_q, seqlen_k, .. } = *p;
+    match bias.shape[..] {
+        [b, h, q, k] if is(b, batch) && is(h, heads_q) && is(q, seqlen_q) && k == seqlen_k => {
+            Ok(BiasTensor::new(bias.dtype, [b, h, q, k], &bias.bytes))
+        }
+        ref other => {
+            let wanted = format_args!(
+                "[{batch} or 1, {heads_q} or 1, {seqlen_q} or 1, {seqlen_k}]: sequences, query heads, \
+                 queries and keys"
+            );
+            Err(file.invalid(format_args!("`bias` has shape {other:?}; it must be {wanted}")))
+        }
+    }
+}
+
+/// Whether a size is that of the problem, or broadcast.
+fn is(size: usize, of: usize) -> bool {
+    size == of || size == 1
+}
+
+/// Bits of all keys, or of `--mask-keys`, or of the nodes of a tree.
+fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Result<BitsTensor, Error> {
+    let (bytes, shape) = file.bytes("mask_bits")?;
+    let Problem { batch, heads_q, seqlen_q, seqlen_k, .. } = *p;
+    let (b, h, q, row) = match shape[..] {
+        [h, q, row] => (1, h, q, row),
+        [b, h, q, row] => (b, h, q, row),
+        _ => (0, 0, 0, 0),
+    };
+    if !(is(b, batch) && is(h, heads_q) && q == seqlen_q && row > 0) {
+        let wanted = format_args!(
+            "[{heads_q} or 1, {seqlen_q}, bytes], query heads and queries, or [{batch} or 1, ..] with \
+             sequences"
+        );
+        return Err(file.invalid(format_args!("`mask_bits` has shape {shape:?}; it must be {wanted}")));
+    }
+    let tree = (seqlen_q.div_ceil(8) == row).then_some(seqlen_q);
+    let columns = asked.or((8 * row >= keys).then_some((8 * row).min(seqlen_k))).or(tree);
+    match columns {
+        Some(columns) if columns.div_ceil(8) == row && (1..=seqlen_k).contains(&columns) => {
+            Ok(BitsTensor::new([b, h, q, columns], bytes))
+        }
+        _ => {
+            let what = format_args!("`mask_bits` has rows of {row} bytes, a bit per key");
+            let wanted = format_args!(
+                "{} for all {keys} keys, or {} for the last {seqlen_q} (a tree with a node per query)",
+                keys.div_ceil(8),
+                seqlen_q.div_ceil(8)
+            );
+            let more = "for the last N keys, give --mask-keys N and rows of N / 8 bytes, rounded up";
+            Err(file.invalid(format_args!("{what}; it must be {wanted}; {more}")))
+        }
+    }
+}
+
+fn prefixes(file: &File<'_>, p: &Problem) -> Result<Vec<i32>, Error> {
+    let prefixes = file.list("prefix_lengths")?;
+    if prefixes.len() == p.batch {
+        return Ok(prefixes);
+    }
+    let (got, batch) = (prefixes.len(), p.batch);
+    Err(file
+        .invalid(format_args!("`prefix_lengths` has {got} integers; it must have {batch}, one per sequence")))
+}

@@ -1,0 +1,191 @@
+//! Tensors beside Q, K and V, in host memory: sinks, a bias, prefixes and bits of masks.
+use super::arithmetic::{decode, encode};
+use super::inputs::Random;
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix, Sinks};
+
+/// Tensors of a launch beside Q, K and V. `None` is a tensor that the problem does not have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// One logit per query head.
+    pub sinks: Option<Vec<f32>>,
+    /// The numbers that the kernel adds to scores.
+    pub bias: Option<BiasTensor>,
+    /// Keys of each sequence's prefix.
+    pub prefixes: Option<Vec<i32>>,
+    /// A bit per query and key.
+    pub bits: Option<BitsTensor>,
+}
+
+/// A bias `[batch or 1, heads or 1, queries or 1, keys]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BiasTensor {
+    dtype: DType,
+    shape: [usize; 4],
+    /// Elements from one row to the next.
+    row: usize,
+    bytes: Vec<u8>,
+}
+
+/// Bits `[batch or 1, heads or 1, queries, columns]`, rows of whole bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BitsTensor {
+    shape: [usize; 4],
+    bytes: Vec<u8>,
+}
+
+/// The index of row `at` among the rows of a shape, which broadcasts its extents of 1.
+fn row(shape: [usize; 4], at: [usize; 3]) -> usize {
+    let [_, heads, rows, _] = shape;
+    let [batch, head, query] = [0, 1, 2].map(|dim| if shape[dim] == 1 { 0 } else { at[dim] });
+    (batch * heads + head) * rows + query
+}
+
+impl BiasTensor {
+    /// A bias of contiguous elements. In memory, rows of 16-bit elements get an even number of them.
+    pub fn new(dtype: DType, shape: [usize; 4], elements: &[u8]) -> Self {
+        Self::padded(dtype, shape, shape[3].next_multiple_of(4 / dtype.bytes().min(4)), elements)
+    }
+
+    /// A bias with `row` elements from one row to the next. NaNs fill the gaps.
+    fn padded(dtype: DType, shape: [usize; 4], row: usize, elements: &[u8]) -> Self {
+        let (own, gap) = (shape[3] * dtype.bytes(), (row - shape[3]) * dtype.bytes());
+        let rows = elements.chunks(own.max(1));
+        let bytes = rows.flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0xff, gap))).collect();
+        BiasTensor { dtype, shape, row, bytes }
+    }
+
+    /// The element of a query and a key: `[batch, head, query]`, key.
+    pub fn of(&self, at: [usize; 3], key: usize) -> f32 {
+        let element = row(self.shape, at) * self.row + key;
+        let bytes = &self.bytes[element * self.dtype.bytes()..];
+        match self.dtype {
+            DType::F32 => f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            half => decode(half, u16::from_ne_bytes([bytes[0], bytes[1]])),
+        }
+    }
+
+    fn view(&self, address: u64) -> Bias {
+        let elements = (self.bytes.len() / self.dtype.bytes()) as u64;
+        Bias::rows(address, elements, self.dtype, self.shape, self.row)
+    }
+
+    fn random(random: &mut Random, dtype: DType, shape: [usize; 4]) -> Self {
+        let elements = (0..shape.iter().product()).flat_map(|_| {
+            // -inf hides the key.
+            let x = if random.bits().is_multiple_of(61) { f64::NEG_INFINITY } else { 2.0 * random.normal() };
+            match dtype {
+                DType::F32 => (x as f32).to_ne_bytes().to_vec(),
+                half => encode(half, x).to_ne_bytes().to_vec(),
+            }
+        });
+        let elements: Vec<u8> = elements.collect();
+        let gap = [0, 2, 6][(random.bits() % 3) as usize];
+        Self::padded(dtype, shape, shape[3].next_multiple_of(2) + gap, &elements)
+    }
+}
+
+impl BitsTensor {
+    /// Contiguous rows, each of whole bytes.
+    pub fn new(shape: [usize; 4], bytes: Vec<u8>) -> Self {
+        BitsTensor { shape, bytes }
+    }
+
+    /// Whether a query sees a key of its sequence, which has this many: `[batch, head, query]`, key.
+    pub fn sees(&self, at: [usize; 3], key: usize, keys: usize) -> bool {
+        let first = keys.saturating_sub(self.shape[3]);
+        let Some(bit) = key.checked_sub(first) else { return true };
+        let byte = self.bytes[row(self.shape, at) * self.shape[3].div_ceil(8) + bit / 8];
+        byte >> (bit % 8) & 1 == 1
+    }
+
+    fn view(&self, address: u64) -> MaskBits {
+        MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
+    }
+
+    /// Two of three bits are 1. The first two rows see no key, and neither do some others.
+    fn random(random: &mut Random, shape: [usize; 4]) -> Self {
+        let [batch, heads, rows, columns] = shape;
+        let row = |row: usize| {
+            let none = row < 2 || random.bits().is_multiple_of(23);
+            let byte =
+                |_| (0..8).fold(0, |byte, bit| byte | u8::from(!random.bits().is_multiple_of(3)) << bit);
+            let bytes: Vec<u8> = (0..columns.div_ceil(8)).map(byte).collect();
+            if none { vec![0; bytes.len()] } else { bytes }
+        };
+        BitsTensor { shape, bytes: (0..batch * heads * rows).flat_map(row).collect() }
+    }
+}
+
+impl Extras {
+    /// Random extras of a problem. The bias may broadcast any dimension but keys. Prefixes may be below 0 or
+    /// beyond the keys. Some heads have no sink.
+    pub fn random(p: &Problem, seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5eed);
+        let mut one_of = |all: &[usize]| all[(random.bits() % all.len() as u64) as usize];
+        let shape = [one_of(&[p.batch, 1]), one_of(&[p.heads_q, p.heads_q, 1]), p.seqlen_q, p.seqlen_k];
+        let shape = [shape[0], shape[1], one_of(&[p.seqlen_q, p.seqlen_q, 1]), shape[3]];
+        let random = &mut random;
+        let sink = |random: &mut Random| match random.bits() % 5 {
+            0 => f32::NEG_INFINITY,
+            _ => random.normal() as f32,
+        };
+        let prefix = |random: &mut Random| match random.bits() % 6 {
+            0 => [i32::MIN, -1, i32::MAX, p.seqlen_k as i32][(random.bits() % 4) as usize],
+            _ => (random.bits() % (p.seqlen_k as u64 + 2)) as i32,
+        };
+        Extras {
+            sinks: p.sinks.then(|| (0..p.heads_q).map(|_| sink(random)).collect()),
+            bias: p.bias.map(|dtype| BiasTensor::random(random, dtype, shape)),
+            prefixes: match p.mask {
+                Mask::Prefix(Prefix::Each(_)) => Some((0..p.batch).map(|_| prefix(random)).collect()),
+                _ => None,
+            },
+            bits: match p.mask {
+                Mask::Bits(bits) => Some(BitsTensor::random(random, bits.shape)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Their buffers: a name and the content of each.
+    pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let sinks = self.sinks.iter();
+        let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
+        let bias = self.bias.iter().map(|bias| ("bias", bias.bytes.clone()));
+        let prefixes = self.prefixes.iter();
+        let prefixes =
+            prefixes.map(|all| ("prefix_lengths", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
+        let bits = self.bits.iter().map(|bits| ("mask_bits", bits.bytes.clone()));
+        sinks.chain(bias).chain(prefixes).chain(bits).collect()
+    }
+
+    /// Adds them to a request. Their buffers lie at these addresses.
+    pub fn give(&self, request: &mut AttentionRequest<'_>, at: &[u64]) {
+        let mut at = at.iter().copied();
+        let mut next = || at.next().unwrap_or(0);
+        let (scores, mask) = (&mut request.scores, &mut request.mask);
+        if let Some(sinks) = &self.sinks {
+            scores.sinks = Some(Sinks { address: next(), elements: sinks.len() as u64 });
+        }
+        if let Some(bias) = &self.bias {
+            scores.bias = Some(bias.view(next()));
+        }
+        if let Some(prefixes) = &self.prefixes {
+            *mask = Mask::Prefix(Prefix::Each(Index::new(next(), prefixes.len() as u64)));
+        }
+        if let Some(bits) = &self.bits {
+            *mask = Mask::Bits(bits.view(next()));
+        }
+    }
+
+    /// The problem with these extras.
+    #[must_use]
+    pub fn of(&self, problem: Problem) -> Problem {
+        let problem = problem.sinks(self.sinks.is_some()).bias(self.bias.as_ref().map(|bias| bias.dtype));
+        let bits = self.bits.as_ref().map(|bits| Mask::Bits(bits.view(0)));
+        let prefixes = self.prefixes.as_ref().map(|_| Mask::Prefix(Prefix::Each(Index::new(0, 0))));
+        problem.mask(bits.or(prefixes).unwrap_or(problem.mask))
+    }
+}

@@ -1,0 +1,73 @@
+//! Parameters of masks and scores, which follow the kernel's own.
+use super::tensors::integers;
+use crate::launch::Launch;
+use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
+use crate::{AttnInfo, MaskKind, Problem};
+use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams};
+
+/// The launch with the parameters of its kernel's mask, and then of its scores.
+pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
+    let launch = match (kernel.mask, &r.mask) {
+        (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
+        (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),
+        (MaskKind::Bits, Mask::Bits(bits)) => launch.with(&self::bits(bits)),
+        // Selection takes other masks to kernels without parameters.
+        _ => launch,
+    };
+    let launch = match (kernel.scores.sink, r.scores.sinks) {
+        (true, Some(Sinks { address: base, .. })) => launch.with(&SinkParams { base }),
+        _ => launch,
+    };
+    match (kernel.scores.bias, &r.scores.bias) {
+        (Some(_), Some(bias)) => launch.with(&self::bias(bias)),
+        _ => launch,
+    }
+}
+
+fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
+    match *prefix {
+        Prefix::All(all) => PrefixParams { lengths: integers(None, 0), all, reserved: 0 },
+        Prefix::Each(each) => PrefixParams { lengths: integers(Some(each), sequences), all: 0, reserved: 0 },
+    }
+}
+
+fn chunked(chunk: u32) -> ChunkedParams {
+    // No position is larger than the largest divisor.
+    let chunk = FastDiv::new(chunk.clamp(1, i32::MAX as u32)).unwrap_or(FastDiv::ONE);
+    ChunkedParams { chunk, reserved: 0 }
+}
+
+fn bits(bits: &MaskBits) -> BitsParams {
+    let MaskBits { address: base, shape: [batch, heads, rows, columns], strides, .. } = *bits;
+    let [batch_bytes, head_bytes, row_bytes] = bytes(&[batch, heads, rows], strides, 1);
+    BitsParams {
+        base,
+        batch_bytes,
+        head_bytes,
+        row_bytes: row_bytes as u32,
+        rows: rows as u32,
+        keys: columns as u32,
+        reserved: 0,
+    }
+}
+
+fn bias(bias: &Bias) -> BiasParams {
+    let Bias { address: base, shape: [batch, heads, rows, keys], strides: [b, h, r, _], .. } = *bias;
+    let [batch_bytes, head_bytes, row_bytes] = bytes(&[batch, heads, rows], [b, h, r], bias.dtype.bytes());
+    BiasParams {
+        base,
+        batch_bytes,
+        head_bytes,
+        row_bytes: row_bytes as u32,
+        rows: rows as u32,
+        keys: keys as u32,
+        reserved: 0,
+    }
+}
+
+/// Strides in bytes; 0 for extents of 1, which broadcast.
+fn bytes(shape: &[usize; 3], strides: [i64; 3], each: usize) -> [u64; 3] {
+    std::array::from_fn(
+        |dim| if shape[dim] == 1 { 0 } else { (strides[dim] as u64).wrapping_mul(each as u64) },
+    )
+}

@@ -1,0 +1,129 @@
+//! Masks: [`Mask`], and how queries align with keys ([`Alignment`]).
+use super::Index;
+
+/// The keys that a query sees.
+///
+/// By default the last query aligns with the last key (bottom-right, FlashAttention's rule): query `i` has
+/// the position of key `i + seqlen_k - seqlen_q`. A row that sees no key gives O = 0 and LSE = `-inf`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mask {
+    /// All keys.
+    #[default]
+    Full,
+    /// Keys up to the query's own position.
+    Causal,
+    /// Keys from `left` before the query's position to `right` after it, both inclusive; `None` is unbounded.
+    /// `Window { left: None, right: Some(0) }` is causal.
+    Window {
+        /// Keys before the query's position.
+        left: Option<u32>,
+        /// Keys after the query's position.
+        right: Option<u32>,
+    },
+    /// Keys up to the query's own position, and all keys of the sequence's prefix (prefix-LM).
+    Prefix(Prefix),
+    /// Keys up to the query's own position, from the beginning of its chunk on (chunked-local attention,
+    /// Llama 4): the query at position `p` sees keys `p / chunk * chunk..=p`.
+    Chunked {
+        /// Positions per chunk, 1 or more.
+        chunk: u32,
+    },
+    /// One bit per query and key: trees of drafts, or any mask.
+    Bits(MaskBits),
+}
+
+/// The prefixes of [`Mask::Prefix`]: numbers of keys that every query sees, from a sequence's first on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Prefix {
+    /// One number for all sequences.
+    All(u32),
+    /// One number per sequence, in device memory. Numbers may change between launches of one plan. A negative
+    /// number counts as 0. A number beyond the sequence's keys counts as all keys.
+    Each(Index),
+}
+
+/// A mask of one bit per query and key, u8 in device memory, the least significant bit first. Bit `j` of row
+/// `[b, h, i]` is 1 if query `i` of the sequence sees the sequence's key `max(keys - shape[3], 0) + j`. The
+/// query sees all earlier keys.
+///
+/// A tree of drafts has one column per node: its nodes are the last keys of a KV cache. With a column for
+/// every key of the longest sequence, column 0 is key 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaskBits {
+    /// Device address of row `[0, 0, 0]`.
+    pub address: u64,
+    /// Bytes of the buffer from `address` on. Strides must stay within them.
+    pub bytes: u64,
+    /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
+    /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and
+    /// `seqlen_q` and `seqlen_k` are those of the longest sequence.
+    pub shape: [usize; 4],
+    /// Bytes from one batch, head and row to the next. A dimension of extent 1 ignores its stride.
+    pub strides: [i64; 3],
+}
+
+impl MaskBits {
+    /// A view with any strides. Planning checks it.
+    pub const fn new(address: u64, bytes: u64, shape: [usize; 4], strides: [i64; 3]) -> Self {
+        MaskBits { address, bytes, shape, strides }
+    }
+
+    /// Contiguous `[batch][heads][seqlen_q][bytes of a row]`: `columns` bits take `columns / 8` bytes,
+    /// rounded up.
+    pub const fn contiguous(address: u64, bytes: u64, shape: [usize; 4]) -> Self {
+        let [_, heads, rows, columns] = shape;
+        let row = columns.div_ceil(8) as i64;
+        let head = (rows as i64).wrapping_mul(row);
+        Self::new(address, bytes, shape, [(heads as i64).wrapping_mul(head), head, row])
+    }
+}
+
+impl Mask {
+    /// Most visible keys before and after a query's position; `None` is unbounded. For [`Mask::Full`],
+    /// [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    pub const fn sides(self) -> (Option<u32>, Option<u32>) {
+        match self {
+            Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),
+            Mask::Causal => (None, Some(0)),
+            Mask::Window { left, right } => (left, right),
+            Mask::Chunked { chunk } => (Some(chunk.saturating_sub(1)), Some(0)),
+        }
+    }
+
+    /// The mask without addresses and sizes of memory.
+    pub(crate) const fn anywhere(self) -> Self {
+        match self {
+            Mask::Prefix(Prefix::Each(_)) => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
+            Mask::Bits(bits) => Mask::Bits(MaskBits { address: 0, bytes: 0, ..bits }),
+            other => other,
+        }
+    }
+}
+
+impl std::fmt::Display for Mask {
+    /// `full`, `causal`, `window 1023,0`, where -1 is unbounded, `prefix 100`, `prefix of each sequence`,
+    /// `chunked 8192`, or `bits [1, 1, 8, 8]`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
+        match *self {
+            Mask::Full => write!(f, "full"),
+            Mask::Causal => write!(f, "causal"),
+            Mask::Window { left, right } => write!(f, "window {},{}", side(left), side(right)),
+            Mask::Prefix(Prefix::All(keys)) => write!(f, "prefix {keys}"),
+            Mask::Prefix(Prefix::Each(_)) => write!(f, "prefix of each sequence"),
+            Mask::Chunked { chunk } => write!(f, "chunked {chunk}"),
+            Mask::Bits(MaskBits { shape, .. }) => write!(f, "bits {shape:?}"),
+        }
+    }
+}
+
+/// How queries align with keys if their numbers differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Alignment {
+    /// The last query aligns with the last key (FlashAttention).
+    #[default]
+    BottomRight,
+    /// The first query aligns with the first key (PyTorch's `is_causal`).
+    TopLeft,
+}

@@ -1,0 +1,186 @@
+//! Selection among kernels with sinks, with a bias, or with a mask that has parameters. Each combination of
+//! mask and scores has few kernels, so one rule serves all.
+use super::hopper::NO_MAPS;
+use super::{Choice, Query, attention};
+use crate::request::Scratch;
+use crate::{AttnInfo, Error, MaskKind, Problem};
+use spec::{Keys, Schedule, ScoreKinds};
+
+const HOPPER: &str =
+    "warpgroups and TMA, with this mask and these scores; long sequences that fill the device";
+const LARGE: &str = "the largest tile with this mask and these scores: there are enough queries to fill the \
+                     device";
+const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
+const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
+/// The reason for a kernel whose output a merge kernel completes.
+const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
+                      output of a kernel without sinks";
+
+/// Minimum of mean keys for Hopper's kernels, as in `hopper.rs`.
+const LONG: usize = 1024;
+
+/// Whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe full and
+/// causal masks too. On a KV cache, causal kernels also run full masks.
+pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool {
+    match (kernel, asked) {
+        (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
+        (MaskKind::Causal, MaskKind::Full) => on_cache,
+        _ => kernel == asked,
+    }
+}
+
+/// Whether only kernels of this file solve a problem.
+pub(super) fn is_needed(p: &Problem) -> bool {
+    let plain = matches!(p.mask_kind(), MaskKind::Full | MaskKind::Causal | MaskKind::Local);
+    !plain || p.score_kinds() != ScoreKinds::NONE
+}
+
+/// Checks that kernels with the mask take the request's softcap and slopes.
+///
+/// # Errors
+/// [`Error::Unsupported`] names both.
+pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
+    let kind = p.mask_kind();
+    let scores = [("softcap", p.softcap.is_some()), ("ALiBi slopes", p.alibi)];
+    let both = scores.into_iter().find(|(_, is_there)| *is_there);
+    match both.filter(|_| matches!(kind, MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits)) {
+        None => Ok(()),
+        Some((scores, _)) => {
+            let reason = format_args!(
+                "kernels with mask {} take neither softcap nor slopes; use a full mask, a causal mask or a \
+                 window",
+                kind.name()
+            );
+            Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason))
+        }
+    }
+}
+
+/// Whether a kernel runs on the request's kind of tensors, with work tiles of whole sequences.
+fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
+    let keys = match e.keys {
+        Keys::Batched => p.cache.is_none() && p.varlen.is_none(),
+        Keys::Varlen => p.cache.is_none() && p.varlen.is_some(),
+        Keys::Cache(_) => p.cache.is_some() && p.latent().is_none(),
+        Keys::Latent => p.latent().is_some(),
+    };
+    let kv_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
+    keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed && !e.splits
+}
+
+/// Whether a kernel has the problem's mask and scores.
+fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
+    // Above head dim 256, page lookups leave no register for slopes.
+    let slopes = !p.alibi || !e.has_maps() && (p.cache.is_none() || e.head_dim <= 256);
+    covers(e.mask, p.mask_kind(), p.cache.is_some()) && e.scores == p.score_kinds() && slopes
+}
+
+/// The kernel with the problem's mask and scores. If no kernel takes sinks, a kernel without sinks; a merge
+/// kernel then adds the sinks.
+///
+/// # Errors
+/// [`Error::Unsupported`] names a combination that no kernel solves.
+pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.head_dim as usize >= p.head_dim;
+    let solving: Vec<_> = spec::attention().filter(solves).collect();
+    let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
+    // The smallest head dim first, then this mask before a more general one.
+    let rank = |e: &AttnInfo| (e.head_dim, e.mask != p.mask_kind());
+    let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
+        return match solving.iter().find(|e| !e.has_maps()) {
+            _ if p.sinks => merged(q),
+            Some(kernel) => Err(on.runs(&kernel.contract).err().unwrap_or_else(|| none(p))),
+            None => Err(none(p)),
+        };
+    };
+    let fitting = || solving.iter().copied().filter(|e| runs(&e) && rank(e) == best);
+    let sms = u64::from(on.sms);
+    let fills = |e: &&AttnInfo| tiles(p, e) >= sms * u64::from(on.blocks_per_sm(&e.contract));
+    let size = |e: &&AttnInfo| (e.tile_m, e.tile_n);
+    let (large, small) = (fitting().filter(fills).max_by_key(size), fitting().min_by_key(size));
+    let Some(portable) = large.or(small) else { return Err(none(p)) };
+    let reason = match (fitting().nth(1), large) {
+        (None, _) => ONLY,
+        (Some(_), Some(_)) => LARGE,
+        (Some(_), None) => SMALL,
+    };
+    let keys = match (p.varlen, p.cache) {
+        (None, None) => p.seqlen_k,
+        _ => p.totals()[1] / p.batch,
+    };
+    let is_fast = |e: &&AttnInfo| {
+        let fits = e.contract.target.runs_on(on.arch()) && e.contract.smem_bytes <= on.smem_per_block;
+        e.has_maps() && fits && rank(e) == best && keys >= LONG && tiles(p, e) >= sms
+    };
+    let Some(kernel) = solving.iter().copied().find(is_fast) else {
+        return Ok(Choice::new(portable, reason));
+    };
+    Ok(match q.takes(kernel) {
+        _ if !on.tensor_maps => Choice::new(portable, NO_MAPS),
+        Ok(()) => Choice { kernel, reason: HOPPER, fallback: Some(portable) },
+        Err(reason) => Choice::new(portable, reason),
+    })
+}
+
+/// Work tiles of a kernel, at least one per sequence and head.
+fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
+    match (p.varlen, p.cache) {
+        (None, None) => p.tiles(e.tile_m),
+        _ => {
+            let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
+            (m_blocks as u64).saturating_mul(p.heads_q as u64)
+        }
+    }
+}
+
+/// The kernel without sinks, for a launch whose merge kernel adds them.
+///
+/// # Errors
+/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and the errors of the
+/// problem without sinks.
+fn merged(q: &Query<'_>) -> Result<Choice, Error> {
+    let p = q.problem;
+    let problem = &p.sinks(false);
+    // If no kernel has this mask even without sinks, the error names the mask.
+    let choice = attention(&Query { problem, scratch: Scratch::None, ..*q }, None)?;
+    takes_merge(p)?;
+    Ok(Choice { reason: MERGED, ..choice })
+}
+
+/// Checks that a merge kernel may add a problem's sinks.
+///
+/// # Errors
+/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write.
+pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
+    if p.varlen.is_none() {
+        return Ok(());
+    }
+    let reason = "no kernel for varlen sequences of this head dim and mask takes sinks, and a merge \
+                  kernel would write padding rows; ask for the LSE, fill it with -inf before the \
+                  launch, and add the sinks with `Merge`";
+    Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
+}
+
+/// The error for a combination of mask and scores that no kernel solves.
+fn none(p: &Problem) -> Error {
+    let of_front = || spec::attention().filter(|e| is_of_front(e, p));
+    let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
+    if let Some(largest) = largest {
+        let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
+        return Error::unsupported(p, reason);
+    }
+    let mut kinds: Vec<_> =
+        of_front().map(|e| format!("{}{}", e.mask.name(), e.scores.name(e.dtype))).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let keys = if p.cache.is_some() { "on a KV cache" } else { "in tensors" };
+    let reason = format_args!(
+        "no kernel for keys {keys} takes this mask with these scores; request a combination for which {} \
+         has kernels: {}",
+        p.dtype.name(),
+        kinds.join(", ")
+    );
+    let bias = p.bias.map_or(String::new(), |dtype| format!(" and a bias of {}", dtype.name()));
+    Error::unsupported(format_args!("mask {}{bias} ({p})", p.mask), reason)
+}

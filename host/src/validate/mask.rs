@@ -1,0 +1,43 @@
+//! Checks of masks with prefixes, chunks or bits.
+use super::bias::Broadcast;
+use super::footprint::Footprint;
+use super::{MASK_BITS, PREFIX, Part, cache};
+use crate::request::{Mask, MaskBits, Prefix};
+use crate::{Error, Problem};
+
+/// Checks a mask of a problem. The part is the mask's memory, if it has any.
+pub(super) fn mask(mask: &Mask, p: &Problem) -> Result<Part, Error> {
+    match mask {
+        Mask::Full | Mask::Causal | Mask::Window { .. } | Mask::Prefix(Prefix::All(_)) => Ok((&PREFIX, None)),
+        Mask::Prefix(Prefix::Each(lengths)) => {
+            let footprint = cache::index(&PREFIX, lengths, p.batch as u64, "one per sequence")?;
+            Ok((&PREFIX, Some(footprint)))
+        }
+        Mask::Chunked { chunk: 0 } => Err(Error::invalid(
+            "mask.chunk",
+            0,
+            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
+        )),
+        Mask::Chunked { .. } => Ok((&PREFIX, None)),
+        Mask::Bits(bits) => Ok((&MASK_BITS, Some(self::bits(bits, p)?))),
+    }
+}
+
+/// Checks the bits of a mask.
+fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
+    let MaskBits { address, bytes: elements, shape, strides } = *bits;
+    let [_, _, rows, columns] = shape;
+    if columns == 0 || columns > p.seqlen_k {
+        let expected = format_args!("its columns, the last extent, must be 1 to {}, the keys", p.seqlen_k);
+        return Err(Error::invalid(MASK_BITS.shape, format!("{shape:?}"), expected));
+    }
+    let row = columns.div_ceil(8);
+    if rows > 1 && strides[2] < row as i64 {
+        let value = format!("{strides:?} for shape {shape:?}");
+        let expected = format_args!("rows must be {row} bytes apart or more, a bit per column");
+        return Err(Error::invalid(MASK_BITS.strides, value, expected));
+    }
+    let (name, unit, alignment) = (&MASK_BITS, 1, 1);
+    let view = Broadcast { name, address, elements, unit, shape, row, strides, alignment };
+    view.check(p, [p.seqlen_q; 2], columns)
+}
