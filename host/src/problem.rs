@@ -66,6 +66,8 @@ pub struct CacheShape {
     pub tiled: bool,
     /// Maximum of keys of all sequences together, if known.
     pub total_k: Option<usize>,
+    /// Columns of values in a latent cache, the first of the keys'; `None` in other KV caches.
+    pub latent: Option<usize>,
 }
 
 impl CacheShape {
@@ -75,7 +77,8 @@ impl CacheShape {
             Paged::Dense { .. } => true,
             Paged::Table { .. } => page.is_multiple_of(16),
         };
-        CacheShape { dtype: cache.pages.keys.dtype, page, tiled, total_k: cache.total_k }
+        let latent = cache.pages.latent_columns();
+        CacheShape { dtype: cache.pages.keys.dtype, page, tiled, total_k: cache.total_k, latent }
     }
 }
 
@@ -145,6 +148,11 @@ impl Problem {
             Some(rows) => (1, rows),
         };
         [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
+    }
+
+    /// Columns of a latent cache's values; `None` on other keys and values.
+    pub(crate) fn latent(&self) -> Option<usize> {
+        self.cache.and_then(|cache| cache.latent)
     }
 
     /// The factor of the scores; by default `1 / sqrt(head_dim)`.

@@ -23,6 +23,8 @@ pub use view::{LseUnit, LseView, TensorView};
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
 pub const MAX_HEAD_DIM: usize = 512;
+/// Largest numbers of columns of a latent cache's keys, and of its values.
+pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
 /// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
 /// device.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
@@ -85,6 +87,7 @@ impl KeysValues {
 /// | Q, K and V as tensors, sequences of equal lengths | [`AttentionRequest::dense`] |
 /// | sequences of any lengths in one tensor (varlen) | [`AttentionRequest::varlen`] |
 /// | a KV cache, for decode and (chunked) prefill | [`AttentionRequest::cached`] |
+/// | a latent cache (MLA decode) | [`AttentionRequest::cached`] on [`KvPages::latent`] |
 ///
 /// Each setter has its field's name.
 ///
@@ -110,8 +113,8 @@ impl KeysValues {
 pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
-    /// Output, with the queries' shape. The kernel writes all of it, except varlen rows that belong to no
-    /// sequence. It must not overlap another tensor.
+    /// Output, with the queries' shape; on a latent cache with the values' columns. The kernel writes all of
+    /// it, except varlen rows that belong to no sequence. It must not overlap another tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,

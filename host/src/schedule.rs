@@ -46,7 +46,7 @@ impl Scheduled {
     ) -> Result<Self, Error> {
         let schedule = match (kernel.schedule, kernel.keys) {
             (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
-            (_, Keys::Cache(_)) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
+            (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
             (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
         let adds_sinks = kernel.scores.sink || matches!(schedule, Schedule::Decode(_));

@@ -2,9 +2,11 @@
 //!
 //! - [`schedule`]: work items. Each block derives its work item from the lengths.
 //! - [`attend`]: one work item, transposed: keys, and columns of V, fill the rows of a product.
+//! - [`mla`]: one work item on a latent cache, whose values are columns of its keys.
 //! - [`softmax`]: online softmax of columns.
 //! - [`merge`]: merges partial results of warps, and of splits.
 pub mod attend;
 pub mod merge;
+pub mod mla;
 pub mod schedule;
 pub mod softmax;

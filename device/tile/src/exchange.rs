@@ -1,11 +1,15 @@
 //! Exchange of registers and numbers between warps through shared memory.
 
 mod columns;
+mod joint_b;
 mod scratch;
+mod shares;
 mod sums;
 mod tally;
 
 pub use columns::ExchangedColumns;
+pub use joint_b::JointB;
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
+pub use shares::ExchangedShares;
 pub use sums::Sums;
 pub use tally::{Tallied, Tally};

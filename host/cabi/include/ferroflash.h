@@ -128,7 +128,7 @@ typedef struct ferroflash_attention {
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, at most 512; of 16 if the KV cache is e4m3 */
+    int64_t head_dim; /* a multiple of 8, at most 512 (latent: 576); of 16 if the KV cache is e4m3 */
     /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q is
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
@@ -204,6 +204,9 @@ typedef struct ferroflash_attention {
     int64_t mask_bits_keys;       /* 0: seqlen_k */
     int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
     int32_t mask_length; /* FERROFLASH_MASK_PREFIX: keys of every prefix; _CHUNKED: positions per chunk */
+    /* Not 0: the KV cache is a latent cache (MLA). Its values are the first head_dim_v columns of its keys, v
+     * is NULL, o has head_dim_v columns, and scale is not 0. A multiple of 8, at most 512. */
+    int64_t head_dim_v;
 } ferroflash_attention_t;
 
 /* What a plan launches. */
@@ -223,12 +226,12 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
     NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, \
-    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0 }
+    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
-    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL }
+    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL, 0 }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
@@ -260,6 +263,9 @@ typedef struct ferroflash_append {
     float v_scale;         /* the same */
     const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
+    /* Not 0: k_cache is a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
+     * and v_cache are NULL. head_dim is a multiple of 16. */
+    int64_t head_dim_v;
 } ferroflash_append_t;
 
 /* A partial state: attention over some of the keys. A row that saw no key has an infinite lse and any o. */

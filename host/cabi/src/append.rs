@@ -20,6 +20,7 @@ c_struct! {
         dtype, cache_dtype, wide_slots: i32;
         k_scale, v_scale: f32;
         k_scales, v_scales: *const f32;
+        head_dim_v: i64;
     }
 }
 args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
@@ -42,15 +43,34 @@ impl AppendArgs {
             TensorView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
         };
         let per_head = |value, scales| scale(value, scales, [0, 1], [1, heads]);
-        let cache = KvPages::new(pages(self.k_cache), pages(self.v_cache))
-            .scales(per_head(self.k_scale, self.k_scales), per_head(self.v_scale, self.v_scales));
+        let (k, keys) = (tensor(self.k, self.k_strides), pages(self.k_cache));
+        let [k_scale, v_scale] =
+            [per_head(self.k_scale, self.k_scales), per_head(self.v_scale, self.v_scales)];
         let slots = match self.wide_slots {
             0 => Slots::i32,
             1 => Slots::i64,
             other => return Err(invalid("wide_slots", other, "it must be 0 for i32, or 1 for i64")),
         };
         let slots = slots(self.slots as u64, tokens as u64);
-        Ok(Append::new(tensor(self.k, self.k_strides), tensor(self.v, self.v_strides), cache, slots))
+        if let Some(columns) = self.latent()? {
+            return Ok(Append::latent(k, KvPages::latent(keys, columns).scales(k_scale, v_scale), slots));
+        }
+        let cache = KvPages::new(keys, pages(self.v_cache)).scales(k_scale, v_scale);
+        Ok(Append::new(k, tensor(self.v, self.v_strides), cache, slots))
+    }
+
+    /// Columns of a latent cache's values, the first of the keys'.
+    fn latent(&self) -> Result<Option<usize>, Error> {
+        if self.head_dim_v == 0 {
+            return Ok(None);
+        }
+        for (name, at) in [("v", self.v), ("v_cache", self.v_cache.cast_const())] {
+            if !at.is_null() {
+                let expected = "the values of a latent cache are columns of k: NULL";
+                return Err(invalid(name, format_args!("{at:p}"), expected));
+            }
+        }
+        extent("head_dim_v", self.head_dim_v).map(Some)
     }
 }
 
@@ -125,8 +145,19 @@ mod tests {
         assert_eq!(eight.pages.keys.dtype, DType::E4m3);
         let heads = KvScale::Device { address: 6 << 30, elements: 2, strides: [0, 1] };
         assert_eq!((eight.pages.scales, eight.slots.wide), ([KvScale::Value(0.5), heads], true));
+        let none = std::ptr::null_mut();
+        let latent =
+            AppendArgs { heads: 1, head_dim: 576, head_dim_v: 512, v: none, v_cache: none, ..args() };
+        let latent = AppendArgs { k_strides: [576; 2], cache_strides: [16 * 576, 576, 576], ..latent };
+        let rows = latent.append().expect("valid");
+        assert_eq!(plan(&rows, card).expect("valid").contract().symbol, "append_copy");
+        assert_eq!((rows.v.shape[3], rows.pages.latent_columns()), (512, Some(512)));
         let refused = |args: AppendArgs| args.append().expect_err("refused").to_string();
         assert!(refused(AppendArgs { cache_dtype: 9, ..args() }).contains("cache_dtype: 9"));
         assert!(refused(AppendArgs { page: -1, ..args() }).contains("page: -1"));
+        assert!(refused(AppendArgs { head_dim_v: -1, ..latent }).contains("head_dim_v: -1"));
+        let other = latent.k_cache;
+        assert!(refused(AppendArgs { v: other, ..latent }).contains("invalid v: 0x"));
+        assert!(refused(AppendArgs { v_cache: other, ..latent }).contains("invalid v_cache: 0x"));
     }
 }

@@ -47,6 +47,7 @@ c_struct! {
         mask_bits_strides: [i64; 3];
         mask_bits_keys: i64;
         bias_dtype, mask_length: i32;
+        head_dim_v: i64;
     }
 }
 args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
@@ -63,10 +64,13 @@ impl AttentionArgs {
             Queries::Batched => (batch, extent("seqlen_q", self.seqlen_q)?),
             Queries::Varlen(_) => (1, extent("total_q", self.total_q)?),
         };
-        let shape = [batches, rows, heads, extent("head_dim", self.head_dim)?];
-        let dtype = dtype("dtype", self.dtype)?;
-        let [q, o] = [(self.q, self.q_strides), (self.o.cast_const(), self.o_strides)]
-            .map(|(at, strides)| TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides));
+        let (head_dim, dtype) = (extent("head_dim", self.head_dim)?, dtype("dtype", self.dtype)?);
+        let view = |at: *const c_void, columns, strides: [i64; 4]| {
+            let shape = [batches, rows, heads, columns];
+            TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
+        };
+        let q = view(self.q, head_dim, self.q_strides);
+        let o = view(self.o.cast_const(), self.latent()?.unwrap_or(head_dim), self.o_strides);
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
             .alignment(alignment(self.alignment)?)
             .scores(self.scores([batch, heads]))
@@ -81,6 +85,22 @@ impl AttentionArgs {
         // SAFETY: the caller's promise.
         request.config = unsafe { name("config", self.config)? };
         Ok(request)
+    }
+
+    /// Columns of a latent cache's values, the first of the keys'.
+    fn latent(&self) -> Result<Option<usize>, Error> {
+        if self.head_dim_v == 0 {
+            return Ok(None);
+        }
+        if self.seqused_k.is_null() || !self.cu_seqlens_k.is_null() {
+            let expected = "only a latent cache has it, with seqused_k and without cu_seqlens_k; otherwise 0";
+            return Err(invalid("head_dim_v", self.head_dim_v, expected));
+        }
+        if !self.v.is_null() {
+            let expected = "the values of a latent cache are columns of k: NULL";
+            return Err(invalid("v", format_args!("{:p}", self.v), expected));
+        }
+        extent("head_dim_v", self.head_dim_v).map(Some)
     }
 
     fn scores(&self, [batch, heads]: [usize; 2]) -> Scores {
@@ -144,7 +164,8 @@ impl AttentionArgs {
         let [k, v] = views(pages, dtype("cache_dtype", self.cache_dtype)?);
         let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
             .map(|(value, scales)| scale(value, scales, self.scales_strides, [batch, heads]));
-        self.cache(batch, KvPages::new(k, v).scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
+        let pages = self.latent()?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
+        self.cache(batch, pages.scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
     }
 
     fn cache(&self, batch: usize, pages: KvPages, lengths: Index) -> Result<KvCache, Error> {
@@ -189,6 +210,22 @@ mod tests {
     use super::*;
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
+
+    /// DeepSeek's 128 heads on one latent head.
+    fn latent() -> AttentionArgs {
+        AttentionArgs {
+            heads_q: 128,
+            heads_k: 1,
+            head_dim: 576,
+            head_dim_v: 512,
+            v: std::ptr::null(),
+            scale: 0.0721,
+            q_strides: [128 * 576, 128 * 576, 576, 1],
+            o_strides: [128 * 512, 128 * 512, 512, 1],
+            k_strides: [16 * 576, 576, 576, 1],
+            ..cache()
+        }
+    }
 
     fn in_cache(args: &AttentionArgs) -> KvCache {
         match valid(args).kv {
@@ -243,24 +280,13 @@ mod tests {
         assert_eq!((c.max_k, r.splits, r.lse, r.scores.sinks), (8192, Splits::Auto, None, None));
         assert_eq!((r.q.elements, c.pages.keys.shape, c.total_k), (16 * 32 * 128, [1000, 16, 8, 128], None));
         assert_eq!(in_cache(&AttentionArgs { total_k: 9000, ..cache() }).total_k, Some(9000));
-        let dense = AttentionArgs {
-            block_table: std::ptr::null(),
-            cache_batch_idx: at(7),
-            seqlen_k: 10,
-            chunk: 1024,
-            ..cache()
-        };
+        let paged = AttentionArgs { block_table: std::ptr::null(), ..cache() };
+        let dense = AttentionArgs { cache_batch_idx: at(7), seqlen_k: 10, chunk: 1024, ..paged };
         assert_eq!(in_cache(&dense).paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
         assert_eq!((in_cache(&dense).max_k, valid(&dense).splits), (10, Splits::CHUNK));
         let lse = at::<f32>(8).cast_mut();
-        let varlen = AttentionArgs {
-            cu_seqlens_q: at(7),
-            total_q: 99,
-            seqlen_q: 70,
-            lse,
-            lse_strides: [0, 99],
-            ..cache()
-        };
+        let packed = AttentionArgs { cu_seqlens_q: at(7), total_q: 99, seqlen_q: 70, ..cache() };
+        let varlen = AttentionArgs { lse, lse_strides: [0, 99], ..packed };
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
@@ -274,6 +300,14 @@ mod tests {
         };
         let scales = KvScale::Device { address: 8 << 40, elements: 15 * 8 + 8, strides: [8, 1] };
         assert_eq!(in_cache(&eight).pages.scales, [scales, KvScale::Value(0.5)]);
+    }
+
+    #[test]
+    fn latent_caches() {
+        assert_eq!(chosen(&latent()), "mla_f16_d576_causal_64x32_s4");
+        let (r, c) = (valid(&latent()), in_cache(&latent()));
+        assert_eq!((r.o.shape, r.o.elements), ([16, 1, 128, 512], 16 * 128 * 512));
+        assert_eq!((c.pages.latent_columns(), c.pages.values.address), (Some(512), c.pages.keys.address));
     }
 
     #[test]
@@ -295,6 +329,10 @@ mod tests {
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),
             (AttentionArgs { alignment: 2, ..tensors() }, "alignment: 2"),
+            (AttentionArgs { head_dim_v: 32, ..tensors() }, "head_dim_v: 32; only a latent cache"),
+            (AttentionArgs { head_dim_v: 32, ..varlen() }, "head_dim_v: 32; only a latent cache"),
+            (AttentionArgs { head_dim_v: -8, ..latent() }, "head_dim_v: -8"),
+            (AttentionArgs { v: at(3), ..latent() }, "the values of a latent cache are columns of k: NULL"),
         ] {
             let error = request(&args).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");

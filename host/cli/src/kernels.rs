@@ -3,7 +3,7 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
-    MERGES, MergeInfo, PageKind, Schedule, TileScheduler,
+    MERGES, MLAS, MergeInfo, PageKind, Schedule, TileScheduler,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -43,7 +43,8 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 8] = ["forward", "split", "packed", "hopper", "decode", "paged", "append", "merge"];
+const FAMILIES: [&str; 9] =
+    ["forward", "split", "packed", "hopper", "decode", "mla", "paged", "append", "merge"];
 
 #[derive(Serialize)]
 struct Report {
@@ -122,6 +123,12 @@ impl From<&AttnInfo> for Row {
                         PageKind::Rows => "pages of any size",
                     }
                 )),
+                ..row
+            },
+            Keys::Latent => Row {
+                cache: Some(e.kv_dtype.name()),
+                tile_n: Some(e.tile_n),
+                what: Some(format!("{} warps share keys of a latent cache, {} stages", e.warps(), e.stages)),
                 ..row
             },
             Keys::Cache(_) => Row {
@@ -206,7 +213,7 @@ fn rows() -> Vec<Row> {
     }
     let forward = ferroflash::kernels::entries().map(Row::from);
     let paged = ferroflash::kernels::paged().map(Row::from);
-    let others = of(DECODES).chain(paged).chain(of(APPENDS)).chain(of(MERGES));
+    let others = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }
 

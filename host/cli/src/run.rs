@@ -41,7 +41,7 @@ Tensors of a KV cache. The last query of a sequence is at the position of its la
   q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
   k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
                 F8_E4M3       [pages, heads_k, page size, head_dim]
-  v_cache       as k_cache  the same shape
+  v_cache       as k_cache  the same shape; none in a latent cache (--v-width)
   seqused_k     i32         [sequences]: keys of each sequence
   block_table   i32         [sequences, columns]: pages of each sequence; without it, page b is sequence b's
   cu_seqlens_q  i32         [sequences + 1]; without it, every sequence has the same number of queries
@@ -61,6 +61,9 @@ keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is
                                   --mask-keys gives bits to the last keys only (a tree of drafts)
   prefix_lengths  i32             [batch]: the first keys of each sequence, which every query sees (prefix-LM)
 
+Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns, and the first V of k_cache
+are the values. o has V columns. k_cache is [pages, page size, 1, D], as q. --scale is required.
+
 The program rejects any other tensor in the file, except o and lse.
 
 Examples:
@@ -69,6 +72,7 @@ Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
   ferroflash run --input cache.safetensors --check
+  ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
 
 Write an input in Python:
   safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
@@ -89,6 +93,9 @@ pub(super) struct Args {
     /// Run the kernel of this name (`ferroflash kernels` lists them) instead of the planner's choice.
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
+    /// The file's KV cache is a latent cache (MLA): its values are the first V columns of `k_cache`.
+    #[arg(long, value_name = "V")]
+    v_width: Option<usize>,
     /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
@@ -149,6 +156,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if file.has("k_cache") {
         return decode(&args, &file, console);
     }
+    if let Some(width) = args.v_width {
+        let what =
+            format_args!("--v-width {width}: only a latent cache has it, and the file has no `k_cache`");
+        return Err(Error::Invalid(format!("{what}; leave --v-width out")));
+    }
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
     match is_packed {
@@ -191,7 +203,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// Attention on a KV cache.
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
-    let input = cache::Input::read(file, args.layout, &args.scores)?;
+    let input = cache::Input::read(file, args.layout, &args.scores, args.v_width)?;
     let device = Device::open(&args.device, console)?;
     let waiting = console.waiting(format_args!("computing on {device}"));
     let result = match (device.runner(), args.config.as_deref()) {
@@ -203,8 +215,8 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
     let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
     if let Some(path) = &args.output {
-        let shape = (input.problem.dtype, &input.shape[..]);
-        files::write_results(path, shape, &result.o, &result.lse, &input.lse().0)?;
+        let shape = input.o_shape();
+        files::write_results(path, (input.problem.dtype, &shape), &result.o, &result.lse, &input.lse().0)?;
     }
     let problem = format!("{} on a cache", input.problem);
     conclude(&device, problem, &result, verdict, args.output.clone(), console)

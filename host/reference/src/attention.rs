@@ -43,6 +43,17 @@ pub struct Outputs {
 }
 
 impl Outputs {
+    /// The first `columns` columns of each row of O.
+    #[must_use]
+    pub(super) fn first_columns(mut self, columns: usize) -> Self {
+        let head_dim = self.shape[3];
+        if columns < head_dim {
+            self.out = self.out.chunks(head_dim).flat_map(|row| &row[..columns]).copied().collect();
+            self.shape[3] = columns;
+        }
+        self
+    }
+
     /// O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 mod cache;
 mod case;
 mod edges;
+mod latent;
 mod loaded;
 mod told;
 
@@ -21,6 +22,7 @@ use cache::{Rows, Table};
 
 pub use case::{DecodeCase, Pages};
 pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
+pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
 /// Scales of e4m3 keys and values.
@@ -54,7 +56,7 @@ impl DecodeMemory {
             let rows = SCALES.map(|scale| {
                 (0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect::<Vec<_>>()
             });
-            (q, rows)
+            (q, if case.latent.is_some() { [rows[0].clone(), rows[0].clone()] } else { rows })
         };
         let own: Vec<_> = case.seeds.par_iter().zip(&case.filled).enumerate().map(sequence).collect();
         let slopes = Slopes::random(case.seed, batch, heads, -1);
@@ -95,8 +97,8 @@ impl DecodeMemory {
         let [of, each] = if case.alibi { [batch, heads] } else { [1; 2] };
         let slopes = Slopes::random(case.seed, of, each, -1);
         let table = Table::new(case, &mut random, 0, |_| false);
-        let (buffers, elements) = (case.pages.buffers(), table.count * case.paging().0 * case.row());
-        let pool = Filling::Cycled(vec![(case.cache, 2 * elements / buffers); buffers]);
+        let ([buffers, tensors], elements) = (case.buffers(), table.count * case.paging().0 * case.row());
+        let pool = Filling::Cycled(vec![(case.cache, tensors * elements); buffers]);
         let extras = Extras::random(&case.whole(), case.seed);
         DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table }
     }
@@ -125,7 +127,7 @@ impl DecodeMemory {
         let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
         let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
         let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
-        let mut reference = Reference::new(&inputs);
+        let mut reference = Reference::of_columns(&inputs, case.columns());
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);
         }
@@ -183,7 +185,7 @@ impl DecodeMemory {
             }
             let (o, lse) = (outcome.o(b), outcome.lse(b));
             if let Some(reference) = reference {
-                let [rows, heads, dim] = [case.queries_of(b), case.heads[0], case.head_dim];
+                let [rows, heads, dim] = [case.queries_of(b), case.heads[0], case.columns()];
                 let strides = [(rows * heads * dim) as i64, (heads * dim) as i64, dim as i64, 1];
                 let o = HostTensor::new(o, 0, case.dtype, [1, rows, heads, dim], strides)?;
                 let verdict = reference.judge(&o, Some(lse));

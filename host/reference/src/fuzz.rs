@@ -13,6 +13,7 @@ use ferroflash::request::{Alignment, AttentionRequest, Mask, Scratch};
 use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
+mod latent;
 mod others;
 mod parts;
 mod places;

@@ -4,14 +4,15 @@ use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
 use super::decode::{
-    DecodeCase, DecodeMemory, decode_edges, decode_long, paged_astray, paged_edges, paged_long,
+    DecodeCase, DecodeMemory, decode_edges, decode_long, latent_edges, latent_long, paged_astray,
+    paged_edges, paged_long,
 };
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MergeInfo, Schedule, combine_of,
+    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MLAS, MergeInfo, Schedule, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
@@ -65,7 +66,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     }
     let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
     let paged = ferroflash::kernels::paged().map(|entry| entry as &dyn Subject);
-    forward.chain(of(DECODES)).chain(paged).chain(of(APPENDS)).chain(of(MERGES))
+    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged);
+    forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
 /// The reason why a device does not run a subject with this build's kernels; `None` if it does.
@@ -134,16 +136,19 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// The kind of problems of an attention kernel: on tensors, decode, or prefill on a KV cache.
+/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, or prefill on a
+/// KV cache.
 enum Cases {
     Tensors,
     Decode,
+    Latent,
     Paged,
 }
 
 impl Cases {
     fn of(entry: &AttnInfo) -> Self {
         match (entry.schedule, entry.keys) {
+            (_, Keys::Latent) => Cases::Latent,
             (Schedule::Transposed, _) => Cases::Decode,
             (_, Keys::Cache(_)) => Cases::Paged,
             _ => Cases::Tensors,
@@ -176,6 +181,7 @@ impl Subject for AttnInfo {
         match Cases::of(self) {
             Cases::Tensors => cases::edges(self, seed).into_iter().map(Task::Forward).collect(),
             Cases::Decode => on_cache(decode_edges(self), seed),
+            Cases::Latent => on_cache(latent_edges(self), seed),
             Cases::Paged => on_cache(paged_edges(self), seed),
         }
     }
@@ -185,6 +191,9 @@ impl Subject for AttnInfo {
             Cases::Tensors => cases::grid(self, seed).into_iter().map(Task::Forward).collect(),
             Cases::Decode => {
                 on_cache(decode_edges(self).into_iter().chain(decode_long(self)).collect(), seed)
+            }
+            Cases::Latent => {
+                on_cache(latent_edges(self).into_iter().chain(latent_long(self)).collect(), seed)
             }
             Cases::Paged => on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed),
         }
@@ -203,6 +212,7 @@ impl Subject for AttnInfo {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
             // These are launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
+            Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
         }
     }

@@ -145,7 +145,13 @@ const LSE_RELATIVE: f64 = 1e-5;
 impl Reference {
     /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
-        let (exact, naive) = (without_sinks(inputs), naive(inputs));
+        Self::of_columns(inputs, usize::MAX)
+    }
+
+    /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of
+    /// its keys.
+    pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
+        let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let naive_error = max_difference(&naive.out, &exact.out);
         let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
         let mut reference = Reference {

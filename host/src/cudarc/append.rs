@@ -34,4 +34,32 @@ impl FlashAttention {
         // SAFETY: all buffers of the request were taken.
         unsafe { self.launch(&plan, &append, stream) }
     }
+
+    /// Writes `rows`, `[1, tokens, 1, head_dim]`, to a latent cache ([`PagesMut::latent`]), like
+    /// [`Append::latent`]. Slots are those of [`FlashAttention::append`]. Allocates nothing.
+    ///
+    /// # Errors
+    /// The errors of [`FlashAttention::attend`].
+    #[doc(alias = "concat_and_cache_mla")]
+    pub fn append_latent<T: Element, N: SlotNumber>(
+        &self,
+        stream: &Arc<CudaStream>,
+        rows: Tensor<'_, T>,
+        pages: PagesMut<'_, T>,
+        slots: &impl Memory<N>,
+    ) -> Result<(), Error> {
+        let mut guards: StreamGuards<'_> = StreamGuards::on(self, stream)?;
+        let rows = rows.on(&mut guards, "rows")?;
+        let (address, elements) = guards.read("slots", slots)?;
+        let slots = Slots { address, elements, wide: N::WIDE };
+        let pages = pages.on(&mut guards)?;
+        if pages.latent_columns().is_none() {
+            let expected = "of a latent cache, values are the first columns of keys; use PagesMut::latent";
+            return Err(Error::invalid("cache.values.shape", format!("{:?}", pages.values.shape), expected));
+        }
+        let append = Append::latent(rows, pages, slots);
+        let plan = self.attention.plan(&append)?;
+        // SAFETY: all buffers of the request were taken.
+        unsafe { self.launch(&plan, &append, stream) }
+    }
 }

@@ -153,9 +153,19 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
+    /// The shape of O: that of `q`, on a latent cache with the columns of values.
+    fn o_shape(&self) -> [usize; 4] {
+        let [batch, rows, heads, head_dim] = self.q.shape;
+        let latent = match &self.kv {
+            Source::Cache(cache) => cache.latent_columns(),
+            Source::Tensors { .. } => None,
+        };
+        [batch, rows, heads, latent.unwrap_or(head_dim)]
+    }
+
     /// The request with its inputs taken for a stream. The output has no memory yet.
     fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
-        let (q, o) = (self.q.on(guards, "q")?, self.q.output());
+        let (q, o) = (self.q.on(guards, "q")?, Tensor::<T>::output(self.o_shape()));
         let request = match self.kv {
             Source::Cache(cache) => AttentionRequest::cached(q, cache.on(guards)?, o),
             Source::Tensors { k, v, starts } => {
@@ -223,8 +233,9 @@ impl FlashAttention {
         scratch.grow(self, stream, capturing, needed)
     }
 
-    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`. Padding rows of O
-    /// are 0. `scratch` grows to the size that the fastest kernel needs; keep it from call to call.
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, on a latent cache
+    /// with the columns of values. Padding rows of O are 0. `scratch` grows to the size that the fastest
+    /// kernel needs; keep it from call to call.
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
@@ -236,8 +247,8 @@ impl FlashAttention {
         scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
         self.reserve(stream, inputs, scratch)?;
-        let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
-        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), None)?;
+        let mut o = output(stream, inputs.o_shape().iter().product(), inputs.queries.is_some())?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.o_shape()), None)?;
         Ok(o)
     }
 
@@ -254,9 +265,9 @@ impl FlashAttention {
     ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
         self.reserve(stream, inputs, scratch)?;
         let ([batch, seqlen, heads, _], varlen) = (inputs.q.shape, inputs.queries.is_some());
-        let mut o = output(stream, inputs.q.shape.iter().product(), varlen)?;
+        let mut o = output(stream, inputs.o_shape().iter().product(), varlen)?;
         let mut lse = log_sum_exps(stream, batch * heads * seqlen, varlen)?;
-        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.q.shape), Some(&mut lse))?;
+        self.attend_into(stream, inputs, scratch, TensorMut::new(&mut o, inputs.o_shape()), Some(&mut lse))?;
         Ok((o, lse))
     }
 
@@ -296,10 +307,10 @@ impl FlashAttention {
         let mut workspace;
         let bytes =
             self.planned(&inputs.on(&mut StreamGuards::on(self, stream)?)?)?.scratch_bytes().workspace;
-        let mut o = output(stream, inputs.q.shape.iter().product(), inputs.queries.is_some())?;
+        let mut o = output(stream, inputs.o_shape().iter().product(), inputs.queries.is_some())?;
         let mut guards = StreamGuards::on(self, stream)?;
         let mut request = inputs.on(&mut guards)?;
-        request.o = TensorMut::new(&mut o, inputs.q.shape).on(&mut guards, "o")?;
+        request.o = TensorMut::new(&mut o, inputs.o_shape()).on(&mut guards, "o")?;
         if bytes > 0 {
             // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;

@@ -37,19 +37,30 @@ impl<'a> Scale<'a> {
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// Whether values follow the keys of their page in one buffer.
-    interleaved: bool,
+    /// Where values are.
+    values: Values,
+}
+
+/// Where the values of pages are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// In a buffer of their own.
+    Apart,
+    /// Behind the keys of their page, in one buffer.
+    Interleaved,
+    /// In the first columns of keys.
+    Latent(usize),
 }
 
 impl Layout {
-    fn new(shape: [usize; 4], interleaved: bool) -> Self {
+    fn new(shape: [usize; 4], values: Values) -> Self {
         let one = TensorView::bshd(0, 0, DType::F16, shape);
-        Layout { shape, strides: one.strides, interleaved }.doubled()
+        Layout { shape, strides: one.strides, values }.doubled()
     }
 
     /// The layout with room for interleaved values.
     fn doubled(mut self) -> Self {
-        self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.interleaved));
+        self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.values == Values::Interleaved));
         self
     }
 
@@ -65,7 +76,12 @@ impl Layout {
             let bytes = behind.saturating_mul(C::DTYPE.bytes() as u64);
             (keys.0.saturating_add(bytes), keys.1.saturating_sub(behind))
         };
-        KvPages::new(view(keys), view(values.unwrap_or_else(shared)))
+        match self.values {
+            Values::Latent(columns) => KvPages::latent(view(keys), columns),
+            Values::Apart | Values::Interleaved => {
+                KvPages::new(view(keys), view(values.unwrap_or_else(shared)))
+            }
+        }
     }
 }
 
@@ -96,7 +112,7 @@ macro_rules! layouts {
 #[must_use]
 pub struct Pages<'a, C> {
     keys: &'a dyn Memory<C>,
-    /// `None` for interleaved values.
+    /// `None` for values in the buffer of keys.
     values: Option<&'a dyn Memory<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
@@ -106,13 +122,22 @@ impl<'a, C: Number> Pages<'a, C> {
     /// Contiguous `[pages, page, heads, head_dim]`, keys and values. A dense KV cache has one page per
     /// sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
-        Pages { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
+        let layout = Layout::new(shape, Values::Apart);
+        Pages { keys, values: Some(values), layout, scales: [Scale::One; 2] }
     }
 
     /// Keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With [`Pages::hnd`],
     /// the buffer is `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
-        Pages { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
+        let layout = Layout::new(shape, Values::Interleaved);
+        Pages { keys: both, values: None, layout, scales: [Scale::One; 2] }
+    }
+
+    /// A latent cache (MLA), contiguous `[pages, page, 1, head_dim]`: the first `head_dim_v` columns of a key
+    /// are its value. See [`KvPages::latent`].
+    pub fn latent(rows: &'a impl Memory<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
+        let layout = Layout::new(shape, Values::Latent(head_dim_v));
+        Pages { keys: rows, values: None, layout, scales: [Scale::One; 2] }
     }
 
     layouts!();
@@ -130,7 +155,7 @@ impl<'a, C: Number> Pages<'a, C> {
 #[must_use]
 pub struct PagesMut<'a, C> {
     keys: &'a mut dyn MemoryMut<C>,
-    /// `None` for interleaved values.
+    /// `None` for values in the buffer of keys.
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
@@ -143,12 +168,20 @@ impl<'a, C: Number> PagesMut<'a, C> {
         values: &'a mut impl MemoryMut<C>,
         shape: [usize; 4],
     ) -> Self {
-        PagesMut { keys, values: Some(values), layout: Layout::new(shape, false), scales: [Scale::One; 2] }
+        let layout = Layout::new(shape, Values::Apart);
+        PagesMut { keys, values: Some(values), layout, scales: [Scale::One; 2] }
     }
 
     /// As [`Pages::interleaved`].
     pub fn interleaved(both: &'a mut impl MemoryMut<C>, shape: [usize; 4]) -> Self {
-        PagesMut { keys: both, values: None, layout: Layout::new(shape, true), scales: [Scale::One; 2] }
+        let layout = Layout::new(shape, Values::Interleaved);
+        PagesMut { keys: both, values: None, layout, scales: [Scale::One; 2] }
+    }
+
+    /// As [`Pages::latent`].
+    pub fn latent(rows: &'a mut impl MemoryMut<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
+        let layout = Layout::new(shape, Values::Latent(head_dim_v));
+        PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2] }
     }
 
     layouts!();
@@ -218,6 +251,14 @@ impl<'a, C: Number> Cache<'a, C> {
             *stride = numbers;
         }
         self
+    }
+
+    /// The columns of a latent cache's values.
+    pub(super) fn latent_columns(&self) -> Option<usize> {
+        match self.pages.layout.values {
+            Values::Latent(columns) => Some(columns),
+            Values::Apart | Values::Interleaved => None,
+        }
     }
 
     /// As [`KvCache::max_k`].

@@ -10,7 +10,8 @@ use spec::{APPEND_COLUMNS, AppendParams, FastDiv, KERNELS, RowParts, Slots};
 /// # Errors
 /// [`Error::Unsupported`] if there are too many tokens or columns for one launch.
 pub(crate) fn append(append: &Append, place: usize) -> Result<Launch, Error> {
-    let Append { k, v, pages: cache, slots } = append;
+    let latent = append.pages.latent_columns().map(|_| append.halves());
+    let Append { k, v, pages: cache, slots } = latent.as_ref().unwrap_or(append);
     let [_, _, heads, head_dim] = k.shape;
     let rows = (slots.elements as usize).checked_mul(heads);
     let parts = rows

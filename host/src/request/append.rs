@@ -27,4 +27,31 @@ impl Append {
     pub const fn new(k: TensorView, v: TensorView, pages: KvPages, slots: Slots) -> Self {
         Append { k, v, pages, slots }
     }
+
+    /// Appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
+    /// `[1, tokens, heads, head_dim]`: the latent and the rotated key, as `pages` has them. `head_dim` is a
+    /// multiple of 16.
+    pub const fn latent(rows: TensorView, pages: KvPages, slots: Slots) -> Self {
+        let mut values = rows;
+        values.shape[3] = pages.values.shape[3];
+        Append { k: rows, v: values, pages, slots }
+    }
+
+    /// An append to a latent cache as one of keys and values: the two halves of each row.
+    pub(crate) const fn halves(&self) -> Self {
+        let Append { k, pages, slots, .. } = *self;
+        let (k, keys) = (halves(k), halves(pages.keys));
+        let pages = KvPages { keys: keys[0], values: keys[1], scales: pages.scales };
+        Append { k: k[0], v: k[1], pages, slots }
+    }
+}
+
+/// The two halves of a tensor's columns.
+const fn halves(mut first: TensorView) -> [TensorView; 2] {
+    first.shape[3] /= 2;
+    let mut second = first;
+    let columns = first.shape[3] as u64;
+    second.address = first.address.wrapping_add(columns.wrapping_mul(first.element_bytes()));
+    second.elements = first.elements.saturating_sub(columns);
+    [first, second]
 }

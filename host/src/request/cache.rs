@@ -46,7 +46,8 @@ pub enum KvScale {
 }
 
 /// All pages of a KV cache, of any sequences. Keys and values are `[pages, page, heads, head_dim]`, with
-/// `page` keys per page, in equal strides. A dense KV cache has one page per sequence.
+/// `page` keys per page, in equal strides. A dense KV cache has one page per sequence. In a latent cache
+/// ([`KvPages::latent`]), values are the first columns of keys.
 ///
 /// | layout | view | |
 /// |---|---|---|
@@ -70,6 +71,57 @@ impl KvPages {
     /// Pages with scales of 1.
     pub const fn new(keys: TensorView, values: TensorView) -> Self {
         KvPages { keys, values, scales: [KvScale::One; 2] }
+    }
+
+    /// Pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row per key
+    /// for all query heads. The whole row is the key, and its first `head_dim_v` columns are the value. A
+    /// kernel reads a row once for both.
+    ///
+    /// The up-projections stay the caller's. For a model with a latent of 512 columns and 64 rotary columns:
+    ///
+    /// | tensor | shape | content |
+    /// |---|---|---|
+    /// | `rows` | `[pages, page, 1, 576]` | the normalised latent, then the rotated key; [`Append::latent`](crate::request::Append::latent) writes it |
+    /// | `q` | `[batch, queries, heads, 576]` | `q_nope W_UK` (absorbed, 512 columns), then the rotated `q_pe` |
+    /// | `o` | `[batch, queries, heads, 512]` | multiply each head by its `W_UV` |
+    ///
+    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is
+    /// `1 / sqrt(128 + 64)`, times the square of YaRN's `mscale`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), ferroflash::Error> {
+    /// use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, Mask, Scratch, TensorView};
+    /// use ferroflash::{Capabilities, DType, plan};
+    /// # let [q, o, rows, table, lengths] = [1, 2, 3, 4, 5].map(|n| n << 40);
+    ///
+    /// let (batch, heads, columns) = (8, 128, 512); // sequences of up to 512 pages of 64 keys
+    /// let view = |address, width: usize| {
+    ///     TensorView::bshd(address, (8 * 128 * width) as u64, DType::Bf16, [batch, 1, heads, width])
+    /// };
+    /// let rows = TensorView::bshd(rows, 1000 * 64 * 576, DType::Bf16, [1000, 64, 1, 576]);
+    /// let (table, lengths) = (Index::new(table, 8 * 512), Index::new(lengths, 8));
+    /// let cache = KvCache::paged(KvPages::latent(rows, 512), table, columns, lengths);
+    /// let request = AttentionRequest::cached(view(q, 576), cache, view(o, 512))
+    ///     .mask(Mask::Causal)
+    ///     .scale(192f32.sqrt().recip())
+    ///     .scratch(Scratch::Fastest);
+    ///
+    /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+    /// assert_eq!(plan(&request, h200)?.contract().symbol, "mla_bf16_d576_causal_64x32_s4");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn latent(rows: TensorView, head_dim_v: usize) -> Self {
+        let mut values = rows;
+        values.shape[3] = head_dim_v;
+        Self::new(rows, values)
+    }
+
+    /// The columns of a latent cache's values; `None` if keys and values have equal numbers of columns, or
+    /// lie in different memory.
+    pub const fn latent_columns(&self) -> Option<usize> {
+        let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
+        if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
     }
 
     /// Sets the scales of an e4m3 KV cache.

@@ -74,7 +74,7 @@ impl Decode {
     ) -> Result<Self, Error> {
         let combine = spec::combine_of(entry)
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
-        let columns = u64::from(entry.head_dim);
+        let columns = u64::from(entry.head_dim_v);
         let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
         let dealt = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))

@@ -2,7 +2,7 @@
 //! keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, variant};
+use super::{ASKED, Choice, Query, decode, mla, variant};
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
@@ -20,6 +20,9 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 /// kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
+    if let Some(columns) = p.latent() {
+        return mla::choose(p, columns, on, config);
+    }
     let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
     if named.is_none() && decode::takes(p) {
         return decode::choose(p, on, config);

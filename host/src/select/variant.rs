@@ -61,7 +61,8 @@ fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     let keys = match e.keys {
         Keys::Batched => p.cache.is_none() && p.varlen.is_none(),
         Keys::Varlen => p.cache.is_none() && p.varlen.is_some(),
-        Keys::Cache(_) => p.cache.is_some(),
+        Keys::Cache(_) => p.cache.is_some() && p.latent().is_none(),
+        Keys::Latent => p.latent().is_some(),
     };
     let kv_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
     keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed && !e.splits

@@ -1,12 +1,17 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
 use super::footprint::Footprint;
-use super::{K, Part, Use, V, address, disjoint, input};
+use super::{K, Part, Use, V, address, disjoint, input, latent};
 use crate::request::{Append, KvScale, Slots};
 use crate::{DType, Error};
 
 /// Checks everything except the size of the launch.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
+    if a.pages.latent_columns().is_some() {
+        cache::pages(&a.pages, 1, Use::Read)?;
+        latent::append(a)?;
+        return append(&a.halves());
+    }
     let [batch, rows, heads, head_dim] = a.k.shape;
     if a.k.shape.contains(&0) || batch != 1 {
         let expected = "must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";

@@ -115,15 +115,20 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         let expected = format_args!("varlen queries have one batch: it must be {shape:?}");
         return Err(Error::invalid(Q.shape, format!("{:?}", r.q.shape), expected));
     }
-    if r.o.shape != r.q.shape {
-        let expected = format_args!("it must be q's, {:?}", r.q.shape);
+    let [batches, rows, heads, head_dim] = r.q.shape;
+    let output = [batches, rows, heads, p.latent().unwrap_or(head_dim)];
+    if r.o.shape != output {
+        let expected = match p.latent() {
+            None => format!("it must be q's, {output:?}"),
+            Some(columns) => format!("it must be {output:?}: q's, with the {columns} columns of values"),
+        };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
     if p.alignment == Alignment::TopLeft {
         let reason = "on a KV cache the last query aligns with the last key; use bottom-right";
         return Err(Error::unsupported("alignment top-left on a KV cache", reason));
     }
-    let many = p.varlen.is_some() || p.rows() > MAX_ROWS;
+    let many = p.varlen.is_some() || p.rows() > MAX_ROWS && p.latent().is_none();
     if !many && p.batch > MAX_SEQUENCES as usize {
         let feature = format_args!("batch {}", p.batch);
         let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");

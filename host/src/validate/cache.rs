@@ -1,7 +1,7 @@
 //! Checks of KV caches, their scales, and integers in device memory. The host cannot check the integers'
 //! values; kernels keep them in bounds.
 use super::footprint::Footprint;
-use super::{Names, Part, Use, address, input, names, output};
+use super::{Names, Part, Use, address, input, latent, names, output};
 use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView};
 use crate::{DType, Error};
 
@@ -24,10 +24,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         let expected = format_args!("it must be that of keys, {}", keys.dtype.name());
         return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
     }
-    if values.shape != keys.shape {
-        let expected = format_args!("it must be that of keys, {:?}", keys.shape);
-        return Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected));
-    }
+    latent::values(pages)?;
     let differ = |dim: usize| keys.shape[dim] > 1 && keys.strides[dim] != values.strides[dim];
     if (0..3).any(differ) {
         let feature =

@@ -1,5 +1,6 @@
 //! Checks that do not depend on tensors, and the first difference of two problems.
-use crate::request::{MAX_HEAD_DIM, MAX_SEQLEN};
+use super::latent;
+use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN};
 use crate::{CacheShape, DType, Error, Problem};
 
 /// Permitted range of score factors (times log2 e) with ALiBi or a bias: kernels divide slopes and biases by
@@ -37,8 +38,9 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
             format_args!("it must be a multiple of heads_k = {}", p.heads_k),
         ));
     }
-    if !p.head_dim.is_multiple_of(8) || p.head_dim > MAX_HEAD_DIM {
-        let reason = format_args!("kernels take multiples of 8 up to {MAX_HEAD_DIM}");
+    let most = if p.latent().is_some() { MAX_LATENT_DIMS[0] } else { MAX_HEAD_DIM };
+    if !p.head_dim.is_multiple_of(8) || p.head_dim > most {
+        let reason = format_args!("kernels take multiples of 8 up to {most}");
         return Err(Error::unsupported(format_args!("head_dim {}", p.head_dim), reason));
     }
     for (what, length) in lengths {
@@ -57,6 +59,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
             "a launch may have less than 2^31 blocks, at least one per head; split the batch",
         ));
     }
+    latent::problem(p)?;
     scores(p)
 }
 
@@ -78,9 +81,13 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all.push(("alibi", p.alibi.to_string()));
     all.push(("mask", p.mask.to_string()));
     all.push(("alignment", format!("{:?}", p.alignment)));
-    if let Some(CacheShape { dtype, page, tiled, total_k }) = p.cache {
+    if let Some(CacheShape { dtype, page, tiled, total_k, latent }) = p.cache {
         all.push(("cache.keys.dtype", dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
+        all.push((
+            "cache.values.shape",
+            optional(latent.map(|columns| format!("a latent cache's, [.., {columns}]"))),
+        ));
         all.push(("cache.total_k", optional(total_k.map(|keys| keys.to_string()))));
         let pages = if tiled { "dense, or pages of multiples of 16 keys" } else { "of other sizes" };
         all.push(("cache.paged", pages.to_owned()));

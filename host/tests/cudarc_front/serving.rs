@@ -125,6 +125,50 @@ fn caches_of_any_kind() {
     });
 }
 
+#[test]
+fn latent_caches() {
+    in_fake_cuda("cudarc_front::serving::latent_caches", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (shape, mut rows) = ([40, 16, 1, 576], zeros(&stream, 40 * 16 * 576));
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let slots = stream.alloc_zeros::<i64>(4).expect("room");
+        let new = zeros(&stream, 4 * 576);
+        let new = Tensor::new(&new, [1, 4, 1, 576]);
+        cuda.calls();
+        let into = PagesMut::latent(&mut rows, shape, 512);
+        front.append_latent(&stream, new, into, &slots).expect("valid");
+        assert_eq!(launched(cuda), ["append"]);
+        let apart = &mut zeros(&stream, 40 * 16 * 576);
+        let wide = PagesMut::new(&mut rows, apart, shape);
+        let error = front.append_latent(&stream, new, wide, &slots).expect_err("no latent cache").to_string();
+        assert!(error.contains("use PagesMut::latent"), "{error}");
+
+        let mut scratch = ScratchMemory::new();
+        let q = zeros(&stream, 4 * 16 * 576);
+        let q = Tensor::new(&q, [4, 1, 16, 576]);
+        let cache = Cache::paged(Pages::latent(&rows, shape, 512), &table, 10, &lengths);
+        let inputs = Inputs::cached(q, cache).mask(Mask::Causal).scale(0.0721);
+        let (o, lse) = front.attend_with_lse(&stream, &inputs, &mut scratch).expect("valid");
+        assert_eq!((o.len(), lse.len()), (4 * 16 * 512, 4 * 16));
+        let o = front.flash_attn_with_kvcache(&stream, q, cache, 0.0721, true, &mut scratch).expect("valid");
+        assert_eq!(o.len(), 4 * 16 * 512);
+        assert_eq!(launched(cuda), ["mla", "mla"]);
+        let whole = Cache::paged(Pages::latent(&rows, shape, 520), &table, 10, &lengths);
+        for (name, inputs) in [
+            ("scale", Inputs::cached(q, cache)),
+            ("values of 520 columns", Inputs::cached(q, whole).scale(0.1)),
+            ("softcap on a latent cache", inputs.softcap(30.0)),
+        ] {
+            let error = front.attend(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        cuda.faults();
+    });
+}
+
 /// A graph owns nothing that it uses: FerroFlash's memory stays, and never grows during a capture.
 #[test]
 fn what_was_captured_stays() {

@@ -49,9 +49,33 @@ impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
 
     #[inline(always)]
     fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> PageWalk<'p, E, R, C, W> {
-        let first = from * SharedTile::<E, R, C>::ROWS;
-        let page = self.page(first + PageWalk::<E, R, C, W>::looks_up(group));
-        PageWalk { source: self, first, page, group: PhantomData }
+        PageWalk::new(self, from, Down, group)
+    }
+}
+
+/// The order of a walk's tiles.
+pub trait Order: Copy {
+    /// The first row of the tile after the one that begins with row `first`. A tile has `rows` rows.
+    fn next(self, first: u32, rows: u32) -> u32;
+}
+
+/// Tile after tile down to tile 0.
+#[derive(Clone, Copy)]
+pub struct Down;
+impl Order for Down {
+    #[inline(always)]
+    fn next(self, first: u32, rows: u32) -> u32 {
+        first.wrapping_sub(rows)
+    }
+}
+
+/// Upwards, to every tile that is this many tiles behind the one before.
+#[derive(Clone, Copy)]
+pub struct Up(pub u32);
+impl Order for Up {
+    #[inline(always)]
+    fn next(self, first: u32, rows: u32) -> u32 {
+        first.wrapping_add(self.0.wrapping_mul(rows))
     }
 }
 
@@ -60,8 +84,9 @@ impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
 /// One tile ahead, each lane looks up one of the rows that its warp copies, and shares the row's 32-bit index
 /// by a shuffle. If each thread looked up all of its rows, the walk would take several times the
 /// instructions. Pointers instead of indices would take twice the registers.
-pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
+pub struct PageWalk<'p, E, const R: usize, const C: usize, W, O = Down> {
     source: CacheRows<'p, E, C>,
+    order: O,
     /// The first row of the next tile.
     first: u32,
     /// The block table's entry for the row that this lane looks up. The lane clamps it at its use, after the
@@ -70,7 +95,15 @@ pub struct PageWalk<'p, E, const R: usize, const C: usize, W> {
     group: PhantomData<W>,
 }
 
-impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E, R, C, W> {
+impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> PageWalk<'p, E, R, C, W, O> {
+    /// Starts at tile `from`.
+    #[inline(always)]
+    pub fn new(source: CacheRows<'p, E, C>, from: u32, order: O, group: &W) -> Self {
+        let first = from * SharedTile::<E, R, C>::ROWS;
+        let page = source.page(first + Self::looks_up(group));
+        PageWalk { source, order, first, page, group: PhantomData }
+    }
+
     /// Rows that a warp copies at once.
     const AT_ONCE: u32 = {
         let rows = 32 / Walk::<E, R, C, W>::ACROSS;
@@ -92,8 +125,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> PageWalk<'_, E,
 
 // SAFETY: rows of pages that exist, whatever the table says, and columns that exist; chunks are 16-byte
 // aligned, as `Cache` promises.
-unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
-    for PageWalk<'_, E, R, C, W>
+unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> TileWalk<E, R, C, W>
+    for PageWalk<'_, E, R, C, W, O>
 {
     #[inline(always)]
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
@@ -116,7 +149,7 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk
                 }
             }
         }
-        self.first = self.first.wrapping_sub(rows);
+        self.first = self.order.next(self.first, rows);
         self.page = self.source.page(self.first.wrapping_add(Self::looks_up(group)));
     }
 }

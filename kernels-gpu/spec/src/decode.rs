@@ -92,6 +92,7 @@ impl<
         dtype: Q::DTYPE,
         kv_dtype: E::DTYPE,
         head_dim: D as u32 * 16,
+        head_dim_v: D as u32 * 16,
         mask: Mask::KIND,
         scores: Mask::SCORES,
         tile_m: G as u32 * 8,

@@ -136,6 +136,7 @@ macro_rules! hopper {
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
+                head_dim_v: D as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
                 tile_m: W as u32 * 64,

@@ -27,6 +27,8 @@ pub struct AttnInfo {
     /// Maximum head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
     /// columns.
     pub head_dim: u32,
+    /// Maximum of V's and O's columns, in elements.
+    pub head_dim_v: u32,
     /// The mask kind.
     pub mask: MaskKind,
     /// What becomes of scores beside the mask.
@@ -75,7 +77,8 @@ pub enum Schedule {
     /// Ping-pong: consumer warpgroups take turns at issuing products, each S(n) together with O += P(n + 1)
     /// V(n + 1), and a producer warpgroup copies.
     PingPong,
-    /// Sequential on S^T = K Q^T and O^T = V^T P^T; each warp has its own stream of keys.
+    /// Sequential on S^T = K Q^T and O^T = V^T P^T; each warp has its own stream of keys, or, on a latent
+    /// cache, its share of V's columns.
     Transposed,
 }
 impl Schedule {
@@ -122,6 +125,8 @@ pub enum Keys {
     Varlen,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
+    /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
+    Latent,
 }
 
 impl AttnInfo {
@@ -138,6 +143,7 @@ impl AttnInfo {
     /// The family's name in tables and reports.
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
+            _ if matches!(self.keys, Keys::Latent) => "mla",
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",

@@ -37,6 +37,7 @@ kernels!(
     APPENDS,
     DECODES,
     DECODE_COMBINES,
+    MLAS,
     MERGES,
     PAGED,
     HOPPERS,
@@ -56,7 +57,7 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 
 /// Every compiled attention kernel.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
-    let plain = [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
+    let plain = [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
     let portable = [VARIANTS, PAGED_VARIANTS];
     let hopper = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
     plain.into_iter().chain(portable).chain(hopper).flatten()
@@ -64,7 +65,7 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
 
 /// The kernel that combines the splits of an attention kernel; `None` if that kernel never splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
-    let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim);
+    let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
     match entry.schedule {
         Schedule::Transposed => {
             let combine = DECODE_COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim));
@@ -123,7 +124,8 @@ mod tests {
             };
             let symbol = e.contract.symbol;
             assert!(symbol.starts_with(&name), "{symbol} should start with {name}");
-            assert_eq!(symbol.ends_with("_split"), e.splits && family != "decode", "{symbol}");
+            let splits = e.splits && e.schedule != Schedule::Transposed;
+            assert_eq!(symbol.ends_with("_split"), splits, "{symbol}");
             let varlen = e.is_varlen() && e.isa == Isa::Sm80;
             assert_eq!(symbol.ends_with("_packed"), varlen, "{symbol}");
         }

@@ -7,7 +7,8 @@
 //!   [`Varlen`] and [`Paged`] make other kernels from one.
 //! - [`MaskMarker`], [`ScoreMarker`]: masks, and what becomes of scores. [`With`]: kernels that have
 //!   parameters of these.
-//! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`].
+//! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`]. [`Mla`]: on a
+//!   latent cache.
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
 //!   [`AttnInfo`], whatever its family.
 //!
@@ -27,6 +28,7 @@ mod kernels;
 mod lineage;
 mod mask;
 mod merge;
+mod mla;
 mod order;
 mod paged;
 mod paged_map;
@@ -57,6 +59,7 @@ pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
+pub use mla::Mla;
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
@@ -67,8 +70,8 @@ pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
-    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED, PAGED, PAGED_VARIANTS, PLANNED,
-    VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MLAS, PACKED, PAGED, PAGED_VARIANTS,
+    PLANNED, VARIANTS,
 };
 pub use variant::{AttnKernel, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -126,6 +126,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512: DecodeCombine<E, 32>;
     }
     $crate::lines! { $emit
+    /// Every compiled [`Mla`]: K has 576 columns, V its first 512. 16 rows: everywhere; where shared memory
+    /// allows four stages. 32 rows: likewise. 64 rows, with Q in shared memory: where that allows.
+    MLAS: AttnInfo, mla [F16 Bf16]
+    d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
+    d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;
+    d576 [Causal] 32x32: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>;
+    d576 [Causal] 32x32_s4: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 4, true>;
+    d576 [Causal] 64x32_s4: Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>;
+    }
+    $crate::lines! { $emit
     /// Every compiled [`Merge`].
     MERGES: MergeInfo,
     merge_f16: Merge<F16, F16>;

@@ -41,7 +41,7 @@ const fn is_window(mask: MaskKind) -> bool {
 
 /// Keys that query `query` of a sequence of `keys` keys sees through the window.
 #[inline(always)]
-fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
+pub fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
     Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
 }
 

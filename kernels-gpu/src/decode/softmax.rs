@@ -46,6 +46,49 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
+    /// P = exp2(S - max), as the right operand of V^T P^T, with the maximum so far; its sums are not counted.
+    #[inline(always)]
+    pub fn probabilities<E: TensorCore, const R: usize>(
+        &self,
+        s: &ColAcc<R, G>,
+        warp: Warp,
+    ) -> ColFrag<E, R, G> {
+        s.to_operand(warp, |x, column| ex2(fma(x, self.scale_log2, self.minus_max[column])))
+    }
+
+    /// Whether this lane's scores are so far above the maximum that it must follow.
+    #[inline(always)]
+    pub fn grew<const R: usize>(&self, s: &ColAcc<R, G>) -> bool {
+        let growth = s.lane_max().zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
+        growth.reduce(f32::max) > SLACK
+    }
+
+    /// The maxima that follow a tile's scores, and those so far, negated.
+    #[inline(always)]
+    pub fn maxima<const R: usize>(&self, s: &ColAcc<R, G>, warp: Warp) -> [ColVec<f32, G>; 2] {
+        let seen = s.lane_max().across(warp, f32::max);
+        [seen.zip(self.minus_max, |x, old| old.min(-x * self.scale_log2)), self.minus_max]
+    }
+
+    /// Factor of O and of the sums when the maximum, negated, becomes `new`.
+    #[inline(always)]
+    pub fn rescale([new, old]: [f32; 2]) -> f32 {
+        ex2(new - old)
+    }
+
+    /// Takes other maxima, negated.
+    #[inline(always)]
+    pub fn settle(&mut self, minus_max: ColVec<f32, G>) {
+        self.sum.scale(&minus_max.zip(self.minus_max, |new, old| Self::rescale([new, old])));
+        self.minus_max = minus_max;
+    }
+
+    /// Adds probabilities to the sums.
+    #[inline(always)]
+    pub fn count<E: TensorCore, const R: usize>(&mut self, probs: &ColFrag<E, R, G>, warp: Warp) {
+        self.sum.add(probs, warp)
+    }
+
     /// Each column's maximum (base 2) and sum.
     #[inline(always)]
     pub fn state(&self) -> [ColVec<f32, G>; 2] {

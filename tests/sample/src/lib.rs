@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Words of a symbol that name the kernel's family.
-const FAMILIES: [&str; 9] =
-    ["fwd", "hopper", "decode", "append", "merge", "combine", "packed", "paged", "split"];
+const FAMILIES: [&str; 10] =
+    ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
 
 /// The kernels that stand for all, in the table's order.
 pub fn sample() -> Vec<Contract> {
@@ -88,11 +88,12 @@ fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     })
 }
 
-/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all.
+/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all. A
+/// kernel that combines splits has no mainloop, so its head dims stand for itself.
 fn mainloop(family: &[&'static str]) -> Vec<&'static str> {
     match family {
         ["paged"] => vec!["fwd"],
-        [.., "lineage"] => family.to_vec(),
+        [.., "lineage" | "combine"] => family.to_vec(),
         _ => family[..1].to_vec(),
     }
 }

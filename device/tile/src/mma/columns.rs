@@ -5,7 +5,7 @@
 //! `R` counts base tiles of rows, `G` groups of 8 columns. Of each group, a lane holds column `lane % 4 * 2`
 //! and the next one.
 use crate::Warp;
-use crate::mma::{OperandB, Stored, TensorCore};
+use crate::mma::{OperandB, PartB, Stored, TensorCore};
 use crate::shared::SharedTile;
 use contract::{Bf16, F16};
 use core::marker::PhantomData;
@@ -19,7 +19,10 @@ pub struct ColAcc<const R: usize, const G: usize>(pub(crate) [[[f32; 4]; G]; R])
 
 /// B operand: `[k-step][column group][register]`.
 #[derive(Clone, Copy)]
-pub struct ColFrag<E, const K: usize, const G: usize>(pub(crate) [[[u32; 2]; G]; K], PhantomData<E>);
+pub struct ColFrag<E, const K: usize, const G: usize>(
+    pub(crate) [[[u32; 2]; G]; K],
+    pub(crate) PhantomData<E>,
+);
 
 /// One value per column. Eight lanes hold the same values.
 #[derive(Clone, Copy)]
@@ -165,16 +168,47 @@ impl<const G: usize> ColAcc<1, G> {
         b: &OperandB<S::As, K, G>,
         warp: Warp,
     ) -> Self {
-        let mut chains = [Self::zero(); 2];
-        S::rows(a, warp, |k, a| {
-            let b = b.k_step(k);
+        Self::chains::<S, 1, K, 2>(a, 0, |k| b.k_step(k), warp)
+    }
+
+    /// `a b`, with row tile `n` of a larger tile as `a`, and the warp's part of a B operand.
+    #[inline(always)]
+    pub fn product_of<S: Stored, const N: usize, const K: usize, const ALL: usize, const HELD: bool>(
+        a: &SharedTile<S, N, K>,
+        n: u32,
+        b: &PartB<S::As, K, ALL, G, HELD>,
+        warp: Warp,
+    ) -> Self {
+        // A row tile that does not exist reads another one of the tile.
+        let first = n % N as u32 * 16;
+        // Four groups are chains enough: two chains each spill.
+        if G < 4 {
+            Self::chains::<S, N, K, 2>(a, first, |k| b.k_step(k), warp)
+        } else {
+            Self::chains::<S, N, K, 1>(a, first, |k| b.k_step(k), warp)
+        }
+    }
+
+    /// The product of 16 rows of `a` from row `first` on, in `CHAINS` chains that are summed at the end.
+    #[inline(always)]
+    fn chains<S: Stored, const N: usize, const K: usize, const CHAINS: usize>(
+        a: &SharedTile<S, N, K>,
+        first: u32,
+        b: impl Fn(usize) -> [[u32; 2]; G],
+        warp: Warp,
+    ) -> Self {
+        let mut chains = [Self::zero(); CHAINS];
+        S::rows(a, first, warp, |k, a| {
+            let b = b(k);
             for g in 0..G {
                 // SAFETY: `Warp` stands for 32 converged lanes.
-                unsafe { S::As::mma(&mut chains[k % 2].0[0][g], a, b[g]) }
+                unsafe { S::As::mma(&mut chains[k % CHAINS].0[0][g], a, b[g]) }
             }
         });
-        let [mut sum, other] = chains;
-        sum.each(|r, g, i, x| *x += other.0[r][g][i]);
+        let mut sum = chains[0];
+        for i in 1..CHAINS {
+            sum.each(|r, g, j, x| *x += chains[i].0[r][g][j]);
+        }
         sum
     }
 }
@@ -194,7 +228,19 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         b: &ColFrag<S::As, 1, G>,
         warp: Warp,
     ) {
-        S::columns(a, warp, |r, a| {
+        self.add_transposed_of(a, 0, b, warp)
+    }
+
+    /// `self += a^T b`, with row tile `n` of a larger tile as `a`.
+    #[inline(always)]
+    pub fn add_transposed_of<S: Stored, const N: usize>(
+        &mut self,
+        a: &SharedTile<S, N, R>,
+        n: usize,
+        b: &ColFrag<S::As, 1, G>,
+        warp: Warp,
+    ) {
+        S::columns(a, n, warp, |r, a| {
             for g in 0..G {
                 // SAFETY: `Warp` stands for 32 converged lanes.
                 unsafe { S::As::mma(&mut self.0[r][g], a, b.0[0][g]) }

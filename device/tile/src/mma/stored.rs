@@ -20,10 +20,20 @@ pub trait Stored: Element {
     /// The words that four lanes hold as word `i` of k-step `k`: lane 0's word, and the distance from lane to
     /// lane. Words (two elements of `As`) are counted in a row of the B operand's transpose.
     fn right_word(k: usize, i: usize) -> [u32; 2];
-    /// Calls `f(k-step, A operand)` for the tile.
-    fn rows<const K: usize>(tile: &SharedTile<Self, 1, K>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
-    /// Calls `f(row tile, A operand)` for the tile's transpose.
-    fn columns<const R: usize>(tile: &SharedTile<Self, 1, R>, warp: Warp, f: impl FnMut(usize, [u32; 4]));
+    /// Calls `f(k-step, A operand)` for the tile's 16 rows from row `first` on, a multiple of 16.
+    fn rows<const N: usize, const K: usize>(
+        tile: &SharedTile<Self, N, K>,
+        first: u32,
+        warp: Warp,
+        f: impl FnMut(usize, [u32; 4]),
+    );
+    /// Calls `f(row tile, A operand)` for the transpose of the tile's row tile `n`.
+    fn columns<const N: usize, const R: usize>(
+        tile: &SharedTile<Self, N, R>,
+        n: usize,
+        warp: Warp,
+        f: impl FnMut(usize, [u32; 4]),
+    );
 }
 
 macro_rules! as_they_are {
@@ -36,12 +46,13 @@ macro_rules! as_they_are {
             [(k * 8 + i * 4) as u32, 1]
         }
         #[inline(always)]
-        fn rows<const K: usize>(
-            tile: &SharedTile<Self, 1, K>,
+        fn rows<const N: usize, const K: usize>(
+            tile: &SharedTile<Self, N, K>,
+            first: u32,
             warp: Warp,
             mut f: impl FnMut(usize, [u32; 4]),
         ) {
-            let reader = tile.columns_first(0, warp);
+            let reader = tile.columns_first(first, warp);
             for k in 0..K {
                 // SAFETY: `reader` addresses rows of a readable tile, and `Warp` stands for 32 converged
                 // lanes.
@@ -49,15 +60,16 @@ macro_rules! as_they_are {
             }
         }
         #[inline(always)]
-        fn columns<const R: usize>(
-            tile: &SharedTile<Self, 1, R>,
+        fn columns<const N: usize, const R: usize>(
+            tile: &SharedTile<Self, N, R>,
+            n: usize,
             warp: Warp,
             mut f: impl FnMut(usize, [u32; 4]),
         ) {
             let reader = tile.rows_first(warp);
             for r in 0..R {
                 // SAFETY: as above.
-                f(r, unsafe { ldmatrix_x4_trans(reader.tile(0, r)) })
+                f(r, unsafe { ldmatrix_x4_trans(reader.tile(n, r)) })
             }
         }
     })* };
@@ -79,12 +91,13 @@ macro_rules! eight_bits {
                 [(k * 8 + i) as u32, 2]
             }
             #[inline(always)]
-            fn rows<const K: usize>(
-                tile: &SharedTile<Self, 1, K>,
+            fn rows<const N: usize, const K: usize>(
+                tile: &SharedTile<Self, N, K>,
+                first: u32,
                 warp: Warp,
                 mut f: impl FnMut(usize, [u32; 4]),
             ) {
-                let reader = tile.columns_first(0, warp);
+                let reader = tile.columns_first(first, warp);
                 for k in 0..K / 2 {
                     // SAFETY: as above.
                     let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map($pairs);
@@ -95,15 +108,16 @@ macro_rules! eight_bits {
             // `ldmatrix` transposes units of two columns, so a word holds columns `2i` and `2i + 1` of two
             // rows. `halves` sorts the word by column, which gives two rows of the operand.
             #[inline(always)]
-            fn columns<const R: usize>(
-                tile: &SharedTile<Self, 1, R>,
+            fn columns<const N: usize, const R: usize>(
+                tile: &SharedTile<Self, N, R>,
+                n: usize,
                 warp: Warp,
                 mut f: impl FnMut(usize, [u32; 4]),
             ) {
                 let reader = tile.columns_first(0, warp);
                 for r in 0..R / 2 {
                     // SAFETY: as above.
-                    let [a, b, c, d] = unsafe { ldmatrix_x4_trans(reader.tile(0, r)) }.map($halves);
+                    let [a, b, c, d] = unsafe { ldmatrix_x4_trans(reader.tile(n, r)) }.map($halves);
                     f(2 * r, [a[0], a[1], b[0], b[1]]);
                     f(2 * r + 1, [c[0], c[1], d[0], d[1]]);
                 }

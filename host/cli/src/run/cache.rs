@@ -35,8 +35,10 @@ pub(crate) struct Input {
     q: Vec<u16>,
     /// First row of each sequence in `q`, and the end of the last one.
     starts: Vec<usize>,
-    /// Keys and values; their dtype may differ from the queries'.
+    /// Keys and values; their dtype may differ from the queries'. A latent cache has keys only.
     pool: [Vec<u8>; 2],
+    /// Columns of a latent cache's values, the first of the keys'; `None` if the file has values.
+    v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
     pages: TensorView,
@@ -51,8 +53,14 @@ pub(crate) struct Input {
 
 impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and if present `cu_seqlens_q`, `block_table`,
-    /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`.
-    pub(super) fn read(file: &File<'_>, layout: FileLayout, scores: &ScoreOptions) -> Result<Self, Error> {
+    /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`. With `v_width`, the file has a latent cache and no
+    /// `v_cache`.
+    pub(super) fn read(
+        file: &File<'_>,
+        layout: FileLayout,
+        scores: &ScoreOptions,
+        v_width: Option<usize>,
+    ) -> Result<Self, Error> {
         file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
@@ -65,13 +73,9 @@ impl Input {
         };
         let starts = starts(file, &shape, batch, rows)?;
         let is_packed = !starts.iter().copied().eq(even(batch, rows));
-        let (keys, values) = (file.elements("k_cache", CACHES)?, file.elements("v_cache", CACHES)?);
+        let keys = file.elements("k_cache", CACHES)?;
         let pages = pages(file, layout, &keys)?;
-        if (values.dtype, &values.shape) != (keys.dtype, &keys.shape) {
-            let [v, k] = [&values, &keys].map(|tensor| format!("{} {:?}", tensor.dtype.name(), tensor.shape));
-            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; they must be equal");
-            return Err(file.invalid(what));
-        }
+        let values = values(file, &keys, v_width)?;
         let [count, page, heads_k, _] = pages.shape;
         let table = table(file, batch)?;
         if table.is_none() && count < batch {
@@ -96,11 +100,40 @@ impl Input {
         let mut extras = extras::read(file, &problem, longest_k, scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
-        let (q, pool) = (q.halves(), [keys.bytes, values.bytes]);
-        let input =
-            Input { problem, shape, q, starts, pool, scales, pages, table, lengths, slopes, sinks, extras };
+        let (q, pool) = (q.halves(), [keys.bytes, values]);
+        let input = Input {
+            problem,
+            shape,
+            q,
+            starts,
+            pool,
+            v_width,
+            scales,
+            pages,
+            table,
+            lengths,
+            slopes,
+            sinks,
+            extras,
+        };
         input.is_there(file)?;
         Ok(input)
+    }
+
+    /// Columns of values and of O.
+    fn columns(&self) -> usize {
+        self.v_width.unwrap_or(self.problem.head_dim)
+    }
+
+    /// Rows of O: those of `q`, of all heads.
+    fn rows(&self) -> usize {
+        self.shape.iter().rev().skip(1).product()
+    }
+
+    /// Shape of O in the file.
+    pub(super) fn o_shape(&self) -> Vec<usize> {
+        let [sizes @ .., _] = &self.shape[..] else { return vec![] };
+        [sizes, &[self.columns()]].concat()
     }
 
     /// Checks the integers that kernels would clamp.
@@ -191,6 +224,33 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
         return Err(file.invalid(what));
     }
     Ok(starts)
+}
+
+/// The bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
+fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
+    let head_dim = keys.shape.last().copied().unwrap_or(0);
+    match v_width {
+        None if !file.has("v_cache") => Err(file.invalid(
+            "there is no `v_cache`; add it, or use --v-width if values are the first columns of `k_cache`",
+        )),
+        Some(width) if file.has("v_cache") => Err(Error::Invalid(format!(
+            "--v-width {width}: the values of a latent cache are columns of `k_cache`, and the file has a \
+             `v_cache`; remove one of the two"
+        ))),
+        Some(width) if width == 0 || width > head_dim => Err(Error::Invalid(format!(
+            "--v-width {width}: it must be 1 to {head_dim}, the columns of `k_cache`"
+        ))),
+        Some(_) => Ok(vec![]),
+        None => {
+            let values = file.elements("v_cache", CACHES)?;
+            if (values.dtype, &values.shape) == (keys.dtype, &keys.shape) {
+                return Ok(values.bytes);
+            }
+            let [v, k] = [&values, keys].map(|tensor| format!("{} {:?}", tensor.dtype.name(), tensor.shape));
+            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; they must be equal");
+            Err(file.invalid(what))
+        }
+    }
 }
 
 /// The layout of keys in their pages.

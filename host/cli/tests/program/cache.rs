@@ -12,10 +12,10 @@ const HEADS: [usize; 2] = [4, 2];
 const DIM: usize = 64;
 
 /// Tensors of a file by name.
-type Tensors = Vec<Tensor>;
-type Tensor = (&'static str, Dtype, Vec<usize>, Vec<u8>);
+pub type Tensors = Vec<Tensor>;
+pub type Tensor = (&'static str, Dtype, Vec<usize>, Vec<u8>);
 
-fn integers(name: &'static str, shape: &[usize], numbers: &[i32]) -> Tensor {
+pub fn integers(name: &'static str, shape: &[usize], numbers: &[i32]) -> Tensor {
     (name, Dtype::I32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
@@ -40,7 +40,7 @@ fn tensors(queries: usize) -> Tensors {
     ]
 }
 
-fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
+pub fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape needs"))
     });
@@ -50,7 +50,7 @@ fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
 }
 
 /// O and LSE of a file, with their shapes.
-fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
+pub fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
     let bytes = std::fs::read(path).expect("written");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
     ["o", "lse"].map(|name| {

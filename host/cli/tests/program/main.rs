@@ -12,6 +12,7 @@ mod evidence;
 mod fake_cuda;
 mod files;
 mod kernels;
+mod latent;
 mod options;
 mod packed;
 mod planted;

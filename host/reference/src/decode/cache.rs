@@ -3,7 +3,7 @@ use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
 use ferroflash::DType;
-use ferroflash::request::TensorView;
+use ferroflash::request::{KvPages, TensorView};
 use std::borrow::Cow;
 
 /// Keys and values of a sequence in the queries' type, `[key][head][column]`.
@@ -50,20 +50,13 @@ impl Table {
     }
 }
 
-impl Pages {
-    /// Number of buffers of keys and values.
-    pub(super) fn buffers(self) -> usize {
-        if matches!(self, Pages::Interleaved(_)) { 1 } else { 2 }
-    }
-}
-
 impl DecodeMemory {
     /// Keys and values of all sequences in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
-        let ((page, _), buffers) = (case.paging(), case.pages.buffers());
+        let ((page, _), [buffers, tensors]) = (case.paging(), case.buffers());
         let bytes = self.table.count * page * case.row() * case.cache.bytes();
-        let mut pool = vec![vec![POISON; bytes * 2 / buffers]; buffers];
+        let mut pool = vec![vec![POISON; bytes * tensors]; buffers];
         for (which, view) in self.views(&[0; 2]).into_iter().enumerate() {
             for (b, rows) in rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
@@ -108,10 +101,16 @@ impl DecodeMemory {
         let both = |view: fn(u64, u64, DType, [usize; 4]) -> TensorView| {
             [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
         };
-        match case.pages {
-            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
-            Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
-            Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
+        match (case.latent, case.pages) {
+            (Some(columns), _) => {
+                let pages = KvPages::latent(TensorView::bshd(at[0], elements, dtype, shape), columns);
+                [pages.keys, pages.values]
+            }
+            (None, pages) => match pages {
+                Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
+                Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
+                Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
+            },
         }
     }
 }

@@ -56,10 +56,14 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
+    /// Columns of values in a latent cache, the first of the keys'; `None` in other KV caches.
+    pub latent: Option<usize>,
     /// Memory layout of keys and values.
     pub pages: Pages,
     /// Which keys a query sees.
     pub mask: Mask,
+    /// Factor of the scores; `None` for the default, which a latent cache lacks.
+    pub scale: Option<f32>,
     /// Softcap of the scores.
     pub softcap: Option<f32>,
     /// Whether the problem has ALiBi slopes.
@@ -93,8 +97,10 @@ impl DecodeCase {
             packed: None,
             heads: [4, 2],
             head_dim: 64,
+            latent: None,
             pages: Pages::Dense,
             mask: Mask::Full,
+            scale: None,
             softcap: None,
             alibi: false,
             sinks: false,
@@ -149,6 +155,7 @@ impl DecodeCase {
         let plain = Problem::new(self.dtype, self.filled.len(), queries, self.heads[0], self.head_dim);
         let plain = plain.seqlen_k(self.max_k).heads_k(self.heads[1]).mask(self.mask).alibi(self.alibi);
         let problem = plain.bias(self.bias);
+        let problem = self.scale.map_or(problem, |scale| problem.scale(scale));
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
 
@@ -156,6 +163,20 @@ impl DecodeCase {
     pub(super) fn of(self, entry: &AttnInfo) -> Self {
         let case = DecodeCase { sinks: self.sinks || entry.scores.sink, bias: entry.scores.bias, ..self };
         DecodeCase { mask: fit(case.whole()).mask, ..case }
+    }
+
+    /// Columns of values and of O.
+    pub(super) fn columns(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
+    /// Number of buffers of keys and values, and number of tensors per buffer.
+    pub(super) fn buffers(&self) -> [usize; 2] {
+        match (self.latent, self.pages) {
+            (Some(_), _) => [1, 1],
+            (None, Pages::Interleaved(_)) => [1, 2],
+            (None, _) => [2, 1],
+        }
     }
 
     /// `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact, because
@@ -206,7 +227,10 @@ impl std::fmt::Display for DecodeCase {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
         write!(f, " of up to {} keys, {:?}, queries {}", self.max_k, self.pages, self.queries)?;
-        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}, {}", self.head_dim, self.mask)?;
+        write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
+        self.latent.map_or(Ok(()), |columns| write!(f, " (latent, {columns} of values)"))?;
+        write!(f, ", {}", self.mask)?;
+        self.scale.map_or(Ok(()), |scale| write!(f, ", scale {scale}"))?;
         write!(f, ", softcap {:?}, {:?}", self.softcap, self.splits)?;
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;

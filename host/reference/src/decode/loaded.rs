@@ -1,5 +1,5 @@
 //! Decode cases in device memory, and the outcome of a launch.
-use super::{DecodeCase, DecodeMemory, Pages, SCALES};
+use super::{DecodeMemory, Pages, SCALES};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
@@ -56,7 +56,7 @@ impl DecodeOutcome {
         let (mut o, lse) = (numbers!(u16, o), numbers!(u32, lse));
         let (starts, [heads, _]) = (case.starts(), case.heads);
         let (own, all) = (starts[case.filled.len()], case.q_rows());
-        let mut strays = o.split_off(own * heads * case.head_dim);
+        let mut strays = o.split_off(own * heads * case.columns());
         strays.retain(|x| *x != u16::from_ne_bytes([POISON; 2]));
         let mut strays = strays.len();
         let lse = if case.packed.is_some() {
@@ -130,7 +130,7 @@ impl Work for DecodeMemory {
 
     fn outputs(&self) -> Vec<Buffer> {
         let rows = self.case.q_rows() * self.case.heads[0];
-        vec![guarded("o", rows * self.case.head_dim * 2), guarded("lse", rows * 4)]
+        vec![guarded("o", rows * self.case.columns() * 2), guarded("lse", rows * 4)]
     }
 
     fn wants_counters(&self) -> bool {
@@ -140,7 +140,7 @@ impl Work for DecodeMemory {
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a> {
         let case = &self.case;
         let batch = case.filled.len();
-        let [keys, values] = self.views(&inputs[POOL..][..case.pages.buffers()]);
+        let [keys, values] = self.views(&inputs[POOL..][..case.buffers()[0]]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
             // The keys' scales are in device memory, one per head. The values' scale is a number.
@@ -155,10 +155,11 @@ impl Work for DecodeMemory {
             _ => KvCache::paged(pages, table, self.table.columns, lengths),
         };
         let [batches, queries] = case.packed.as_ref().map_or([batch, case.queries], |_| [1, case.q_rows()]);
-        let shape = [batches, queries, case.heads[0], case.head_dim];
-        let elements = shape.iter().product::<usize>() as u64;
-        let tensor = |at| TensorView::bshd(at, elements, case.dtype, shape);
-        let (q, o) = (tensor(inputs[0]), tensor(outputs[0] + GUARD as u64));
+        let tensor = |at, columns| {
+            let shape = [batches, queries, case.heads[0], columns];
+            TensorView::bshd(at, shape.iter().product::<usize>() as u64, case.dtype, shape)
+        };
+        let (q, o) = (tensor(inputs[0], case.head_dim), tensor(outputs[0] + GUARD as u64, case.columns()));
         let mut decode =
             AttentionRequest::cached(q, cache.max_k(case.max_k), o).mask(case.mask).splits(case.splits);
         if options.wants_lse {
@@ -166,6 +167,7 @@ impl Work for DecodeMemory {
             let elements = rows.iter().product::<usize>() as u64;
             decode = decode.lse(LseView::contiguous(outputs[1] + GUARD as u64, elements, rows));
         }
+        decode.scores.scale = case.scale;
         (decode.scores.softcap, decode.config, decode.scratch) =
             (case.softcap, options.config, options.scratch);
         decode.queries = case.packed.as_ref().map_or(Queries::Batched, |queries| {
@@ -175,7 +177,7 @@ impl Work for DecodeMemory {
         decode.scores.alibi = case.alibi.then(|| self.slopes.view(inputs[SLOPES]));
         let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
         decode.scores.sinks = case.sinks.then_some(sinks);
-        self.extras.give(&mut decode, &inputs[POOL + case.pages.buffers()..]);
+        self.extras.give(&mut decode, &inputs[POOL + case.buffers()[0]..]);
         Asked::Attention(decode)
     }
 
@@ -189,7 +191,7 @@ impl Work for DecodeMemory {
 
     fn rows(&self, written: &Written) -> Option<Rows> {
         let DecodeOutcome { o, lses: lse, .. } = DecodeOutcome::new(self, written);
-        let DecodeCase { dtype, head_dim: columns, .. } = self.case;
+        let (dtype, columns) = (self.case.dtype, self.case.columns());
         let o = o.iter().map(|bits| decode(dtype, *bits)).collect();
         Some(Rows { dtype, columns, o, lse })
     }

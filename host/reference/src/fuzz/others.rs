@@ -1,5 +1,5 @@
 //! Random problems of the families other than `forward`.
-use super::{ENOUGH_ELEMENTS, Findings, Limits, below, one_in, pick};
+use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
 use crate::append::{AppendCase, AppendMemory, Lies, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
@@ -19,13 +19,14 @@ use ferroflash::{Attention, DType, Error};
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
 /// The families beside the one of [`super::Fuzz`], by name.
-pub const FAMILIES: [&str; 5] = ["packed", "decode", "paged", "append", "merge"];
+pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
     |random, limits| on_cache(random, limits, false),
     |random, limits| on_cache(random, limits, true),
     append,
     merge,
+    latent::draw,
 ];
 
 /// A random valid problem of a family in [`FAMILIES`]. It consists of several launches of one plan. Each
@@ -80,7 +81,7 @@ impl std::fmt::Display for Other {
     }
 }
 
-fn dtype(random: &mut Random) -> DType {
+pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
@@ -100,7 +101,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
 }
 
 /// Random lengths: short ones, long ones, and some of 0.
-fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
+pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
         1 => below(random, 10),
@@ -110,13 +111,13 @@ fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
 }
 
 /// The largest number of queries per sequence that `limits` permit on these keys.
-fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
+pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
 /// The integers of one plan's launches. Overlapping sequences occur only if `limits` permit them, because the
 /// simulator reports them as races.
-fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
+pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {
         told.push(Told::Lost(random.bits()));

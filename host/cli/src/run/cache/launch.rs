@@ -34,10 +34,18 @@ impl Input {
     fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> AttentionRequest<'a> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, _] = self.problem.shapes();
-        let view = |address| TensorView::bshd(address, self.q.len() as u64, dtype, shape);
+        let [batches, rows, heads, head_dim] = shape;
+        let view = |address, columns: usize| {
+            let elements = (self.rows() * columns) as u64;
+            TensorView::bshd(address, elements, dtype, [batches, rows, heads, columns])
+        };
         let pages = at.pool.map(|address| TensorView { address, ..self.pages });
         let [k_scale, v_scale] = [0, 1].map(|i| self.scale(i, at.scales[i]));
-        let pages = KvPages::new(pages[0], pages[1]).scales(k_scale, v_scale);
+        let pages = match self.v_width {
+            None => KvPages::new(pages[0], pages[1]),
+            Some(columns) => KvPages::latent(pages[0], columns),
+        };
+        let pages = pages.scales(k_scale, v_scale);
         let lengths = Index::new(at.lengths, batch as u64);
         let cache = match (&self.table, at.table) {
             (Some((table, columns)), Some(address)) => {
@@ -46,12 +54,12 @@ impl Input {
             _ => KvCache::dense(pages, lengths),
         };
         let cache = cache.max_k(self.problem.seqlen_k);
-        let mut decode = AttentionRequest::cached(view(at.q), cache, view(at.o)).mask(self.problem.mask);
+        let (q, o) = (view(at.q, head_dim), view(at.o, self.columns()));
+        let mut decode = AttentionRequest::cached(q, cache, o).mask(self.problem.mask);
         let scores = &mut decode.scores;
         (scores.scale, scores.softcap, decode.config) = (self.problem.scale, self.problem.softcap, config);
         let (lse, strides) = self.lse();
         let (elements, strides) = (lse.iter().product::<usize>() as u64, strides.map(|n| n as i64));
-        let [batches, rows, heads, _] = shape;
         decode.lse = Some(LseView::new(at.lse, elements, [batches, heads, rows], strides));
         let starts = Index::new(at.starts, self.starts.len() as u64);
         let varlen = || Queries::Varlen(VarlenQueries::new(batch, starts, seqlen_q));
@@ -117,7 +125,8 @@ impl Input {
         let given =
             |name, all: &Option<Vec<f32>>| all.as_ref().map(|all| upload(name, &floats(all))).transpose();
         let q = upload("q", &self.q.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())?;
-        let (keys, values) = (upload("k_cache", &self.pool[0])?, upload("v_cache", &self.pool[1])?);
+        let keys = upload("k_cache", &self.pool[0])?;
+        let values = self.v_width.is_none().then(|| upload("v_cache", &self.pool[1])).transpose()?;
         let table =
             self.table.as_ref().map(|(table, _)| upload("block_table", &integers(table))).transpose()?;
         let scales = [given("k_scale", &self.scales[0])?, given("v_scale", &self.scales[1])?];
@@ -129,12 +138,13 @@ impl Input {
         let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
         let starts = upload("cu_seqlens_q", &integers(&starts))?;
         let lengths = upload("seqused_k", &integers(&self.lengths))?;
-        let (o_bytes, lse_bytes) = (self.q.len() * 2, self.lse().0.iter().product::<usize>() * 4);
+        let (o_bytes, lse_bytes) =
+            (self.rows() * self.columns() * 2, self.lse().0.iter().product::<usize>() * 4);
         let (o, lse) = (filled("o", o_bytes, POISON)?, filled("lse", lse_bytes, POISON)?);
         let at = |buffer: &D::Buffer| driver.address(buffer);
         let places = Places {
             q: at(&q),
-            pool: [at(&keys), at(&values)],
+            pool: [at(&keys), values.as_ref().map_or(0, at)],
             scales: scales.each_ref().map(|scale| scale.as_ref().map(at)),
             table: table.as_ref().map(at),
             lengths: at(&lengths),

@@ -16,8 +16,8 @@ impl Input {
         self.validate()?;
         let start = Instant::now();
         let (mut o, mut lse) =
-            (vec![0; self.q.len()], vec![f32::NEG_INFINITY; self.lse().0.iter().product()]);
-        let row = self.problem.heads_q * self.problem.head_dim;
+            (vec![0; self.rows() * self.columns()], vec![f32::NEG_INFINITY; self.lse().0.iter().product()]);
+        let row = self.problem.heads_q * self.columns();
         for b in 0..self.problem.batch {
             let Reference { exact, .. } = self.reference(b).map_err(|e| Error::Invalid(e.to_string()))?;
             let bits = exact.out_bits(self.problem.dtype);
@@ -30,11 +30,11 @@ impl Input {
 
     /// The expected result of sequence `b`.
     fn reference(&self, b: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
-        let queries = self.rows_of(b).len();
-        let (rows, group) = (queries * heads_q, heads_q / heads_k * head_dim);
+        let Problem { dtype, heads_q, heads_k, .. } = self.problem;
+        let (queries, columns) = (self.rows_of(b).len(), self.columns());
+        let (rows, group) = (queries * heads_q, heads_q / heads_k * columns);
         let exact =
-            Outputs { shape: [1, queries, heads_q, head_dim], out: vec![0.0; rows * head_dim], lse: vec![] };
+            Outputs { shape: [1, queries, heads_q, columns], out: vec![0.0; rows * columns], lse: vec![] };
         let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
         if self.lengths[b] == 0 || queries == 0 {
             all.exact.lse = vec![f64::NEG_INFINITY; rows];
@@ -61,7 +61,7 @@ impl Input {
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
-        let [k, v] = self.pool.each_ref().map(|pool| self.rows(pool, b, head));
+        let [k, v] = self.pools().map(|pool| self.rows_in(pool, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
             None => 1.0,
             Some([shared]) => *shared,
@@ -80,11 +80,17 @@ impl Input {
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
         let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
         let inputs = inputs.extras(&self.extras, [b, head * group]);
-        Ok(Reference::new(&inputs).scale_values(dtype, v_scale))
+        Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
+    }
+
+    /// The pages of keys and of values; a latent cache's values lie in its keys.
+    fn pools(&self) -> [&[u8]; 2] {
+        let [keys, values] = &self.pool;
+        [keys, if self.v_width.is_some() { keys } else { values }]
     }
 
     /// Keys or values of a head of sequence `b`, without their scale, as numbers of the queries' type.
-    fn rows(&self, pool: &[u8], b: usize, head: usize) -> Vec<u16> {
+    fn rows_in(&self, pool: &[u8], b: usize, head: usize) -> Vec<u16> {
         let (dtype, [_, page, _, head_dim]) = (self.problem.dtype, self.pages.shape);
         let rows = (0..self.lengths[b] as usize).flat_map(|key| {
             let at = [self.page(b, key / page) as usize, key % page, head];
@@ -102,9 +108,8 @@ impl Input {
 
     /// The worst verdict of all sequences.
     pub(in crate::run) fn judge(&self, o: &[u16], lse: &[f32]) -> Result<Option<Verdict>, TensorError> {
-        let Problem { dtype, batch, heads_q, head_dim, .. } = self.problem;
-        let rows = o.len() / (heads_q * head_dim);
-        let all_rows = HostTensor::bshd(o, dtype, [1, rows, heads_q, head_dim])?;
+        let (Problem { dtype, batch, heads_q, .. }, columns) = (self.problem, self.columns());
+        let all_rows = HostTensor::bshd(o, dtype, [1, self.rows() / heads_q, heads_q, columns])?;
         let mut all: Option<Verdict> = None;
         for b in 0..batch {
             let lse: Vec<_> = self.lse_of(b).map(|at| lse[at]).collect();

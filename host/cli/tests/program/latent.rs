@@ -1,0 +1,99 @@
+//! `ferroflash run --v-width` on latent caches in files: the simulator against the reference, and invalid
+//! files.
+use crate::cache::{Tensor, Tensors, integers, results, write};
+use crate::common::{Folder, check as refused, report};
+use ferroflash::DType;
+use reference::Random;
+use safetensors::Dtype;
+
+/// DeepSeek's widths of keys and of values, and its scale.
+const WIDTHS: [usize; 2] = [576, 512];
+const OPTIONS: [&str; 4] = ["--v-width", "512", "--scale", "0.0721"];
+
+fn halves(name: &'static str, random: &mut Random, shape: &[usize]) -> Tensor {
+    let bits = random.normals(DType::F16, shape.iter().product());
+    (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+/// Three sequences of `queries` queries of 6 heads, with 40, 0 and 17 keys in shuffled pages of 16.
+fn tensors(queries: usize) -> Tensors {
+    let mut random = Random::new(7);
+    vec![
+        halves("q", &mut random, &[3, queries, 6, WIDTHS[0]]),
+        halves("k_cache", &mut random, &[9, 16, 1, WIDTHS[0]]),
+        integers("block_table", &[3, 3], &[7, 2, 5, -1, -1, -1, 0, 8, -1]),
+        integers("seqused_k", &[3], &[40, 0, 17]),
+    ]
+}
+
+/// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns O's bytes.
+#[track_caller]
+fn check(test: &str, tensors: &Tensors, options: &[&str], o_shape: &[usize]) -> Vec<u8> {
+    let folder = Folder::new(test);
+    let input = write(&folder, "latent.safetensors", tensors);
+    let [cpu, sim] = ["cpu", "sim"].map(|device| {
+        let output = folder.path(device);
+        let run = ["run", "--device", device, "--input", &input, "--output", &output];
+        // On the CPU the result is the reference.
+        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
+        let report = report(&[&run[..], options, check].concat());
+        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
+        let kernel = report["kernel"].as_str().unwrap_or("none");
+        assert_eq!(kernel.starts_with("mla_f16_d576_causal_"), device == "sim", "{kernel}");
+        results(&output)
+    });
+    assert_eq!([&cpu[0].0[..], &sim[0].0], [o_shape; 2]);
+    assert_eq!(cpu[1].0, sim[1].0, "shapes of LSE");
+    sim.into_iter().next().expect("o").1
+}
+
+#[test]
+fn one_tensor_serves_as_keys_and_values() {
+    let o = check("latent", &tensors(2), &[&OPTIONS[..], &["--causal"]].concat(), &[3, 2, 6, 512]);
+    // The second sequence has no key.
+    let sequence = o.len() / 3;
+    assert!(o[sequence..2 * sequence].iter().all(|byte| *byte == 0));
+    assert!(o[..sequence].iter().any(|byte| *byte != 0));
+}
+
+#[test]
+fn rows_of_queries_and_other_widths() {
+    let (mut random, mut narrow) = (Random::new(8), tensors(1));
+    narrow[0] = halves("q", &mut random, &[3, 6, 288]);
+    narrow[1] = halves("k_cache", &mut random, &[9, 1, 16, 288]);
+    let options = ["--v-width", "256", "--scale", "0.1", "--layout", "bhsd"];
+    check("latent-narrow", &narrow, &options, &[3, 6, 256]);
+}
+
+#[test]
+fn latent_caches_that_are_not_right() {
+    let folder = Folder::new("latent-refused");
+    let path = write(&folder, "latent.safetensors", &tensors(1));
+    let with = |change: fn(&mut Tensors), name: &str| {
+        let mut tensors = tensors(1);
+        change(&mut tensors);
+        write(&folder, name, &tensors)
+    };
+    let both = with(|t| t.push(halves("v_cache", &mut Random::new(9), &[9, 16, 1, 576])), "both.safetensors");
+    let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 9 * 16 * 576]), "eight.safetensors");
+    let plain = with(
+        |t| {
+            *t = ["q", "k", "v"].map(|name| halves(name, &mut Random::new(9), &[1, 8, 2, 64])).into();
+        },
+        "plain.safetensors",
+    );
+    let cases: [(&str, &[&str], &str); 9] = [
+        (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
+        (&path, &["--v-width", "512"], "scale: none; a latent cache has no default"),
+        (&path, &["--v-width", "0"], "--v-width 0: it must be 1 to 576"),
+        (&path, &["--v-width", "577"], "--v-width 577: it must be 1 to 576"),
+        (&path, &["--v-width", "60", "--scale", "0.07"], "values of 60 columns in a latent cache"),
+        (&path, &["--window", "9,0", "--v-width", "512", "--scale", "0.07"], "a window on a latent cache"),
+        (&both, &["--v-width", "512"], "and the file has a `v_cache`; remove one of the two"),
+        (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),
+        (&plain, &["--v-width", "64"], "the file has no `k_cache`; leave --v-width out"),
+    ];
+    for (path, options, words) in cases {
+        refused(&[&["run", "--device", "cpu", "--input", path], options].concat(), 2, words);
+    }
+}

@@ -1,0 +1,81 @@
+//! Checks of latent caches (MLA).
+use super::cache::{KEYS, VALUES};
+use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
+use crate::{DType, Error, Problem};
+
+/// Checks what decode kernels for latent caches do not support, feature by feature.
+pub(super) fn problem(p: &Problem) -> Result<(), Error> {
+    let (Some(columns), Some(cache)) = (p.latent(), p.cache) else { return Ok(()) };
+    let [_, most] = MAX_LATENT_DIMS;
+    if columns == 0 || !columns.is_multiple_of(8) || columns > most {
+        let feature = format_args!("values of {columns} columns in a latent cache");
+        return Err(Error::unsupported(feature, format_args!("kernels take multiples of 8 up to {most}")));
+    }
+    if p.scale.is_none() {
+        let expected = "a latent cache has no default; set the model's, for example 1 / sqrt(192) where keys \
+                        have 128 columns and 64 rotary ones before absorption";
+        return Err(Error::invalid("scale", "none", expected));
+    }
+    let refused = |feature: &str, reason: &str| {
+        Err(Error::unsupported(format_args!("{feature} on a latent cache"), reason))
+    };
+    let (left, _) = p.mask.sides();
+    match () {
+        () if cache.dtype == DType::E4m3 => refused("dtype e4m3", "latent caches have the queries' dtype"),
+        () if p.varlen.is_some() => refused(
+            "varlen queries",
+            "every sequence must have equally many queries; decode by one request per number of queries",
+        ),
+        () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
+            refused("a window", "every query sees its sequence from the first key on")
+        }
+        () if matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) => {
+            refused(&format!("mask {}", p.mask), "kernels for latent caches have full and causal masks")
+        }
+        () if p.bias.is_some() => refused("a bias", "kernels for latent caches have none"),
+        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have none"),
+        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have none"),
+        () => Ok(()),
+    }
+}
+
+/// Checks that the values of pages are as wide as keys, or the first columns of a latent cache.
+pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
+    let KvPages { keys, values, .. } = pages;
+    let of_values = pages.latent_columns().unwrap_or(keys.shape[3]);
+    let [count, page, heads, _] = keys.shape;
+    let shape = [count, page, heads, of_values];
+    if values.shape == shape {
+        return Ok(());
+    }
+    let expected = format_args!(
+        "it must be that of keys, {:?}; fewer columns are a latent cache, and need the address of keys",
+        keys.shape
+    );
+    Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))
+}
+
+/// Checks what appends to latent caches need beside what all appends need.
+pub(super) fn append(a: &Append) -> Result<(), Error> {
+    let [_, _, heads, head_dim] = a.k.shape;
+    let KvPages { keys, values, .. } = &a.pages;
+    if !head_dim.is_multiple_of(16) {
+        let feature = format_args!("head_dim {head_dim} of an append to a latent cache");
+        return Err(Error::unsupported(feature, "kernels copy rows by halves, of multiples of 8 columns"));
+    }
+    if keys.shape[2..] != [heads, head_dim] {
+        let expected = format_args!("[pages, page, {heads}, {head_dim}], as the rows have them");
+        return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
+    }
+    if keys.dtype != a.k.dtype {
+        let feature = format_args!("{} rows and an {} latent cache", a.k.dtype.name(), keys.dtype.name());
+        return Err(Error::unsupported(feature, "a latent cache has its rows' dtype"));
+    }
+    let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
+    if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])
+    {
+        let expected = "the first columns of k, as the cache's values are; use Append::latent";
+        return Err(Error::invalid("v", format_args!("{:?} at {:#x}", a.v.shape, a.v.address), expected));
+    }
+    Ok(())
+}

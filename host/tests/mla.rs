@@ -1,0 +1,209 @@
+//! MLA decode on latent caches: what the planner takes on each card, what is refused, and what an append to
+//! such a cache becomes.
+use ferroflash::{plan::*, request::*, *};
+
+/// Buffers lie this far apart: nothing overlaps by accident.
+const FAR: u64 = 1 << 44;
+
+fn card(name: &str) -> &'static Capabilities {
+    Capabilities::profile(name).expect("a known card")
+}
+
+/// Widths of keys and of values.
+const DEEPSEEK: [usize; 2] = [576, 512];
+
+/// `batch` sequences of up to 8192 keys in pages of 64, with these numbers of queries and heads.
+fn decode(
+    dtype: DType,
+    [batch, queries, heads]: [usize; 3],
+    [head_dim, columns]: [usize; 2],
+) -> AttentionRequest<'static> {
+    let view = |n: u64, width: usize| {
+        let shape = [batch, queries, heads, width];
+        TensorView::bshd(n * FAR, shape.iter().product::<usize>() as u64, dtype, shape)
+    };
+    let rows = TensorView::bshd(4 * FAR, (1000 * 64 * head_dim) as u64, dtype, [1000, 64, 1, head_dim]);
+    let (table, lengths) = (Index::new(6 * FAR, batch as u64 * 128), Index::new(3 * FAR, batch as u64));
+    let cache = KvCache::paged(KvPages::latent(rows, columns), table, 128, lengths);
+    let request = AttentionRequest::cached(view(1, head_dim), cache, view(2, columns));
+    request.mask(Mask::Causal).scale(0.07).scratch(Scratch::Fastest)
+}
+
+/// A card, sequences, queries and heads, the entry, its blocks, and its bytes of workspace and of counters.
+type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
+
+/// Bytes of so many places of rows of 512 columns and an LSE.
+const fn places(slots: u64, rows: u64) -> u64 {
+    slots * rows * 513 * 4
+}
+
+#[rustfmt::skip]
+const PLANS: &[Planned] = &[
+    // 16 heads: one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 four.
+    ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, [places(132, 16), 8 * 4]),
+    ("a100", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 108, [places(108, 16), 8 * 4]),
+    ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, [places(58, 16), 8 * 4]),
+    ("a10", [8, 1, 16], "mla_f16_d576_causal_16x32", 72, [places(72, 16), 8 * 4]),
+    // 32 rows, of heads or of queries.
+    ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, [places(132, 32), 8 * 4]),
+    ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, [places(108, 32), 8 * 4]),
+    ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, [places(58, 32), 8 * 4]),
+    // 64 rows and more: blocks of 64 where shared memory allows, else of 32.
+    ("h200", [8, 1, 64], "mla_f16_d576_causal_64x32_s4", 132, [places(132, 64), 8 * 4]),
+    ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, [places(54, 64), 8 * 2 * 4]),
+    ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, [places(66, 128), 8 * 2 * 4]),
+    ("l4", [8, 1, 128], "mla_f16_d576_causal_32x32", 56, [places(14, 128), 8 * 4 * 4]),
+    // 4 queries of 128 heads: 8 blocks of rows.
+    ("h200", [2, 4, 128], "mla_f16_d576_causal_64x32_s4", 128, [places(16, 512), 2 * 8 * 4]),
+];
+
+#[test]
+fn the_planner_takes_the_fewest_blocks_of_rows_that_the_card_holds() {
+    for (name, sizes, symbol, blocks, [workspace, counters]) in PLANS {
+        let planned = plan(&decode(DType::F16, *sizes, DEEPSEEK), card(name));
+        let planned = planned.unwrap_or_else(|error| panic!("{name} {sizes:?}: {error}"));
+        let scratch = planned.scratch_bytes();
+        assert_eq!(planned.contract().symbol, *symbol, "{name} {sizes:?}");
+        let got = (planned.grid()[0], [scratch.workspace, scratch.counters]);
+        assert_eq!(got, (*blocks, [*workspace, *counters]), "{name} {sizes:?}");
+        assert!(planned.reason().contains("latent"), "{}", planned.reason());
+    }
+}
+
+#[test]
+fn widths_in_between_and_every_batch_take_the_same_kernel() {
+    let on = card("h200");
+    for widths in [[288, 256], [576, 8], [16, 8], [520, 512]] {
+        let planned = plan(&decode(DType::Bf16, [3, 1, 16], widths), on).expect("valid");
+        assert_eq!(planned.contract().symbol, "mla_bf16_d576_causal_16x32_s4", "{widths:?}");
+        assert_eq!(planned.problem().head_dim, widths[0]);
+    }
+    for batch in [1, 7, 64, 1000] {
+        let chunks = decode(DType::F16, [batch, 1, 48], DEEPSEEK).splits(Splits::Chunk(256));
+        assert_eq!(plan(&chunks, on).expect("valid").contract().symbol, "mla_f16_d576_causal_64x32_s4");
+    }
+    // Keys that are their own values, of equal width, are no latent cache: decode kernels read them twice.
+    let mut equal = decode(DType::F16, [3, 1, 16], [512, 512]);
+    equal.scores.scale = None;
+    assert_eq!(plan(&equal, on).expect("valid").contract().symbol, "decode_f16_d512_local_8_rows");
+}
+
+#[test]
+fn a_kernel_can_be_named_and_another_kind_is_refused() {
+    let request = decode(DType::F16, [8, 1, 16], DEEPSEEK);
+    let named = plan(&request.config("mla_f16_d576_causal_32x32"), card("a100")).expect("valid");
+    assert_eq!(named.contract().symbol, "mla_f16_d576_causal_32x32");
+    for other in ["decode_f16_d512_local_8_rows", "mla_bf16_d576_causal_16x32", "paged_f16_d512_causal_64x32"]
+    {
+        let error = plan(&request.config(other), card("h200")).expect_err(other);
+        let error = said(&error);
+        assert!(error.starts_with("config") && error.contains("--family mla"), "{error}");
+    }
+    let error = plan(&request.config("mla_f16_d576_causal_64x32_s4"), card("a100")).expect_err("too large");
+    assert!(error.to_string().contains("code from sm_90"), "{error}");
+}
+
+/// An error without the words that all errors begin with.
+fn said(error: &Error) -> String {
+    let text = error.to_string();
+    let said = text.strip_prefix("invalid ").or_else(|| text.strip_prefix("not supported: "));
+    said.unwrap_or(&text).to_owned()
+}
+
+/// What makes a valid request invalid, and how the error begins.
+type Refused = (fn(&mut AttentionRequest<'static>), &'static str);
+
+#[rustfmt::skip]
+const REFUSED: &[Refused] = &[
+    (|r| r.scores.scale = None, "scale: none; a latent cache has no default"),
+    (|r| r.mask = Mask::Window { left: Some(100), right: Some(0) }, "a window on a latent cache"),
+    (|r| r.mask = Mask::Prefix(Prefix::All(9)), "mask prefix"),
+    (|r| r.mask = Mask::Chunked { chunk: 64 }, "mask chunked"),
+    (|r| r.mask = Mask::Bits(MaskBits::contiguous(9 * FAR, 1 << 20, [1, 1, 1, 8192])), "mask bits"),
+    (|r| r.scores.bias = Some(Bias::rows(9 * FAR, 1 << 20, DType::F16, [1, 1, 1, 8192], 8192)),
+        "a bias on a latent cache"),
+    (|r| r.scores.softcap = Some(30.0), "softcap on a latent cache"),
+    (|r| r.scores.alibi = Some(AlibiSlopes { address: 9 * FAR, elements: 16, strides: [0, 1] }),
+        "ALiBi slopes on a latent cache"),
+    (|r| r.queries = Queries::Varlen(VarlenQueries::new(8, Index::new(8 * FAR, 9), 1)),
+        "varlen queries on a latent cache"),
+    (|r| rows(r, |view| view.dtype = DType::E4m3), "dtype e4m3 on a latent cache"),
+    (|r| rows(r, |view| view.dtype = DType::Bf16), "queries of f16 on a cache of bf16"),
+    (|r| r.o.shape[3] = 576, "o.shape"),
+    (|r| r.o.shape[3] = 504, "o.shape"),
+    (|r| r.q.shape[3] = 568, "cache.keys.shape"),
+    (|r| cache(r).pages.values.shape[3] = 520, "values of 520 columns in a latent cache"),
+    (|r| cache(r).pages.values.shape[3] = 60, "values of 60 columns in a latent cache"),
+    (|r| cache(r).pages.values.shape[3] = 0, "values of 0 columns in a latent cache"),
+    (|r| { rows(r, |view| view.shape[3] = 584); cache(r).pages.values.shape[3] = 512; r.q.shape[3] = 584 },
+        "head_dim 584"),
+    (|r| cache(r).pages.values.address += 1 << 20, "head_dim 576"),
+    (|r| cache(r).pages.values.strides[1] = 1152, "cache.values.strides"),
+    (|r| cache(r).pages.values.shape[1] = 32, "cache.values.shape"),
+    (|r| cache(r).pages.keys.elements -= 1, "cache.keys.elements"),
+    (|r| r.o.address = cache(r).pages.keys.address, "o.address"),
+];
+
+fn cache<'r>(r: &'r mut AttentionRequest<'static>) -> &'r mut KvCache {
+    match &mut r.kv {
+        KeysValues::Cache(cache) => cache,
+        _ => panic!("a cache"),
+    }
+}
+
+fn rows(r: &mut AttentionRequest<'static>, change: fn(&mut TensorView)) {
+    let pages = &mut cache(r).pages;
+    change(&mut pages.keys);
+    change(&mut pages.values);
+}
+
+#[test]
+fn what_kernels_lack_is_refused_by_name() {
+    let good = decode(DType::F16, [8, 1, 16], DEEPSEEK);
+    plan(&good, card("h200")).expect("valid");
+    for (i, (spoil, begins)) in REFUSED.iter().enumerate() {
+        let mut bad = good;
+        spoil(&mut bad);
+        let error = plan(&bad, card("h200")).expect_err(begins);
+        let error = said(&error);
+        assert!(error.starts_with(begins), "{i}: {error} should begin with {begins}");
+    }
+}
+
+#[test]
+fn a_plan_is_for_its_widths() {
+    let planned = plan(&decode(DType::F16, [8, 1, 16], DEEPSEEK), card("h200")).expect("valid");
+    let error = planned.bind(&decode(DType::F16, [8, 1, 16], [576, 256])).expect_err("other values");
+    assert!(said(&error).starts_with("cache.values.shape"), "{error}");
+}
+
+/// 90 rows for a latent cache of 20 pages of 16.
+fn append(head_dim: usize) -> Append {
+    let rows = TensorView::bshd(FAR, 100 * head_dim as u64, DType::F16, [1, 100, 1, head_dim]);
+    let pages = TensorView::bshd(3 * FAR, 320 * head_dim as u64, DType::F16, [20, 16, 1, head_dim]);
+    Append::latent(rows, KvPages::latent(pages, head_dim - 64), Slots::i64(5 * FAR, 90))
+}
+
+#[test]
+fn appends_write_rows_once() {
+    let planned = plan(&append(576), card("a100")).expect("valid");
+    assert_eq!(planned.contract().symbol, "append_copy");
+    // 90 rows of two halves, each of 36 parts of 8 columns: 7 rows per block of 256 threads.
+    assert_eq!(planned.grid(), [13, 1, 1]);
+    for (spoil, begins) in [
+        ((|a| *a = append(88)) as fn(&mut Append), "head_dim 88 of an append to a latent cache"),
+        (|a| a.v.shape[3] = 576, "v: [1, 100, 1, 5"),
+        (|a| a.v.address += 16, "v: [1, 100, 1, 5"),
+        (|a| a.k.shape[3] = 560, "cache.keys.shape"),
+        (|a| a.pages.keys.dtype = DType::E4m3, "cache.values.dtype"),
+        (|a| a.slots.elements = 101, "slots.elements"),
+        (|a| a.pages.keys.elements = 9, "cache.keys.elements"),
+        (|a| (a.k.address, a.v.address) = (3 * FAR, 3 * FAR), "cache.keys.address"),
+    ] {
+        let mut bad = append(576);
+        spoil(&mut bad);
+        let error = plan(&bad, card("h200")).expect_err(begins);
+        let error = said(&error);
+        assert!(error.starts_with(begins), "{error} should begin with {begins}");
+    }
+}

@@ -1,0 +1,161 @@
+//! One item of a latent cache (MLA, DeepSeek-V2): values are the first columns of the keys, copied once for
+//! both.
+//!
+//! The block's warps share a stage of keys. For S^T = K Q^T, each warp takes 16 of its keys and some of the
+//! queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, of all keys.
+use super::merge::{leave, merge_splits, store, store_empty};
+use super::schedule::{Item, in_window};
+use super::softmax::Softmax;
+use crate::entries::Run;
+use crate::lengths::Unchecked;
+use crate::partial::Partial;
+use crate::variant::MaskFn;
+use attention_tile::{CacheRows, PageWalk, Up};
+use core::ops::ControlFlow;
+use spec::{DecodeParams, Mla};
+use tile::copy::CpAsync;
+use tile::exchange::JointB;
+use tile::mma::{ColAcc, ColFrag, ColVec, PlacePartB, Stored, TensorCore};
+use tile::pipeline::Ring;
+use tile::shared::SharedTile;
+use tile::{Block, Smem, Steps};
+
+/// The stages of keys, which are values too.
+type Stages<K, E, const KEYS: usize, const D: usize, const STAGES: usize> =
+    Ring<SharedTile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
+
+impl<
+    E: TensorCore + Stored<As = E>,
+    Mask: MaskFn,
+    const G: usize,
+    const OWN: usize,
+    const KEYS: usize,
+    const D: usize,
+    const DV: usize,
+    const SHARE: usize,
+    const WARPS: usize,
+    const STAGES: usize,
+    const HELD: bool,
+> Run for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
+{
+    /// Item after item, as many blocks apart as there are.
+    #[inline(always)]
+    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+        let few = Unchecked::load(&p, block.warp().lane());
+        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+            block.forget_thread();
+            let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+                return ControlFlow::Break(());
+            };
+            if item.counts {
+                attend::<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>(p, &item, block, smem);
+            }
+            if index + block.count() < item.items {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        store_empty::<E, _, DV>(&p, &block);
+    }
+}
+
+/// Does one item.
+#[inline(always)]
+fn attend<
+    E: TensorCore + Stored<As = E>,
+    Mask: MaskFn,
+    const G: usize,
+    const OWN: usize,
+    const KEYS: usize,
+    const D: usize,
+    const DV: usize,
+    const SHARE: usize,
+    const WARPS: usize,
+    const STAGES: usize,
+    const HELD: bool,
+>(
+    p: &DecodeParams,
+    item: &Item,
+    block: &mut Block<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>,
+    smem: Smem<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>,
+) {
+    let (warp, (_, share)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
+    let stage_keys = KEYS as u32 * 16;
+    let queries = item.rows_of(p, &p.q);
+    // This warp's tile of a stage's keys, and the first of its groups of rows.
+    let [tile, group] = JointB::<E, KEYS, G>::part::<OWN>(warp);
+    let mine = queries.part(group * 8, OWN as u32 * 8);
+    let (mut acc_o, mut softmax) = (ColAcc::<SHARE, G>::zero(), Softmax::<OWN>::new(p.scale_log2));
+
+    type Rest<E, const KEYS: usize, const G: usize, const D: usize, const HELD: bool> =
+        (PlacePartB<E, D, G, HELD>, JointB<E, KEYS, G>);
+    let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
+    let [keys, _] = CacheRows::<E, D>::new(&p.cache, item.sequence, item.kv_head, item.keys);
+    let mut walk = PageWalk::new(keys, item.split, Up(item.splits), block);
+    // Before the first keys: behind so many bytes their few would wait in line.
+    let one = |group: u32| ColFrag::load::<E, E>(&queries.part(group * 8, 8), warp).0;
+    let q = place.keep(group, || ColFrag::<E, D, OWN>::load::<E, E>(&mine, warp).0, one, block);
+    let stages = item.keys.div_ceil(stage_keys);
+    let mut kv = ring.start(|i, slot| {
+        if item.split + i * item.splits < stages {
+            slot.copy_edge(&mut walk, block)
+        }
+    });
+    // A row sees all keys that the rows before it see.
+    let all_see = in_window::<Mask>(p, queries.unpack(0)[0], item.keys).end;
+    for n in (Steps { at: item.split, step: item.splits, end: stages }) {
+        let stage = kv.advance(block, |slot, block| {
+            if n + (STAGES as u32 - 1) * item.splits < stages {
+                slot.copy_edge(&mut walk, block)
+            }
+        });
+        let mut s = ColAcc::<1, OWN>::product_of(&stage, tile, &q, warp); // S^T = K Q^T
+        if ((n + 1) * stage_keys) as i32 > all_see {
+            let end = |row| in_window::<Mask>(p, mine.unpack(row)[0], item.keys).end;
+            s.keep_before(&ColVec::<i32, OWN>::from_fn(warp, end), n * stage_keys + tile * 16, warp);
+        }
+        // P = exp2(S - max) with the maximum so far. Where some warp's scores grew too much, all warps take
+        // the new maxima and make P again.
+        let mut probs = softmax.probabilities::<E, 1>(&s, warp);
+        if joint.write(&probs, softmax.grew(&s), block) {
+            joint.write_values(softmax.maxima(&s, warp), block);
+            let least = |maxima: [[f32; 2]; KEYS]| maxima.iter().fold(f32::MAX, |least, x| least.min(x[0]));
+            let rescale = |maxima: [[f32; 2]; KEYS]| Softmax::<OWN>::rescale([least(maxima), maxima[0][1]]);
+            acc_o.scale_columns(&joint.values(0, warp, rescale));
+            softmax.settle(joint.values(group, warp, least));
+            probs = softmax.probabilities::<E, 1>(&s, warp);
+            joint.write(&probs, false, block);
+        }
+        softmax.count(&probs, warp);
+        let values = stage.first_columns::<DV>();
+        let values = values.columns::<SHARE, WARPS>(share);
+        for k in 0..KEYS {
+            acc_o.add_transposed_of(&values, k, &joint.k_step(k, warp), warp); // O^T += V^T P^T
+        }
+    }
+
+    // Warps' shares become rows through shared memory, splits merge through global memory.
+    let state = (&acc_o, softmax.state());
+    let left = kv.reclaim(block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(
+        state,
+        queries.count(),
+        share,
+        block,
+    );
+    block.deal_quads::<DV>(queries.count(), |row, quad| {
+        let (o, states) = left.quad(row, quad);
+        let sum = states.iter().fold(0.0, |sum, x| sum + x[1]);
+        let all = Partial { max: states[0][0], sum, o };
+        if item.splits == 1 {
+            store::<E>(p, item, row, quad, all)
+        } else {
+            leave::<DV>(p, item, row, quad, all)
+        }
+    });
+    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
+    {
+        merge_splits::<E, _, DV>(p, item, block)
+    }
+}

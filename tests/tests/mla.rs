@@ -1,0 +1,112 @@
+//! MLA decode in the simulator: sequences of every length beside each other, integers that make no sense, and
+//! bits that do not depend on the batch. `simulated.rs` runs each kernel on its edges.
+use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::MLAS;
+use ferroflash_tests::clamps::{Garbage, unnoticed};
+use ferroflash_tests::is_carried;
+use ferroflash_tests::mutation::Subject;
+use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+
+/// DeepSeek's widths, about its scale; one query of 4 heads on one latent head.
+fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
+    let widths = DecodeCase { head_dim: 576, latent: Some(512), ..DecodeCase::new(filled) };
+    DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
+}
+
+/// Every length up to three stages, found by each warp for itself and by all together.
+#[test]
+fn every_length() {
+    for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
+        check(&DecodeCase { pages, ..latent(lengths.collect::<Vec<_>>()) }, None);
+    }
+}
+
+/// A plan knows bounds only: what a graph replays are other lengths.
+#[test]
+fn other_lengths_under_one_plan() {
+    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
+        let case = DecodeCase { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
+        let lengths: [[i32; 5]; 4] = [[300, 40, 200, 1, 64], [0; 5], [1, 0, 199, 0, 16], [17, 40, 0, 1, 63]];
+        check_lengths(&case, None, &lengths.map(Vec::from));
+    }
+}
+
+/// Scores that outgrow the lazy maximum in one warp and not in the others, stage after stage.
+#[test]
+fn maxima_of_one_warp_reach_all() {
+    for seed in 1..5 {
+        let case = DecodeCase { heads: [16, 1], ..latent([260, 96]) };
+        check(&DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed), None);
+    }
+}
+
+/// Launches that every clamp is for: few sequences and many, lengths that are off by one or no lengths at
+/// all, page indices without a page.
+fn garbage() -> Vec<Garbage> {
+    const MOST: usize = 160;
+    let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };
+    let mut all = vec![];
+    for batch in [6, 40] {
+        let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { MOST } else { 20 }).collect();
+        for (lengths, splits) in [
+            ([MOST as i32 + 1, -1, 20, 0], Splits::Auto),
+            ([i32::MAX, 20, i32::MIN, 20], Splits::Chunk(128)),
+            ([MOST as i32 + 1, -1, 20, 0], Splits::Exactly(2)),
+        ] {
+            let case = DecodeCase { splits, ..plain(filled.clone()) };
+            let lengths = lengths.iter().copied().cycle().take(batch).collect();
+            all.push(Garbage { case, lengths, starts: None });
+        }
+    }
+    let case = DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
+    all
+}
+
+/// Clamps that others make superfluous, as in `decode.rs`.
+const SUPERFLUOUS: &[&[&str]] = &[
+    &["column.min(cache.columns - 1)"],
+    &["table.rs:0:"],
+    &["max_keys) == 0 {"],
+    &["max_keys) > 0)", "becomes operand 1"],
+    &["max_keys) > 0)", "min.u32"],
+    &["order.starts"],
+    &["Self::within(starts.get(index)"],
+];
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    let symbol = MLAS.iter().map(|entry| entry.contract.symbol).find(|symbol| is_carried(symbol));
+    let symbol = symbol.expect("a build carries one");
+    let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
+    let unnoticed = unnoticed(&subject, &garbage(), SUPERFLUOUS);
+    assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
+}
+
+/// With chunks, the bits of a sequence are its own: whatever is beside it, in whichever place, whatever its
+/// pages are.
+#[test]
+fn chunks_make_sequences_independent() {
+    let (mut random, attention) = (Random::new(11), attention());
+    let one = |case: &DecodeCase, b: usize| {
+        let memory = DecodeMemory::new(case);
+        let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
+        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+        let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
+        let (o, lse) = outcome.bits(b);
+        (o.to_vec(), lse.to_vec())
+    };
+    let chunks = |filled: Vec<usize>| DecodeCase { splits: Splits::Chunk(128), ..latent(filled) };
+    let expected = one(&DecodeCase { seeds: vec![99], ..chunks(vec![300]) }, 0);
+    for round in 0..20 {
+        let batch = 1 + (random.bits() % 12) as usize;
+        // At an even place, where it shares no page with the one before.
+        let place = (random.bits() % batch as u64) as usize & !1;
+        let filled = (0..batch).map(|b| if b == place { 300 } else { (random.bits() % 160) as usize });
+        let pages = [Pages::Dense, Pages::Nhd(16), Pages::Nhd(7), Pages::Rows][round % 4];
+        let mut case = DecodeCase { pages, ..chunks(filled.collect()) };
+        (case.seeds[place], case.seed) = (99, round as u64);
+        assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
+    }
+}
