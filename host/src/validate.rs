@@ -4,6 +4,7 @@ mod attention;
 mod bias;
 mod cache;
 mod footprint;
+mod keys;
 mod lse;
 mod mask;
 mod merge;

@@ -248,6 +248,29 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
+/// Decode kernels take sinks or none, so that a plan without sinks serves requests with them. Its fallback
+/// does not.
+#[test]
+fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
+    let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {
+        make(n * FAR, 1 << 40, DType::F16, [2, rows, heads, 128])
+    };
+    let (q, o) = (view(TensorView::bshd, 1, 1, 32), view(TensorView::bshd, 4, 1, 32));
+    let with = |values| {
+        let (k, v) = (view(TensorView::bshd, 2, 4096, 8), view(values, 3, 4096, 8));
+        AttentionRequest::dense(q, k, v, o).scratch(Scratch::workspace(16 * FAR, 1 << 30))
+    };
+    let (alike, other) = (with(TensorView::bshd), with(TensorView::bhsd));
+    let made = plan(&alike, card("h200"))?;
+    let symbol = |f: &AttentionRequest<'_>| made.bind(f).map(|launch| launch.contract().symbol);
+    let sinks = Sinks { elements: 32, ..SINKS };
+    assert_eq!(symbol(&alike.sinks(sinks))?, made.contract().symbol);
+    assert!(symbol(&other)?.starts_with("fwd_"));
+    let error = symbol(&other.sinks(sinks)).expect_err("no kernel adds them").to_string();
+    assert!(error.contains("sinks: true; the plan is for false"), "{error}");
+    Ok(())
+}
+
 /// Tensors, a change, and the words of the refusal.
 type SinksRefused = (fn() -> AttentionRequest<'static>, Change, &'static [&'static str]);
 

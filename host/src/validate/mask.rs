@@ -13,11 +13,6 @@ pub(super) fn mask(mask: &Mask, p: &Problem) -> Result<Part, Error> {
             let footprint = cache::index(&PREFIX, lengths, p.batch as u64, "one per sequence")?;
             Ok((&PREFIX, Some(footprint)))
         }
-        Mask::Chunked { chunk: 0 } => Err(Error::invalid(
-            "mask.chunk",
-            0,
-            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
-        )),
         Mask::Chunked { .. } => Ok((&PREFIX, None)),
         Mask::Bits(bits) => Ok((&MASK_BITS, Some(self::bits(bits, p)?))),
     }
