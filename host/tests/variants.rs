@@ -116,7 +116,7 @@ const REFUSED: &[Case] = &[
         f.mask(Mask::Bits(MaskBits { strides: [0, 0, 1], ..bits([1, 1, 128, 9]) }))
     }, Invalid, &["mask.bits.strides: [0, 0, 1]", "2 bytes apart or more"]),
     Case("bits too few", |f| f.mask(Mask::Bits(MaskBits { bytes: 255, ..bits([1, 1, 128, 9]) })),
-        Invalid, &["mask.bits.elements: 255", "need 256"]),
+        Invalid, &["mask.bits.bytes: 255", "need 256"]),
     Case("bits null", |f| f.mask(Mask::Bits(MaskBits { address: 0, ..bits([1, 1, 128, 9]) })),
         Invalid, &["mask.bits.address: 0x0"]),
     Case("bits on the output",

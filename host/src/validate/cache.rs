@@ -168,7 +168,7 @@ pub(super) fn per_head(
         }
     }
     let footprint = Footprint { base, unit: 4, dims };
-    super::fits(name, &footprint, elements)?;
+    super::fits(name.elements, &footprint, elements)?;
     Ok(footprint)
 }
 

@@ -32,7 +32,7 @@ fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
         let expected = format_args!("rows must be {row} bytes apart or more, a bit per column");
         return Err(Error::invalid(MASK_BITS.strides, value, expected));
     }
-    let (name, unit, alignment) = (&MASK_BITS, 1, 1);
-    let view = Broadcast { name, address, elements, unit, shape, row, strides, alignment };
+    let (name, size, unit, alignment) = (&MASK_BITS, MASK_BITS.bytes, 1, 1);
+    let view = Broadcast { name, size, address, elements, unit, shape, row, strides, alignment };
     view.check(p, [p.seqlen_q; 2], columns)
 }
