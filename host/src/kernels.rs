@@ -7,16 +7,21 @@ pub use spec::{
 };
 
 use crate::Error;
-use spec::{DECODES, HOPPERS_PAGED, PAGED};
+use spec::{
+    DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED,
+    PAGED_VARIANTS, VARIANTS,
+};
 
-/// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, and Hopper's kernels.
+/// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's kernels, and
+/// variants.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
-    ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED)
+    let plain = ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED);
+    plain.chain(VARIANTS).chain(HOPPER_VARIANTS).chain(HOPPER_PACKED_VARIANTS)
 }
 
 /// Every kernel for prefill on a KV cache.
-pub(crate) fn paged() -> impl Iterator<Item = &'static AttnInfo> {
-    PAGED.iter().chain(HOPPERS_PAGED)
+pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
+    PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
 }
 
 /// The decode kernel with this name.

@@ -1,9 +1,9 @@
-//! Decode attention: few queries a sequence on a long cache in pages, lengths on the device.
+//! Decode attention: few queries per sequence on a long paged KV cache, with lengths on the device.
 //!
-//! - [`schedule`]: which block does which part of which sequence's keys.
-//! - [`attend`]: one such part, transposed: keys, and columns of V, fill the rows of a product.
+//! - [`schedule`]: work items. Each block derives its work item from the lengths.
+//! - [`attend`]: one work item, transposed: keys, and columns of V, fill the rows of a product.
 //! - [`softmax`]: online softmax of columns.
-//! - [`merge`]: what warps, and then blocks, make of the same rows.
+//! - [`merge`]: merges partial results of warps, and of splits.
 pub mod attend;
 pub mod merge;
 pub mod schedule;

@@ -1,17 +1,18 @@
 //! Every line of the table becomes an entry.
 use cuda_std::{kernel, parameter_address};
-use spec::{AttnKernel, Forward, Kernel, Paged, Split, Varlen};
+use spec::{AttnKernel, Forward, Kernel, Paged, Sm80, Split, VariantParams, Varlen, With};
 use tile::{Block, Smem};
 
-/// A configuration with its kernel.
+/// A configuration that has a kernel.
 pub trait Run: Kernel + Sized {
-    /// What one thread block does.
+    /// Runs one thread block.
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
-/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, over a cache, or with splits.
-pub trait RunAs<To: Kernel, I>: Forward {
-    /// What one thread block does.
+/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, on a KV cache, with splits, or
+/// with parameters of its mask and scores.
+pub trait RunAs<To: Kernel, I>: AttnKernel {
+    /// Runs one thread block.
     fn run_as(params: To::Params, block: Block<To>, smem: Smem<To>);
 }
 
@@ -26,6 +27,26 @@ macro_rules! run_as {
     };
 }
 run_as!(Split, Varlen, Paged);
+
+impl<K: AttnKernel + RunAs<With<K>, <K as AttnKernel>::Isa>> Run for With<K> {
+    #[inline(always)]
+    fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>) {
+        K::run_as(params, block, smem)
+    }
+}
+
+/// A portable kernel: its body runs under any contract of its threads and shared memory.
+pub trait Portable: AttnKernel<Isa = Sm80> {
+    /// Runs one thread block.
+    fn body<C: Kernel>(p: &Self::Params, variant: &VariantParams<Self>, block: Block<C>, smem: Smem<C>);
+}
+
+impl<K: Portable> RunAs<With<K>, Sm80> for K {
+    #[inline(always)]
+    fn run_as(p: <With<K> as Kernel>::Params, block: Block<With<K>>, smem: Smem<With<K>>) {
+        K::body(&p.kernel, &p.variant, block, smem)
+    }
+}
 
 macro_rules! emit {
     ($(#[$doc:meta])* $list:ident: $info:ident,

@@ -1,11 +1,13 @@
 //! Forward attention: every warp copies, every warp computes.
-use crate::entries::Run;
+use crate::blocks::BlockRange;
+use crate::entries::{Portable, Run};
 use crate::mainloop::{KvStage, Share, Stages, attend};
-use crate::mask::MaskFn;
+use crate::rows::Sequence;
 use crate::tensors::TensorTile;
+use crate::variant::MaskFn;
 use crate::work::TileNumber;
 use core::ops::ControlFlow;
-use spec::{Forward, Fwd, FwdParams, Kernel, Persistent, Sm80};
+use spec::{AttnKernel, Forward, Fwd, FwdParams, Kernel, MaskMarker, Persistent, Sm80, VariantParams};
 use tile::copy::TileSource;
 use tile::copy::{CpAsync, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
@@ -16,14 +18,14 @@ use tile::{Block, Smem};
 /// The whole block copies.
 pub type ByBlock<C> = CpAsync<Block<C>>;
 
-/// Where Q goes.
+/// The place of Q.
 pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M, D>, ByBlock<C>>;
 
-/// Where keys and values go.
+/// The places of keys and values.
 type KvRing<C, E, const N: usize, const D: usize, const KV_WARPS: usize, const STAGES: usize> =
     Ring<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>;
 
-/// Stages that the block refills itself, one ahead of their use for each stage but one.
+/// Stages that the block refills itself, `STAGES - 1` blocks ahead of their use.
 struct SelfFed<
     'b,
     C: Kernel,
@@ -37,7 +39,7 @@ struct SelfFed<
     kv: Pipeline<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>,
     k: Tiles,
     v: Tiles,
-    /// The last block taken.
+    /// The last block that the loop takes.
     start: u32,
     block: &'b mut Block<C>,
 }
@@ -57,7 +59,7 @@ impl<
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
-                // There was no prologue: the tile that may be cut is copied here.
+                // There was no prologue: this copies the block that the end may cut.
                 slot.k.copy_edge(k, block);
                 slot.v.copy_edge(v, block);
             } else if n + 1 >= *start + STAGES as u32 {
@@ -68,10 +70,23 @@ impl<
     }
 }
 
-/// A kernel whose blocks do one tile of queries, whichever they are told.
-pub trait Tile: Forward<Isa = Sm80> {
-    /// Does `tile`, under a contract `C` of as many threads and as much shared memory.
-    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>);
+/// A portable kernel whose blocks process any work tile.
+pub trait Tile: Forward + AttnKernel<Isa = Sm80> {
+    /// Processes `tile`, under a contract `C` of the kernel's threads and shared memory.
+    fn tile<C: Kernel, P: TensorTile>(
+        p: &FwdParams,
+        variant: &VariantParams<Self>,
+        tile: &P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    );
+}
+
+impl<K: Tile<Params = FwdParams>> Portable for K {
+    #[inline(always)]
+    fn body<C: Kernel>(p: &FwdParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
+        K::tile(p, variant, &TileNumber(block.index()), &mut block, smem)
+    }
 }
 
 impl<
@@ -87,13 +102,22 @@ impl<
 > Tile for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(
+        p: &FwdParams,
+        variant: &Mask::Params,
+        tile: &P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
         let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let range = tile.share(Mask::blocks(&rows, (N * KV_WARPS) as u32 * 16));
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
+        let range = tile.share(BlockRange::of(mask, &rows, (N * KV_WARPS) as u32 * 16));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
+            let sink = Mask::sink(variant, &of, tile.counts_sink());
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
 
         // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
@@ -112,11 +136,11 @@ impl<
 
         // Mainloop.
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
-        let share = Share { rows, range, mine, team };
+        let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>(p, share, &q_frag, &mut stages);
+            attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
 
-        // Epilogue: the first team gathers what the others saw.
+        // Epilogue: the first team merges the others' results.
         if KV_WARPS > 1 {
             let SelfFed { kv, block, .. } = stages;
             let Some(left) = kv.reclaim(block).exchange((acc_o, softmax.state()), mine, team, block) else {
@@ -127,13 +151,16 @@ impl<
                 theirs.add_scaled(&mut acc_o, &mine, &scale);
             }
         }
+        if Mask::SINK {
+            softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
+        }
         tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 
 impl<
     E: Mma,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const M: usize,
     const W: usize,
     const KV_WARPS: usize,
@@ -144,18 +171,18 @@ impl<
 > Run for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
+    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
+        Self::body(&p, &(), block, smem)
     }
 }
 
-impl<K: Tile<Params = FwdParams>> Run for Persistent<K> {
-    /// Tile after tile, as many blocks apart as there are.
+impl<K: Tile<Params = FwdParams, Mask: MaskMarker<Params = ()>>> Run for Persistent<K> {
+    /// Processes work tile after work tile, at the distance of the grid size.
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);
         smem.rounds(&mut block, tiles, &p, (), |p, (), index, block, smem| {
-            K::tile(p, &TileNumber(index), block, smem);
+            K::tile(p, &(), &TileNumber(index), block, smem);
             ControlFlow::Continue(())
         })
     }

@@ -1,13 +1,15 @@
-//! Forward attention for Hopper in FlashAttention-3's order (Shah et al. 2024, algorithm 2): a warpgroup
-//! copies, the others take turns at issuing products, and S(n) is issued together with O += P(n + 1) V(n +
-//! 1). Blocks do tile after tile.
+//! Forward attention on Hopper in FlashAttention-3's order (Shah et al. 2024, algorithm 2): a producer
+//! warpgroup copies, consumer warpgroups take turns at issuing products, and S(n) = Q K(n)^T is issued
+//! together with O += P(n + 1) V(n + 1). Blocks are persistent.
 //!
-//! - [`forward`]: a tile's first scores run beside the last product of the tile before. [`wide`]: head dims
-//!   that leave no shared memory for that. [`varlen`]: either of them for packed sequences. [`paged`]:
-//!   the same with keys in pages. [`split`]: several blocks for one tile, each with a slice of its keys.
-//! - [`mainloop`]: what a block copies, and the key blocks of a tile; all have it. [`scheduler`]: what of a
-//!   problem a tile is of, and how a block comes by its tiles. [`softmax`]: a maximum that is looked for only
-//!   when it is needed.
+//! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for it. [`varlen`],
+//!   [`paged`]: both of them on varlen tensors and on paged KV caches. [`split`]: split-KV.
+//! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
+//!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
+//!   must.
+//!
+//! Masks and scores reach a kernel in one place, [`mainloop::View::see`], and sinks in another,
+//! [`softmax::BoundedSoftmax::finish`].
 
 pub mod forward;
 pub mod mainloop;
@@ -18,17 +20,81 @@ pub mod split;
 pub mod varlen;
 pub mod wide;
 
-use scheduler::{ForwardOf, ParamsOf, Scheduler};
-use spec::{Forward, Kernel, Sm90a};
+use crate::entries::{Run, RunAs};
+use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
+use spec::{
+    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, VariantParams,
+    With,
+};
 use tile::{Block, Smem};
 
-/// A kernel's body: what a block does with its work tiles of the problem.
+/// A schedule, which processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
-    /// `source` has the work tiles of so many-th of so many blocks.
+    /// Processes a block's work tiles. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
+        variant: &VariantParams<Self>,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     );
 }
+
+/// A Hopper kernel: its body runs under any contract of its threads, shared memory and tensor maps.
+pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
+    /// Its forward parameters, which contain the tensor maps.
+    type Forward;
+    /// Runs one thread block.
+    fn enter<C: Kernel<Params: AsRef<Self::Forward>>>(
+        p: &Self::Params,
+        variant: &VariantParams<Self>,
+        block: Block<C>,
+        smem: Smem<C>,
+    );
+}
+
+impl<K: Body<Params = HopperParams>> HopperKernel for K {
+    type Forward = HopperParams;
+    #[inline(always)]
+    fn enter<C: Kernel<Params: AsRef<HopperParams>>>(
+        p: &HopperParams,
+        variant: &VariantParams<K>,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
+        K::body(p, variant, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
+    }
+}
+
+impl<K: HopperKernel> RunAs<With<K>, Sm90a> for K
+where
+    K::Params: AsRef<K::Forward>,
+{
+    #[inline(always)]
+    fn run_as(p: <With<K> as Kernel>::Params, block: Block<With<K>>, smem: Smem<With<K>>) {
+        K::enter(&p.kernel, &p.variant, block, smem)
+    }
+}
+
+macro_rules! run {
+    ($($config:ident),*) => {$(
+        impl<
+            E,
+            Mask: MaskMarker<Params = ()>,
+            const W: usize,
+            const N: usize,
+            const D: usize,
+            const STAGES: usize,
+            const ORDERED: bool,
+        > Run for $config<E, Mask, W, N, D, STAGES, ORDERED>
+        where
+            Self: HopperKernel<Params = HopperParams, Forward = HopperParams, Mask = Mask>,
+        {
+            #[inline(always)]
+            fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
+                Self::enter(&p, &(), block, smem)
+            }
+        }
+    )*};
+}
+run!(FwdHopper, FwdHopperWide);

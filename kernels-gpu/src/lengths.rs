@@ -3,7 +3,7 @@
 //! as its caller has promised: blocks, and threads that share copies, read them each for itself. (What stands
 //! in a cache's table is clamped where it is read, and a slot that a cache has not is none, in `tile`.)
 use cuda_std::math::opaque;
-use spec::{DecodeParams, Integers};
+use spec::{DecodeParams, Integers, PrefixParams};
 use tile::Warp;
 use tile::global::GlobalInts;
 
@@ -11,6 +11,15 @@ use tile::global::GlobalInts;
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
+}
+
+/// Keys of the prefix of sequence `i`; it may exceed the sequence's keys, or be below 0.
+#[inline(always)]
+pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
+    match p.lengths.count {
+        0 => p.all.min(i32::MAX as u32) as i32,
+        _ => GlobalInts::new(&p.lengths).nearest(i),
+    }
 }
 
 /// Keys of a sequence in decoding, not yet clamped: loaded long before they are needed.

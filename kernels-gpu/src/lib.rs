@@ -1,20 +1,24 @@
 //! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no
 //! thread count.
 //!
-//! - [`mainloop`]: FlashAttention-2's order of work; [`forward`] runs it in blocks that feed themselves, a
-//!   tile each or persistent, [`specialised`] in blocks with a warp that only copies.
-//! - [`overlap`]: the next scores under way during this block's softmax. [`wide`]: two warps share the
-//!   columns of a head dim that is too much for one.
-//! - [`split`]: several blocks share a tile's keys, and the kernel that merges what they leave.
-//! - [`decode`]: few queries on a long cache in pages. [`lengths`]: what is made of integers on the device.
-//! - [`varlen`]: sequences one behind the other. [`paged`]: many queries on a cache in pages.
-//! - [`hopper`]: the forward by an sm_90's own instructions.
-//! - [`partial`]: results of different keys, merged.
-//! - [`append`]: rows of new tokens go to their places in a cache. [`merge`]: states of the same rows and
-//!   other keys become one.
-//! - [`softmax`]: online softmax with a lazy maximum. [`softcap`]: bounded scores. [`alibi`]: scores that
-//!   fall with the distance. [`mask`]: which keys a query sees.
-//! - [`work`]: work tiles. [`tensors`]: a tile's tensors, and what is stored of it.
+//! - [`mainloop`]: FlashAttention-2's order of work. [`forward`] runs it in blocks that copy for themselves,
+//!   [`specialised`] in blocks with a warp that only copies.
+//! - [`overlap`]: computes the next scores during this block's softmax. [`wide`]: two warps share the columns
+//!   of a head dim that is too large for one.
+//! - [`split`]: several blocks share a tile's keys, and a combine kernel merges their results.
+//! - [`decode`]: few queries on a long paged KV cache. [`lengths`]: clamps integers that only the device
+//!   knows.
+//! - [`varlen`]: varlen tensors. [`paged`]: prefill on a paged KV cache.
+//! - [`hopper`]: forward kernels with sm_90's own instructions.
+//! - [`partial`]: merges partial results.
+//! - [`append`]: copies rows of new tokens to their slots of a cache. [`merge`]: merges states of the same
+//!   rows and different keys.
+//! - [`variant`]: a mask with what becomes of scores. [`mask`]: which keys a query sees ([`mask::MaskMod`]).
+//!   [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`], [`alibi`]: scale, softcap
+//!   and slopes. [`rows`]: a work tile's rows and their sequence. [`blocks`]: key blocks, with or without a
+//!   mask.
+//! - [`softmax`]: online softmax with a lazy maximum.
+//! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of its results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 #![no_std]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
@@ -24,6 +28,10 @@
 pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
+#[forbid(unsafe_code)]
+pub mod blocks;
+#[forbid(unsafe_code)]
+pub mod capped;
 #[forbid(unsafe_code)]
 pub mod decode;
 #[allow(unsafe_code)]
@@ -47,6 +55,10 @@ pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]
+pub mod rows;
+#[forbid(unsafe_code)]
+pub mod score;
+#[forbid(unsafe_code)]
 pub mod softcap;
 #[forbid(unsafe_code)]
 pub mod softmax;
@@ -56,6 +68,8 @@ pub mod specialised;
 pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
+#[forbid(unsafe_code)]
+pub mod variant;
 #[forbid(unsafe_code)]
 pub mod varlen;
 #[forbid(unsafe_code)]

@@ -1,12 +1,12 @@
-//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n),
-//! wherever the stages come from.
+//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n).
+//! Stages come from any source.
 //!
-//! Key blocks are taken from the last to the first: only the first one taken can be cut by the end of the
-//! keys.
-use crate::alibi::Alibi;
-use crate::mask::{BlockRange, MaskFn, Rows, Seen, each_key_block};
-use crate::softcap::softcap;
+//! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block
+//! that it takes.
+use crate::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;
+use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
 use tile::group::{SplitGroup, WarpRows};
 use tile::mma::{AFrag, Acc, Mma, Part, Resident};
@@ -14,30 +14,34 @@ use tile::shared::SharedTiles;
 use tile::shared_layout;
 
 shared_layout! {
-    /// A K block and a V block that travel as one stage, a tile for each warp that shares the rows.
+    /// A K block and a V block, one stage: a tile of each per warp that shares the rows.
     KvStage / KvSlot<E, N, D, KV_WARPS> {
         k: SharedTiles<E, N, D, KV_WARPS>,
         v: SharedTiles<E, N, D, KV_WARPS>
     }
 }
 
-/// Where stages come from.
+/// A source of stages.
 pub trait Stages<T> {
-    /// Lets the warp `read` the next stage, which holds block `n`. Every warp that uses the source takes
+    /// Lets the warp `read` the next stage, which contains block `n`. Every warp that uses the source takes
     /// every stage.
     fn next(&mut self, n: u32, read: impl FnOnce(&T));
 }
 
-/// What one warp attends to.
+/// One warp's share of a work tile, under a mask that sees `Keys`.
 #[derive(Clone, Copy)]
-pub struct Share<const M: usize, const W: usize, const KV_WARPS: usize> {
-    /// The block's rows.
+pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
+    /// The work tile's rows.
     pub rows: Rows,
-    /// The key blocks that they see.
+    /// Their sequence.
+    pub of: Sequence,
+    /// The mask.
+    pub mask: Keys,
+    /// The key blocks that the rows see.
     pub range: BlockRange,
-    /// The warp's rows of the block's.
+    /// The warp's rows.
     pub mine: WarpRows<M, W>,
-    /// The team whose tiles of a stage the warp takes.
+    /// The warp's team, which has its own tile of each stage.
     pub team: SplitGroup<KV_WARPS>,
 }
 
@@ -53,31 +57,29 @@ pub fn attend<
     const D: usize,
     const Q_STEPS: usize,
 >(
-    p: &FwdParams,
-    share: Share<M, W, KV_WARPS>,
+    (p, params): (&FwdParams, &Mask::Params),
+    share: Share<Mask::Keys, M, W, KV_WARPS>,
     q_frag: &Resident<E, M, W, D, Q_STEPS>,
     stages: &mut impl Stages<KvStage<E, N, D, KV_WARPS>>,
 ) -> (Acc<W, D>, Softmax<W>) {
     let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
-    let Share { rows, range, mine, team } = share;
+    let Share { rows, of, mask, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
-    let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
-    let alibi = Alibi::of::<Mask>(p, &rows);
+    let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+    let scores = Mask::scores(p, params, &of);
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
-            let seen = Seen::<Mask, W>::of(&rows, row0, key0, warp);
+            let at = At { rows: &rows, row0, key0, warp };
+            let seen = Seen::<_, W>::of(mask, at);
             if edge && !seen.any(tile_n, warp) {
                 return; // this warp's rows see none of these keys
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
-            if Mask::LEFT {
-                softcap(&mut acc_s, p.softcap, p.scale_log2);
-                alibi.subtract(&mut acc_s, &rows, row0, key0, warp);
-            }
+            scores.change(p, &mut acc_s, at);
             if edge {
-                seen.mask(&mut acc_s);
+                seen.mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)

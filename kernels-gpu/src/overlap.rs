@@ -1,11 +1,13 @@
 //! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2,
-//! within one warp): S(n - 1) is computed while P(n) is exponentiated. A stage holds V(n) and K(n - 1).
-use crate::entries::Run;
+//! within one warp): S(n - 1) runs during the exponentials of P(n). A stage contains V(n) and K(n - 1).
+use crate::blocks::{At, BlockRange, Seen};
+use crate::capped::Uncapped;
+use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
-use crate::mask::{MaskFn, Seen};
+use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
-use crate::work::TileNumber;
+use crate::variant::{MaskFn, Scores};
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::copy::TileSource;
 use tile::copy::Walk;
@@ -15,7 +17,7 @@ use tile::shared::SharedTile;
 use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
-    /// What must be there before the first stage.
+    /// Q and the last K block, which land before the first stage.
     Lead / LeadSlot<E, M, N, D> { q: SharedTile<E, M, D>, k: SharedTile<E, N, D> }
 }
 shared_layout! {
@@ -23,9 +25,9 @@ shared_layout! {
     VkStage / VkSlot<E, N, D> { v: SharedTile<E, N, D>, k: SharedTile<E, N, D> }
 }
 
-/// Where the lead goes.
+/// The place of the lead.
 type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<Lead<E, M, N, D>, ByBlock<C>>;
-/// Where the stages go.
+/// The places of the stages.
 type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
 
 impl<
@@ -39,17 +41,31 @@ impl<
 > Tile for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
-        const { assert!(!Mask::LEFT, "windows are the other kernel's: every walk ends with key block 0") }
-        const { assert!(!P::SPLIT, "slices are the other kernel's, for the same reason") }
+    fn tile<C: Kernel, P: TensorTile>(
+        p: &FwdParams,
+        variant: &Mask::Params,
+        tile: &P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
+        const {
+            assert!(
+                !Mask::LEFT,
+                "`FwdOverlap` takes every key block down to block 0: a mask with `LEFT` needs `Fwd`"
+            )
+        }
+        const { assert!(!P::SPLIT, "`FwdOverlap` takes all key blocks down to block 0: `Split` needs `Fwd`") }
         let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
-        let range = Mask::blocks(&rows, tile_n);
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
+        let range = BlockRange::of(mask, &rows, tile_n);
         if P::may_see_nothing::<Mask>() && range.end == 0 {
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
+            let sink = Mask::sink(variant, &of, true);
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
         let mut n = range.end - 1;
 
@@ -72,7 +88,8 @@ impl<
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
         // Mainloop: `step` takes S(n) and returns S(n - 1).
-        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(p.scale_log2));
+        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+        let scores = Mask::scores(p, variant, &of);
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool| {
             let stage = kv.advance(block, |slot, block| {
                 if n > 0 {
@@ -82,8 +99,10 @@ impl<
                     slot.k.copy_whole(&mut k, block)
                 }
             });
+            let at = At { rows: &rows, row0, key0: n * tile_n, warp };
+            scores.change(&Uncapped, &mut acc_s, at);
             if edge {
-                Seen::<Mask, W>::of(&rows, row0, n * tile_n, warp).mask(&mut acc_s);
+                Seen::<_, W>::of(mask, at).mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
@@ -112,13 +131,16 @@ impl<
         step(0, acc_s, range.interior.1 == 0);
 
         // Epilogue.
+        if Mask::SINK {
+            softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
+        }
         tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }
 
 impl<
     E: Mma,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const M: usize,
     const W: usize,
     const N: usize,
@@ -127,7 +149,7 @@ impl<
 > Run for FwdOverlap<E, Mask, M, W, N, D, Q_STEPS>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
+    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
+        Self::body(&p, &(), block, smem)
     }
 }

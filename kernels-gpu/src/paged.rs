@@ -1,14 +1,13 @@
-//! Forward attention over a cache in pages: many queries of each sequence, on all the keys that it has so
-//! far.
-use crate::entries::RunAs;
+//! Prefill on a paged KV cache: many queries per sequence, on all of its keys so far.
+use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
-use crate::mask::Rows;
+use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::CacheRows;
-use spec::{Cache, FwdParams, Paged, PagedParams, Sm80, WorkTile};
+use spec::{Cache, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::epilogue::Spent;
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
@@ -24,6 +23,10 @@ struct CacheTile<'p> {
 impl QueryTile for CacheTile<'_> {
     const MAY_LACK_KEYS: bool = true;
 
+    #[inline(always)]
+    fn before(&self) -> u32 {
+        self.of.before()
+    }
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.of.rows(p, tile_m)
@@ -45,7 +48,7 @@ impl<'p> TensorTile for CacheTile<'p> {
         of.tensors(p, tile_m).with(cached)
     }
 
-    /// As [`SequenceTile`] does.
+    /// As for [`SequenceTile`].
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -74,13 +77,14 @@ impl<'p> CacheTile<'p> {
             queries: queries.skip(before).uniform(warp),
             keys,
             shift: warp.uniform(shift as u32) as i32,
+            before,
         };
         CacheTile { of, cache: &p.cache }
     }
 }
 
-/// The tile that is `index`-th in order, with its sequence and that one's queries, if there is one for
-/// today's lengths. Every warp of a block finds the same.
+/// The tile at index `index` of the order, its sequence and the sequence's queries, if the current lengths
+/// have the tile. All warps of a block find the same tile.
 #[inline(always)]
 fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;
@@ -99,13 +103,20 @@ fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTil
     exists.then_some((WorkTile { m_block, ..tile }, sequence, queries))
 }
 
-impl<K: Tile> RunAs<Paged<K>, Sm80> for K {
+impl<K: Tile> Portable for Paged<K> {
     #[inline(always)]
-    fn run_as(p: PagedParams, mut block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
+    fn body<C: Kernel>(p: &PagedParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
         let warp = block.warp();
-        if let Some((tile, sequence, queries)) = find(&p, block.index(), K::INFO.tile_m, warp) {
-            let tile = CacheTile::of(&p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
-            K::tile(&p.forward, &tile, &mut block, smem)
+        if let Some((tile, sequence, queries)) = find(p, block.index(), K::INFO.tile_m, warp) {
+            let tile = CacheTile::of(p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
+            K::tile(&p.forward, variant, &tile, &mut block, smem)
         }
+    }
+}
+
+impl<K: Tile<Mask: MaskMarker<Params = ()>>> RunAs<Paged<K>, Sm80> for K {
+    #[inline(always)]
+    fn run_as(p: PagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
+        Paged::<K>::body(&p, &(), block, smem)
     }
 }

@@ -3,31 +3,31 @@ use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2, fma, rcp};
 use tile::mma::{Acc, ColAcc};
 
-/// Up to this cap, absolute precision of `tanh` is enough: an exponent is wrong by less than 2e-4.
+/// Up to this cap, the absolute precision of `tanh` suffices: exponents have an error below 2e-4.
 const MODEST: f32 = 1024.0;
 
-/// A warp's scores, which way round they may be.
-pub trait Scores {
-    /// `f` of each.
+/// A warp's scores, transposed or not.
+pub trait MapScores {
+    /// Replaces each score by `f` of it.
     fn map(&mut self, f: impl Fn(f32) -> f32);
 }
-impl<const M: usize, const N: usize> Scores for Acc<M, N> {
+impl<const M: usize, const N: usize> MapScores for Acc<M, N> {
     #[inline(always)]
     fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.map(f)
     }
 }
-impl<const R: usize, const G: usize> Scores for ColAcc<R, G> {
+impl<const R: usize, const G: usize> MapScores for ColAcc<R, G> {
     #[inline(always)]
     fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.map(f)
     }
 }
 
-/// The scores' hyperbolic tangents, if a cap is asked for; `cap * log2 e` is their scale then. `softcap` and
-/// `scale_log2` are a kernel's parameters.
+/// Replaces scores by their hyperbolic tangents, if there is a cap; their scale is `cap * log2 e` then.
+/// `softcap` and `scale_log2` are a kernel's parameters.
 #[inline(always)]
-pub fn softcap(scores: &mut impl Scores, softcap: f32, scale_log2: f32) {
+pub fn softcap(scores: &mut impl MapScores, softcap: f32, scale_log2: f32) {
     if softcap == 0.0 {
         return;
     }
@@ -38,15 +38,15 @@ pub fn softcap(scores: &mut impl Scores, softcap: f32, scale_log2: f32) {
     }
 }
 
-/// `tanh(x)` to f32's absolute precision. `tanh.approx` is wrong by 2^-11, which a softcap of 50 would turn
-/// into 2 % of a probability.
+/// `tanh(x)` to f32's absolute precision. `tanh.approx` has an error of 2^-11, which a softcap of 50 would
+/// turn into 2 % of a probability.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     1.0 - 2.0 * rcp(1.0 + ex2(x * (2.0 * LOG2_E)))
 }
 
-/// `tanh(x)` to 2^-20 of itself: a large cap multiplies small tangents. Near 0 by its Taylor series, whose
-/// next term is below 6e-8 of it there.
+/// `tanh(x)` to a relative error of 2^-20: a large cap multiplies small tangents. Near 0 it is the Taylor
+/// series, whose next term is below 6e-8 of the sum there.
 #[inline(always)]
 fn tanh_relative(x: f32) -> f32 {
     let y = x * x;

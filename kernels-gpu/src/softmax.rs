@@ -1,18 +1,27 @@
 //! Online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, algorithm 1) with a lazy maximum: O is
 //! rescaled only when a maximum has grown enough to matter.
+use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 
-/// The running maximum may lag behind by this much (log2) before O is rescaled: probabilities stay below 256,
+/// The running maximum may lag behind by this much (log2) before O is rescaled. Probabilities stay below 256:
 /// exact in f32 sums, safe in f16. Measured on an H200 against rescaling at every block: D = 128 +10 to 15 %,
 /// D = 64 up to 10 % (docs/performance-log.md).
 pub const SLACK: f32 = 8.0;
-/// Below every score: finite, so that a row that has seen no key yet makes no NaN.
+/// Below every score, and finite: a row that has seen no key makes no NaN.
 pub const NONE: f32 = f32::MIN;
 
-/// State of one warp's `16 * M` rows. The maximum is kept negated and in units of the exponent, `-(score *
-/// scale * log2 e)`: what the fma adds.
+/// A sink's natural logit. Infinity counts as the largest number of base 2, which takes all weight: infinity
+/// minus itself would be NaN.
+#[inline(always)]
+pub fn finite_logit(sink: f32) -> f32 {
+    const MOST: f32 = f32::MAX * LN_2;
+    if sink > MOST { MOST } else { sink }
+}
+
+/// State of one warp's `16 * M` rows. The maximum is negated and in units of the exponent, `-(score * scale *
+/// log2 e)`: the fma adds it.
 pub struct Softmax<const M: usize> {
     scale_log2: f32,
     minus_max: RowVec<M>,
@@ -20,15 +29,15 @@ pub struct Softmax<const M: usize> {
 }
 
 impl<const M: usize> Softmax<M> {
-    /// No key seen yet.
+    /// The state before the first key.
     #[inline(always)]
     pub fn new(scale_log2: f32) -> Self {
         Softmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowSum::zero() }
     }
 
-    /// Takes note of a block's scores. Rare after the first block: some row grew by more than `SLACK`, and O
-    /// and the sums are rescaled. The common case is one maximum a lane and one vote: no shuffle, no
-    /// multiplication.
+    /// Raises the maxima to a block's scores if some row grew by more than `SLACK`, and rescales O and the
+    /// sums. That is rare after the first block. The common case is one maximum per lane and one vote,
+    /// without a shuffle or a multiplication.
     #[inline(always)]
     pub fn observe<const N: usize, const D: usize>(
         &mut self,
@@ -59,14 +68,14 @@ impl<const M: usize> Softmax<M> {
         self.row_sum.add(p, part, warp)
     }
 
-    /// What to hand to the warp that merges.
+    /// The state, for the warp that merges.
     #[inline(always)]
     pub fn state(&self) -> (RowVec<M>, RowSum<M>) {
         (self.minus_max, self.row_sum)
     }
 
-    /// Takes in what another warp saw of other keys (FlashDecoding's combine, within a block). Returns what
-    /// this warp's O, and the other's, must be multiplied by before they are added.
+    /// Merges another warp's state, of other keys (FlashDecoding's combine, within a block). Returns the
+    /// factors of this warp's O and of the other's, for their sum.
     #[inline(always)]
     pub fn merge(&mut self, mut other: (RowVec<M>, RowSum<M>)) -> (RowVec<M>, RowVec<M>) {
         let new = self.minus_max.zip(other.0, f32::min);
@@ -79,9 +88,23 @@ impl<const M: usize> Softmax<M> {
         (mine, theirs)
     }
 
-    /// Divides O by the row sums. A row that saw no key becomes 0 whatever O is, which may be 0 times
-    /// infinity; there is seldom one, and a select for each element would be as many instructions as the
-    /// division.
+    /// Takes in an attention sink: one more key of natural logit `sink` ([`finite_logit`]), whose value is 0.
+    /// Taken in at the end, it leaves probabilities their precision, however large it is.
+    #[inline(always)]
+    pub fn add_sink<const D: usize>(&mut self, sink: f32, acc_o: &mut Acc<M, D>) {
+        let logit = sink * LOG2_E;
+        let (old, sum) = (self.minus_max, self.row_sum.total());
+        let new = old.map(|minus_max| minus_max.min(-logit));
+        let rescale = new.zip(old, |new, old| ex2(new - old));
+        self.minus_max = new;
+        self.row_sum.scale(&rescale);
+        self.row_sum.add_to_each(&new.map(|minus_max| ex2(logit + minus_max)));
+        // O of a row that saw no key may be 0 times infinity.
+        acc_o.scale_or_clear_rows(&rescale.zip(sum, |factor, sum| if sum == 0.0 { -1.0 } else { factor }));
+    }
+
+    /// Divides O by the row sums. A row that saw no key becomes 0, whatever O is: it may be 0 times infinity.
+    /// Such rows are rare, and a select per element would take as many instructions as the division.
     #[inline(always)]
     pub fn normalise<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) {
         let factors = self.row_sum.total().map(|x| if x == 0.0 { -1.0 } else { rcp(x) });
@@ -94,8 +117,6 @@ impl<const M: usize> Softmax<M> {
     /// Log-sum-exp of each row's scaled scores, natural logarithm; -inf for a row that saw no key.
     #[inline(always)]
     pub fn lse(&self) -> RowVec<M> {
-        self.row_sum
-            .total()
-            .zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * core::f32::consts::LN_2)
+        self.row_sum.total().zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * LN_2)
     }
 }

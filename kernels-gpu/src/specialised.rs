@@ -1,12 +1,14 @@
-//! Forward attention with a warp that only copies (FlashAttention-3, section 3.1, on `cp.async` and mbarriers
-//! of sm_80).
-use crate::entries::Run;
+//! Forward attention with a producer warp (FlashAttention-3, section 3.1, on `cp.async` and mbarriers of
+//! sm_80).
+use crate::blocks::BlockRange;
+use crate::entries::{Portable, Run};
 use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
-use crate::mask::MaskFn;
+use crate::rows::Sequence;
 use crate::tensors::TensorTile;
+use crate::variant::MaskFn;
 use crate::work::TileNumber;
-use spec::{FwdParams, FwdSpecialised};
+use spec::{FwdParams, FwdSpecialised, Kernel};
 use tile::copy::{CpAsync, Walk};
 use tile::group::SplitGroup;
 use tile::mma::{Mma, Resident};
@@ -14,7 +16,7 @@ use tile::pipeline::{Consumer, MbarrierPipeline};
 use tile::shared::SharedLayout;
 use tile::{Block, Smem, Warp};
 
-/// Where keys and values go, by a warp of their own.
+/// The places of keys and values, which the producer warp fills.
 type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
     MbarrierPipeline<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
 
@@ -34,19 +36,21 @@ impl<
     const D: usize,
     const Q_STEPS: usize,
     const STAGES: usize,
-> Run for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
+> Portable for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
 {
     #[inline(always)]
-    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
-        let tensors = TileNumber(block.index()).tensors::<E, D>(&p, M as u32 * 16);
+    fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
+        let tensors = TileNumber(block.index()).tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
-        let range = Mask::blocks(&rows, N as u32 * 16);
+        let of = Sequence::of(p, &rows, 0);
+        let mask = Mask::keys(variant, &of);
+        let range = BlockRange::of(mask, &rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
-            return tensors.store_nothing_seen::<Self, M>(&block);
+            return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &of, true), &block);
         }
 
-        // Prologue: every warp fetches Q.
-        let (q, relay): (QPlace<Self, E, M, D>, KvRelay<E, N, D, STAGES>) = smem.split();
+        // Prologue: every warp copies Q.
+        let (q, relay): (QPlace<C, E, M, D>, KvRelay<E, N, D, STAGES>) = smem.split();
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, &block), &block));
 
         relay.specialize(
@@ -66,10 +70,31 @@ impl<
             |q_tile, kv, consumers| {
                 let mine = consumers.rows::<M, W>();
                 let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
-                let share = Share { rows, range, mine, team: SplitGroup::ONLY };
-                let (acc_o, softmax) = attend::<E, Mask, M, W, 1, N, D, Q_STEPS>(&p, share, &q_frag, kv);
+                let share = Share { rows, of, mask, range, mine, team: SplitGroup::ONLY };
+                let (mut acc_o, mut softmax) =
+                    attend::<E, Mask, M, W, 1, N, D, Q_STEPS>((p, variant), share, &q_frag, kv);
+                if Mask::SINK {
+                    softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
+                }
                 tensors.store(acc_o, &softmax, q_tile.spent(), mine);
             },
         );
+    }
+}
+
+impl<
+    E: Mma,
+    Mask: MaskFn<Params = ()>,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+    const STAGES: usize,
+> Run for FwdSpecialised<E, Mask, M, W, N, D, Q_STEPS, STAGES>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
+        Self::body(&p, &(), block, smem)
     }
 }

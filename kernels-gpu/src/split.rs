@@ -1,13 +1,13 @@
-//! Several blocks for one tile of queries, each with a slice of its keys (FlashDecoding, Dao et al. 2023),
-//! and the kernel that merges what they leave.
-use crate::entries::{Run, RunAs};
+//! Split-KV: several blocks share a work tile's keys (FlashDecoding, Dao et al. 2023), and the combine kernel
+//! merges their results.
+use crate::entries::{Portable, Run, RunAs};
 use crate::forward::Tile;
 use crate::partial::Partial;
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::KvSplit;
 use core::f32::consts::{LN_2, LOG2_E};
-use spec::{Combine, CombineParams, FwdParams, Kernel, Sm80, Split, SplitParams};
+use spec::{Combine, CombineParams, FwdParams, Kernel, MaskMarker, Sm80, Split, SplitParams, VariantParams};
 use tile::epilogue::Spent;
 use tile::global::{GlobalRows, GlobalVec, OwnChunk, PartialRows};
 use tile::group::WarpRows;
@@ -25,16 +25,12 @@ impl TensorTile for KvSplit {
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
         tensors: &TileTensors<E, D>,
+        sink: f32,
         block: &Block<K>,
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
         PartialRows::<D>::new(&self.partials, self.index, self.head).clear(first, tile, block);
-        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(
-            f32::NEG_INFINITY,
-            first,
-            tile,
-            block,
-        );
+        GlobalVec::from_partials(&self.partials, self.index, self.head).fill(sink, first, tile, block);
     }
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
@@ -53,17 +49,24 @@ impl TensorTile for KvSplit {
     }
 }
 
-impl<K: Tile<Params = FwdParams>> RunAs<Split<K>, Sm80> for K {
-    /// The splits of a tile are neighbours, so that they end together.
+impl<K: Tile<Params = FwdParams>> Portable for Split<K> {
+    /// The splits of a work tile are neighbours, so that they end together.
     #[inline(always)]
-    fn run_as(p: SplitParams, mut block: Block<Split<K>>, smem: Smem<Split<K>>) {
+    fn body<C: Kernel>(p: &SplitParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
         let (tile, index) = p.partials.slices.div_rem(block.index());
         let split = KvSplit::new(&p.forward.order, p.partials, [tile, index]);
-        K::tile(&p.forward, &split, &mut block, smem)
+        K::tile(&p.forward, variant, &split, &mut block, smem)
     }
 }
 
-/// Slices whose loads are under way at once.
+impl<K: Tile<Params = FwdParams, Mask: MaskMarker<Params = ()>>> RunAs<Split<K>, Sm80> for K {
+    #[inline(always)]
+    fn run_as(p: SplitParams, block: Block<Split<K>>, smem: Smem<Split<K>>) {
+        Split::<K>::body(&p, &(), block, smem)
+    }
+}
+
+/// Splits whose loads are in flight at once.
 const AT_ONCE: usize = 4;
 
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
@@ -77,7 +80,7 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
         let (mut all, mut first) = (Partial::NONE, 0);
         while first < slices {
             let batch: [_; AT_ONCE] = core::array::from_fn(|i| {
-                // Past the last slice: the last one again, with no weight.
+                // Past the last split: the last one again, without weight.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
                     true => GlobalVec::from_partials(&p.partials, slice, own.head())

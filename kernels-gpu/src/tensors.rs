@@ -1,6 +1,6 @@
-//! A tile's tensors: one thread block's share of the problem, and what it stores.
+//! A work tile's tensors, and the epilogue's stores.
 use crate::lengths::Span;
-use crate::mask::Rows;
+use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::work::{QueryTile, TileNumber};
 use spec::{FwdParams, Kernel, WorkTile};
@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// One tile of queries with its head's keys and values, which lie in `Keys`.
+/// One tile of queries with its head's keys and values, in `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
@@ -23,14 +23,14 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     pub o: GlobalRows<E, D>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
-    /// Which query tile of the head it is.
+    /// The head's m block.
     pub m_block: u32,
     /// The tile's rows.
     pub rows: Rows,
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// Those of a head of a batch, with the rows of `of`, of which a tile has `tile_m`.
+    /// The tensors of a head of a batch, with the rows of `of`, `tile_m` per tile.
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
@@ -46,7 +46,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         }
     }
 
-    /// The same of one sequence, whose rows these are of all sequences'.
+    /// The tensors of one sequence, which has these rows.
     #[inline(always)]
     pub fn part(self, queries: Span, keys: Span) -> Self {
         let TileTensors { q, k, v, o, lse, .. } = self;
@@ -56,7 +56,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         TileTensors { q, k, v, o, lse, ..self }
     }
 
-    /// The same tile with other keys and values, of as many rows.
+    /// The tile with other keys and values of equal number.
     #[inline(always)]
     pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
         let TileTensors { q, o, lse, m_block, rows, .. } = self;
@@ -65,11 +65,12 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
 }
 
 impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
-    /// What a tile stores whose rows see no key: O = 0, LSE = -inf.
+    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE, minus infinity without a
+    /// sink.
     #[inline(always)]
-    pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, block: &Block<K>) {
+    pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, sink: f32, block: &Block<K>) {
         self.o.clear::<_, M>(self.rows.first, block);
-        self.lse.fill(f32::NEG_INFINITY, self.rows.first, self.rows.tile, block);
+        self.lse.fill(sink, self.rows.first, self.rows.tile, block);
     }
 
     /// Normalises and stores O through `place`, and stores LSE.
@@ -87,29 +88,30 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
-/// A tile whose queries, keys and values are read through tensors, and where what is made of it goes.
+/// A tile whose tensors a kernel reads and writes by addresses.
 pub trait TensorTile: QueryTile {
-    /// Whether keys lie in pages, whose lookups leave the largest head dim no register for slopes.
+    /// Whether keys lie in pages. At the largest head dim, lookups of pages leave no register for slopes.
     const PAGES: bool = false;
 
-    /// Where keys and values lie.
+    /// The source of keys and values.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
-    /// Its tensors, of `tile_m` queries.
+    /// Its tensors, `tile_m` queries per tile.
     fn tensors<E: Mma, const D: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, Self::Keys<E, D>>;
 
-    /// Stores the result of no keys.
+    /// Stores the result of rows that see no key, with sink `sink`.
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
         tensors: &TileTensors<E, D, Self::Keys<E, D>>,
+        sink: f32,
         block: &Block<K>,
     ) {
-        tensors.store_nothing_seen::<K, M>(block);
+        tensors.store_nothing_seen::<K, M>(sink, block);
     }
     /// Normalises O and stores it through `place`, with its LSE.
     #[inline(always)]

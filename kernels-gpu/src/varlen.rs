@@ -1,12 +1,12 @@
-//! Forward attention for packed sequences: a block finds out whose tile is its own, by what the device's
-//! integers say now; from there on the tile is one like any other.
-use crate::entries::RunAs;
+//! Varlen: a block finds the sequence of its work tile from the device's integers. From there on it processes
+//! the tile like any other.
+use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::SequenceTile;
-use spec::{FwdParams, Sm80, Varlen, VarlenParams, WorkTile};
+use spec::{FwdParams, Kernel, MaskMarker, Sm80, VariantParams, Varlen, VarlenParams, WorkTile};
 use tile::epilogue::Spent;
 use tile::global::GlobalRows;
 use tile::group::WarpRows;
@@ -14,8 +14,8 @@ use tile::mma::{Acc, Mma};
 use tile::{Block, Smem, Warp};
 
 impl SequenceTile {
-    /// The tile of `tile_m` queries that is `index`-th in order, if there is one for today's lengths. Every
-    /// warp of a block finds the same.
+    /// The tile of `tile_m` queries at index `index` of the order, if the current lengths have it. All warps
+    /// of a block find the same tile.
     #[inline(always)]
     fn find(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
         let VarlenParams { forward, sequences, .. } = p;
@@ -41,6 +41,7 @@ impl SequenceTile {
             queries: queries.skip(before).uniform(warp),
             keys,
             shift,
+            before,
         })
     }
 }
@@ -53,9 +54,8 @@ impl TensorTile for SequenceTile {
         TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
-    /// Finds out only now where results go: what follows from parameters alone costs no register in the main
-    /// loop, what follows from the device's integers does (128x64 at head dim 128 on sm_90: 12 bytes spilled
-    /// there, and none so).
+    /// Computes the tensors of the results anew, from parameters and the device's integers: kept through the
+    /// main loop, they took registers there (128x64 at head dim 128 on sm_90: 12 bytes of spills).
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -70,11 +70,18 @@ impl TensorTile for SequenceTile {
     }
 }
 
-impl<K: Tile> RunAs<Varlen<K>, Sm80> for K {
+impl<K: Tile> Portable for Varlen<K> {
     #[inline(always)]
-    fn run_as(p: VarlenParams, mut block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
-        if let Some(tile) = SequenceTile::find(&p, block.index(), K::INFO.tile_m, block.warp()) {
-            K::tile(&p.forward, &tile, &mut block, smem)
+    fn body<C: Kernel>(p: &VarlenParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
+        if let Some(tile) = SequenceTile::find(p, block.index(), K::INFO.tile_m, block.warp()) {
+            K::tile(&p.forward, variant, &tile, &mut block, smem)
         }
+    }
+}
+
+impl<K: Tile<Mask: MaskMarker<Params = ()>>> RunAs<Varlen<K>, Sm80> for K {
+    #[inline(always)]
+    fn run_as(p: VarlenParams, block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
+        Varlen::<K>::body(&p, &(), block, smem)
     }
 }

@@ -1,18 +1,18 @@
-//! Forward attention for head dims whose O is more than one warp's registers hold: two warps have the same
-//! rows. Each multiplies its half of the columns of Q and K, they add what they have, both take the same
-//! softmax, and each has its half of the columns of V and O.
+//! Forward attention for head dims whose O exceeds one warp's registers: two warps have the same rows. Each
+//! multiplies its half of the columns of Q and K; they add their partial scores; both compute the same
+//! softmax; and each has its half of the columns of V and O.
 //!
-//! A stage is a block of keys or of values, in turn: values are copied while scores are computed, the next
-//! keys while values are multiplied. So every block of keys has two meetings, and the second is where the
-//! warps add.
-use crate::alibi::Alibi;
-use crate::entries::Run;
+//! Stages are blocks of keys and blocks of values, in turn: values travel during the scores, the next keys
+//! during P V. Every key block therefore has two barriers, and the warps add scores behind the second.
+use crate::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
-use crate::mask::{MaskFn, Seen, each_key_block};
-use crate::softcap::softcap;
+use crate::mask::MaskMod;
+use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
-use crate::work::TileNumber;
+use crate::variant::{MaskFn, Scores};
+use crate::work::Unsloped;
 use cuda_std::math::opaque;
 use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
 use tile::copy::TileSource;
@@ -21,12 +21,13 @@ use tile::group::SplitGroup;
 use tile::mma::{AFrag, Acc, Mma, Part, PlaceA, TensorCore};
 use tile::pipeline::Ring;
 use tile::shared::SharedTile;
-use tile::{Block, Smem, Warp};
+use tile::{Block, Smem};
 
-/// Where keys and values go, in turn.
+/// The places of keys and values, in turn.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
-/// The problem of a team: its half of the columns of Q and O, of `HALF` base tiles. LSE is the first one's.
+/// The problem of a team: its half of the columns of Q and O, `HALF` base tiles. The first team stores the
+/// LSE.
 #[inline(always)]
 fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
@@ -34,32 +35,28 @@ fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
 }
 
-/// The same tensor. What follows from it is computed behind this call.
+/// The tensor, hidden from the compiler: it computes addresses behind this call.
 #[inline(always)]
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
 }
 
-/// Takes in a block's scores and its values: softmax, O += P V. `fall`: ALiBi's; `seen`: where the scores
-/// need a mask.
+/// Takes in a block's scores and values: softmax, O += P V. `seen`: the mask, if the scores need one.
 #[inline(always)]
-fn weigh<E: Mma, Mask: MaskFn, const W: usize, const N: usize, const D: usize>(
+fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
     p: &FwdParams,
     (acc_o, softmax): (&mut Acc<W, D>, &mut Softmax<W>),
     mut acc_s: Acc<W, N>,
-    fall: impl FnOnce(&mut Acc<W, N>),
-    seen: Option<Seen<Mask, W>>,
+    scores: impl Scores,
+    seen: Option<Seen<M, W>>,
     v: &SharedTile<E, N, D>,
-    warp: Warp,
+    at: At,
 ) {
-    let mut probs = AFrag::zero();
-    if Mask::LEFT {
-        softcap(&mut acc_s, p.softcap, p.scale_log2);
-        fall(&mut acc_s);
-    }
+    let (mut probs, warp) = (AFrag::zero(), at.warp);
+    scores.change(p, &mut acc_s, at);
     if let Some(seen) = seen {
-        seen.mask(&mut acc_s);
+        seen.mask(&mut acc_s, at);
     }
     softmax.observe(&acc_s, acc_o, warp);
     softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
@@ -78,17 +75,26 @@ impl<
 > Tile for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: TensorTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: TensorTile>(
+        p: &FwdParams,
+        variant: &Mask::Params,
+        tile: &P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
         let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
         let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
-        let range = tile.share(Mask::blocks(&rows, tile_n));
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
+        let range = tile.share(BlockRange::of(mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, block);
+            let sink = Mask::sink(variant, &of, tile.counts_sink());
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
 
-        // Prologue: the last keys are under way while Q comes, straight to registers.
+        // Prologue: the last keys travel while the block loads Q, straight to registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
             (Sums<M, W, N>, PlaceA<E, M, W, HALF, Q_STEPS>),
@@ -100,8 +106,11 @@ impl<
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
-        let alibi = if P::PAGES { Alibi::NONE } else { Alibi::of::<Mask>(p, &rows) };
-        let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(p.scale_log2));
+        let scores = match P::PAGES {
+            true => Mask::scores(&Unsloped(p), variant, &of),
+            false => Mask::scores(p, variant, &of),
+        };
+        let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
         let mut step = |n: u32, edge: bool| {
             let (acc_s, values) = kv.advance_and_add(
                 block,
@@ -123,15 +132,18 @@ impl<
                     acc_s
                 },
             );
-            let seen = Seen::<Mask, W>::of(&rows, row0, n * tile_n, warp);
-            let fall = |acc_s: &mut _| alibi.subtract(acc_s, &rows, row0, n * tile_n, warp);
+            let at = At { rows: &rows, row0, key0: n * tile_n, warp };
+            let seen = Seen::<_, W>::of(mask, at);
             let state = (&mut acc_o, &mut softmax);
-            weigh(p, state, acc_s, fall, edge.then_some(seen), &values.columns(team), warp);
+            weigh(p, state, acc_s, scores, edge.then_some(seen), &values.columns(team), at);
         };
         each_key_block!(Mask, range, step);
 
-        // Epilogue: where results go follows from the warp's number, once more, so that it costs no register
+        // Epilogue: it computes places of results anew, from the warp's number, so that they take no register
         // before.
+        if Mask::SINK {
+            softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
+        }
         let left = kv.reclaim(block);
         block.forget_thread();
         let (mine, team) = block.split_groups::<M, W, 2>();
@@ -144,7 +156,7 @@ impl<
 
 impl<
     E: TensorCore,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const M: usize,
     const W: usize,
     const N: usize,
@@ -154,7 +166,7 @@ impl<
 > Run for FwdWide<E, Mask, M, W, N, D, HALF, Q_STEPS>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        Self::tile(&p, &TileNumber(block.index()), &mut block, smem)
+    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
+        Self::body(&p, &(), block, smem)
     }
 }

@@ -1,19 +1,36 @@
-//! Work tiles: which queries a thread block has, whose they are, and its share of the keys that they see. How
-//! tensors travel is not known here: [`crate::tensors`] and [`crate::hopper::scheduler`] say.
+//! Work tiles: a thread block's queries, their sequence and head, and the block's share of the keys that they
+//! see. [`crate::tensors`] and [`crate::hopper::scheduler`] know how tensors travel.
+use crate::blocks::BlockRange;
+use crate::capped::Capped;
 use crate::lengths::Span;
-use crate::mask::{BlockRange, MaskFn, Rows};
-use spec::{FwdParams, HopperParams, Partials, TileOrder, Window, WorkTile};
+use crate::rows::Rows;
+use crate::variant::MaskFn;
+use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
 
-/// What every forward is told of its problem.
-pub trait Problem {
-    /// Whether a work tile that is no sequence's is done as any other.
+/// A problem, as parameters of forward kernels describe it.
+pub trait Problem: Capped {
+    /// Whether a kernel processes a work tile of no sequence like any other.
     const DOES_PADDING: bool;
     /// The order of work tiles.
     fn order(&self) -> &TileOrder;
     /// Queries, and keys, of a head.
     fn lens(&self) -> [u32; 2];
-    /// The mask's parameters.
+    /// The window.
     fn window(&self) -> Window;
+}
+impl Capped for FwdParams {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
+    }
+    #[inline(always)]
+    fn alibi(&self) -> Option<&PerHead> {
+        Some(&self.alibi)
+    }
 }
 impl Problem for FwdParams {
     const DOES_PADDING: bool = false;
@@ -28,6 +45,16 @@ impl Problem for FwdParams {
     #[inline(always)]
     fn window(&self) -> Window {
         self.window
+    }
+}
+impl<Q, K> Capped for HopperParams<Q, K> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
     }
 }
 impl<Q, K> Problem for HopperParams<Q, K> {
@@ -46,19 +73,58 @@ impl<Q, K> Problem for HopperParams<Q, K> {
     }
 }
 
+/// A problem without slopes, whatever its parameters say.
+pub struct Unsloped<'p, P>(pub &'p P);
+
+impl<P: Problem> Capped for Unsloped<'_, P> {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.0.scale_log2()
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.0.softcap()
+    }
+}
+impl<P: Problem> Problem for Unsloped<'_, P> {
+    const DOES_PADDING: bool = P::DOES_PADDING;
+    #[inline(always)]
+    fn order(&self) -> &TileOrder {
+        self.0.order()
+    }
+    #[inline(always)]
+    fn lens(&self) -> [u32; 2] {
+        self.0.lens()
+    }
+    #[inline(always)]
+    fn window(&self) -> Window {
+        self.0.window()
+    }
+}
+
 /// One tile of queries.
 pub trait QueryTile: Copy {
-    /// Whether it may have no key at all, whatever the mask.
+    /// Whether it may have no key, under any mask.
     const MAY_LACK_KEYS: bool;
-    /// Whether it has a split of the keys alone, so that its results are partial ones.
+    /// Whether it has a split of the keys, so that its results are partial ones.
     const SPLIT: bool = false;
 
-    /// Its rows, of which a tile has `tile_m`.
+    /// Its rows, `tile_m` per tile.
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows;
     /// Its share of the key blocks that the rows see.
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {
         range
+    }
+    /// Queries of its sequence before row 0 of its tensors.
+    #[inline(always)]
+    fn before(&self) -> u32 {
+        0
+    }
+    /// Whether the attention sink counts for it: of a tile's splits, for one.
+    #[inline(always)]
+    fn counts_sink(&self) -> bool {
+        true
     }
     /// Whether it may have no key block under mask `Mask`.
     #[inline(always)]
@@ -73,12 +139,19 @@ impl QueryTile for WorkTile {
 
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
-        let ([q_len, k_len], window) = (p.lens(), p.window());
-        Rows { first: self.m_block * tile_m, tile: tile_m, q_len, k_len, window, of: [self.batch, self.head] }
+        let [q_len, k_len] = p.lens();
+        Rows {
+            first: self.m_block * tile_m,
+            tile: tile_m,
+            q_len,
+            k_len,
+            window: p.window(),
+            of: [self.batch, self.head],
+        }
     }
 }
 
-/// The tile that is so many-th in order. Which head it is of is computed where it is asked for.
+/// The index of a tile in the order of work. Each use computes the head anew.
 #[derive(Clone, Copy)]
 pub struct TileNumber(pub u32);
 
@@ -91,29 +164,35 @@ impl QueryTile for TileNumber {
     }
 }
 
-/// A tile of one sequence: as if the sequence began with it, and its window stood so much further on. That is
-/// a number less to keep in the main loop.
+/// A tile of one sequence. Its rows count from the tile's first query, and the window's shift makes up for
+/// it: that is one number less in the main loop.
 #[derive(Clone, Copy)]
 pub struct SequenceTile {
-    /// The tile: the first.
+    /// The tile: m block 0.
     pub tile: WorkTile,
-    /// Which sequence it is.
+    /// The sequence.
     pub sequence: u32,
     /// Queries of the sequence from the tile on.
     pub queries: Span,
     /// Keys of the sequence.
     pub keys: Span,
-    /// As [`Window::shift`], from the tile on.
+    /// As [`Window::shift`], for rows that count from the tile's first query.
     pub shift: i32,
+    /// Queries of the sequence before the tile.
+    pub before: u32,
 }
 
 impl QueryTile for SequenceTile {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
+    fn before(&self) -> u32 {
+        self.before
+    }
+    #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         fn q_len<P: Problem>(_: &P, queries: Span) -> u32 {
-            // Of none the first, which sees no key either.
+            // A tile without queries has one row, which sees no key.
             if P::DOES_PADDING { queries.rows().max(1) } else { queries.rows() }
         }
         Rows {
@@ -132,16 +211,16 @@ impl QueryTile for SequenceTile {
 pub struct KvSplit {
     /// The tile.
     pub tile: WorkTile,
-    /// Which split it is.
+    /// The split's index.
     pub index: u32,
-    /// Which of all batches' query heads the tile is of.
+    /// The tile's query head, counted over all batches.
     pub head: u32,
-    /// Where splits leave their results.
+    /// The memory for splits' results.
     pub partials: Partials,
 }
 
 impl KvSplit {
-    /// Split `index` of the tile that is `number`-th in order.
+    /// Split `index` of the tile at index `number` of the order.
     #[inline(always)]
     pub fn new(order: &TileOrder, partials: Partials, [number, index]: [u32; 2]) -> Self {
         let tile = order.tile(number);
@@ -156,6 +235,11 @@ impl QueryTile for KvSplit {
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.tile.rows(p, tile_m)
+    }
+    /// Split 0 takes it, even if it has no keys.
+    #[inline(always)]
+    fn counts_sink(&self) -> bool {
+        self.index == 0
     }
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {

@@ -2,7 +2,7 @@
 //! simulator with every checker, against the reference.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
-use ferroflash::request::Mask;
+use ferroflash::request::{Mask, MaskBits, Prefix};
 use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
 use reference::{Case, DecodeCase, Layout, OnDevice, Pages, Rule, Task, Values};
@@ -57,5 +57,61 @@ fn a_merge_kernel_adds_sinks() {
         // Few enough rows for a decode kernel, which takes them.
         check("l4", &Task::Cache(cached(3, [2, 1])), "decode_f16_d256", "few rows"),
     ];
+    assert!(ran.contains(&true), "this build carries no kernel of these");
+}
+
+/// A mask and scores on a card, and the kernel that they run.
+type Variant = (&'static str, DType, fn(Problem) -> Problem, &'static str);
+
+/// Sequences, queries, query heads, key heads, head dim and keys of the problems below.
+const SIZES: [usize; 6] = [2, 70, 4, 2, 64, 100];
+
+fn bits(queries: usize, columns: usize) -> Mask {
+    Mask::Bits(MaskBits::contiguous(0, 0, [1, 4, queries, columns]))
+}
+
+#[rustfmt::skip]
+const ON_TENSORS: &[Variant] = &[
+    ("l4", DType::F16, |p| p.mask(Mask::Causal).sinks(true), "fwd_f16_d64_causal_sink"),
+    ("a100", DType::Bf16, |p| p.softcap(20.0).sinks(true), "fwd_bf16_d64_local_sink"),
+    ("l4", DType::F16, |p| p.bias(Some(DType::F16)), "fwd_f16_d64_full_bias_128"),
+    ("l4", DType::Bf16, |p| p.mask(Mask::Causal).bias(Some(DType::Bf16)), "fwd_bf16_d64_causal_bias_128"),
+    ("a100", DType::F16, |p| p.bias(Some(DType::F32)), "fwd_f16_d64_full_bias_f32"),
+    ("l4", DType::F16, |p| p.mask(Mask::Prefix(Prefix::All(33))), "fwd_f16_d64_prefix"),
+    ("l4", DType::F16, |p| p.mask(Mask::Chunked { chunk: 31 }), "fwd_f16_d128_chunked"),
+    ("l4", DType::Bf16, |p| p.mask(bits(70, 100)), "fwd_bf16_d64_bits"),
+];
+
+/// The planner's kernels run what a request says, with its own parameters.
+#[test]
+fn kernels_of_masks_and_scores_on_tensors() {
+    let [batch, queries, heads_q, heads_k, head_dim, keys] = SIZES;
+    let ran = ON_TENSORS.iter().map(|&(card, dtype, of, kernel)| {
+        let problem = Problem::new(dtype, batch, queries, heads_q, head_dim);
+        check(card, &dense(of(problem.seqlen_k(keys).heads_k(heads_k))), kernel, "this mask and these scores")
+    });
+    assert!(ran.fold(false, |any, ran| any | ran), "this build carries no kernel of these");
+}
+
+/// Queries of each sequence, mask, whether there are sinks, the kernel, and words of the reason.
+type OnCache = (usize, Mask, bool, &'static str, &'static str);
+
+/// The same on KV caches, with trees of drafts in a decode kernel.
+#[test]
+fn kernels_of_masks_and_scores_on_caches() {
+    let variants: [OnCache; 5] = [
+        (70, Mask::Causal, true, "paged_f16_d64_causal_sink", "these scores"),
+        (70, Mask::Prefix(Prefix::All(33)), false, "paged_f16_d64_prefix", "these scores"),
+        (70, Mask::Chunked { chunk: 31 }, false, "paged_f16_d128_chunked", "these scores"),
+        (70, bits(70, 61), false, "paged_f16_d64_bits", "these scores"),
+        (8, bits(8, 8), false, "decode_f16_d64_bits", "rows"),
+    ];
+    let [_, _, heads_q, heads_k, head_dim, _] = SIZES;
+    let ran = variants.map(|(queries, mask, sinks, kernel, reason)| {
+        let (heads, pages) = ([heads_q, heads_k], Pages::Nhd(16));
+        let case =
+            DecodeCase { queries, heads, head_dim, pages, mask, sinks, ..DecodeCase::new([100, 0, 70]) };
+        check("l4", &Task::Cache(case), kernel, reason)
+    });
     assert!(ran.contains(&true), "this build carries no kernel of these");
 }

@@ -164,6 +164,22 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
+/// `ld.global.nc.b8`, with zeros above: loads memory that no thread writes while the kernel runs.
+///
+/// # Safety
+/// - `address` is a global one, and may be read.
+/// - No thread writes this memory before the launch has ended.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+    }
+    r
+}
+
 /// `ld.global.nc.b32` if `present`; otherwise 0, without a load. The load has no branch and stays in program
 /// order. Several such loads therefore overlap, and start before the copies that follow them.
 ///

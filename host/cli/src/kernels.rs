@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPERS_PAGED,
-    KERNELS, Keys, MERGES, MergeInfo, PAGED, PageKind, Schedule, TileScheduler,
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
+    MERGES, MergeInfo, PageKind, Schedule, TileScheduler,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -205,7 +205,8 @@ fn rows() -> Vec<Row> {
         kernels.iter().map(Row::from)
     }
     let forward = ferroflash::kernels::entries().map(Row::from);
-    let others = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED)).chain(of(APPENDS)).chain(of(MERGES));
+    let paged = ferroflash::kernels::paged().map(Row::from);
+    let others = of(DECODES).chain(paged).chain(of(APPENDS)).chain(of(MERGES));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
 }
 

@@ -11,8 +11,7 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPERS_PAGED, KERNELS, Keys, MERGES, MergeInfo, PAGED, Schedule,
-    combine_of,
+    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MergeInfo, Schedule, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
@@ -65,8 +64,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
     }
     let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
-    let on_cache = of(DECODES).chain(of(PAGED)).chain(of(HOPPERS_PAGED));
-    forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
+    let paged = ferroflash::kernels::paged().map(|entry| entry as &dyn Subject);
+    forward.chain(of(DECODES)).chain(paged).chain(of(APPENDS)).chain(of(MERGES))
 }
 
 /// The reason why a device does not run a subject with this build's kernels; `None` if it does.

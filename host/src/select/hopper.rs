@@ -2,7 +2,7 @@
 use super::Query;
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, MaskKind, Problem};
-use spec::{HOPPERS, PLANNED};
+use spec::{HOPPER_VARIANTS, HOPPERS, PLANNED};
 
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
@@ -130,7 +130,7 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
 
 /// Whether a kernel is one of Hopper's and this problem or device cannot use it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
-    let ours = HOPPERS.iter().any(|entry| entry.contract.symbol == symbol);
+    let ours = HOPPERS.iter().chain(HOPPER_VARIANTS).any(|entry| entry.contract.symbol == symbol);
     ours && (p.alibi || !on.tensor_maps)
 }
 

@@ -28,8 +28,11 @@ impl PageMarker for Rows {
 
 /// Decode attention. A block takes up to `8 * G` rows (queries x query heads per key head); the head dim has
 /// `D` base tiles. Queries and output have dtype `Q`, the KV cache has dtype `E`. Each of `WARPS` warps has
-/// its own stream of `SLOTS` tiles of 16 keys. `Mask` is [`crate::Causal`], which also runs full masks, or
-/// [`crate::Local`].
+/// its own stream of `SLOTS` tiles of 16 keys.
+///
+/// [`crate::Causal`] and [`crate::Local`] are masks by [`DecodeParams::window`]; causal kernels also run full
+/// masks. Kernels of other masks take all keys of a sequence, and their combine kernels need an unbounded
+/// window. Sinks are a parameter of every decode kernel.
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );

@@ -41,7 +41,12 @@ kernels!(
     PAGED,
     HOPPERS,
     HOPPERS_PACKED,
-    HOPPERS_PAGED
+    HOPPERS_PAGED,
+    VARIANTS,
+    PAGED_VARIANTS,
+    HOPPER_VARIANTS,
+    HOPPER_PACKED_VARIANTS,
+    HOPPER_PAGED_VARIANTS
 );
 
 /// [`KERNELS`], one by one.
@@ -51,7 +56,10 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 
 /// Every compiled attention kernel.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
-    [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED].into_iter().flatten()
+    let plain = [ENTRIES, PACKED, DECODES, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
+    let portable = [VARIANTS, PAGED_VARIANTS];
+    let hopper = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
+    plain.into_iter().chain(portable).chain(hopper).flatten()
 }
 
 /// The kernel that combines the splits of an attention kernel; `None` if that kernel never splits.

@@ -15,6 +15,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod and;
 mod append;
 mod cache;
 mod combine;
@@ -36,6 +37,7 @@ mod table;
 mod variant;
 mod varlen;
 
+pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
 pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
@@ -64,8 +66,9 @@ pub use score_kinds::ScoreKinds;
 pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED,
-    PAGED, PLANNED,
+    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, PACKED, PAGED, PAGED_VARIANTS, PLANNED,
+    VARIANTS,
 };
-pub use variant::{And, AttnKernel, VariantParams, With, WithParams};
+pub use variant::{AttnKernel, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -2,7 +2,7 @@
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
 //! among the keys ([`crate::Window::shift`]).
-use crate::{FastDiv, Integers, ScoreKinds};
+use crate::{And, FastDiv, Integers, ScoreKinds};
 
 /// The mask kind, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +109,8 @@ pub struct Bits {
     pub last_byte: u32,
     /// The key of a row's first bit.
     pub first_key: u32,
+    /// As [`crate::Window::shift`]: row 0 is the query at this position.
+    pub shift: i32,
 }
 
 /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
@@ -136,6 +138,11 @@ contract::no_padding! {
     PrefixParams { lengths, all, reserved }
     ChunkedParams { chunk, reserved }
     BitsParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
+}
+
+/// Keys that both masks see (FlexAttention's `and_masks`).
+impl<A: MaskMarker, B: MaskMarker> MaskMarker for (A, B) {
+    type Params = And<A::Params, B::Params>;
 }
 
 macro_rules! masks {

@@ -53,6 +53,8 @@ pub struct Bias<T> {
     pub last_row: u32,
     /// Index of a row's last 32-bit word.
     pub last_word: u32,
+    /// As [`crate::Window::shift`]: row 0 is the query at this position.
+    pub shift: i32,
     /// Factor from the bias to unscaled scores.
     pub factor: f32,
     /// The element type.

@@ -111,6 +111,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
+    // Trees of drafts. Their rows are drafts times query heads of a key head.
+    d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
+    d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`DecodeCombine`].
@@ -207,6 +210,54 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
+    /// parameters of their own. One tile per head dim, the largest that leaves registers. Windows with sinks
+    /// also run full masks.
+    VARIANTS: AttnInfo, fwd [F16 Bf16]
+    d64 [Causal, Local] sink_128x64: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Causal, Local] sink_128x64_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
+    d128 [Local] sink_128x32: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>;
+    d128 [Local] sink_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
+    // Biases of the tensors' own dtype, or of f32.
+    d64 [Full, Causal] bias_128x32: With<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 4, 4, 2>>;
+    d64 [Full] bias_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 4, 4, 2>>>;
+    d64 [Full] bias_f32_128x32: With<Fwd<E, Scored<Mask, Bias<F32>>, 8, 2, 1, 2, 4, 4, 2>>;
+    d128 [Full, Causal] bias_128x32: With<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 8, 0, 2>>;
+    d128 [Full] bias_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 8, 0, 2>>>;
+    d128 [Full] bias_f32_128x32: With<Fwd<E, Scored<Mask, Bias<F32>>, 8, 2, 1, 2, 8, 0, 2>>;
+    // Masks with parameters.
+    d64 [Prefix, Bits] 128x64: With<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Prefix, Bits] 128x64_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
+    d128 [Prefix, Chunked] 128x48: With<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Bits] 128x32: With<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d128 [Prefix, Chunked] 128x48_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Bits] 128x32_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled portable variant for prefill on a KV cache.
+    PAGED_VARIANTS: AttnInfo, paged [F16 Bf16]
+    d64 [Causal, Local] sink_128x64: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
+    d64 [Prefix, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
+    d128 [Local] sink_128x32: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
+    d128 [Prefix, Chunked] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
+    d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled Hopper kernel with sinks, for dense tensors, of gpt-oss' head dim and masks.
+    HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
+    }
+    $crate::lines! { $emit
+    /// As [`HOPPER_VARIANTS`], for varlen tensors.
+    HOPPER_PACKED_VARIANTS: AttnInfo, hopper_packed [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
+    }
+    $crate::lines! { $emit
+    /// As [`HOPPER_VARIANTS`], for KV caches.
+    HOPPER_PAGED_VARIANTS: AttnInfo, hopper_paged [F16 Bf16]
+    d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
 } }
 

@@ -13,6 +13,11 @@ pub trait AttnKernel: Line<Info = AttnInfo> {
 /// Parameters of kernel `K`'s mask and scores.
 pub type VariantParams<K> = <<K as AttnKernel>::Mask as MaskMarker>::Params;
 
+/// Whether kernel `K`'s mask or scores have parameters.
+pub const fn has_params<K: AttnKernel>() -> bool {
+    size_of::<VariantParams<K>>() > 0
+}
+
 /// Kernel `K` with the parameters of its mask and scores.
 pub struct With<K>(PhantomData<K>);
 
@@ -63,29 +68,6 @@ impl<K: AttnKernel> Kernel for With<K> {
 impl<K: AttnKernel> Line for With<K> {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo { contract: Contract::of::<Self>(""), ..K::INFO };
-}
-
-/// Parameters of two: `a`, then `b`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct And<A, B> {
-    /// The first.
-    pub a: A,
-    /// The second.
-    pub b: B,
-}
-
-impl<A, B> And<A, B> {
-    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
-    pub const fn new(a: A, b: B) -> Self {
-        const {
-            assert!(
-                size_of::<Self>() == size_of::<A>() + size_of::<B>(),
-                "the parameters must be multiples of 8 bytes: add a `reserved` field"
-            )
-        }
-        And { a, b }
-    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,21 @@
-//! One item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
+//! One work item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
-use crate::entries::Run;
+use crate::capped::Capped;
+use crate::entries::{Run, RunAs};
 use crate::lengths::Unchecked;
-use crate::mask::MaskFn;
+use crate::mask::MaskMod;
 use crate::partial::Partial;
+use crate::rows::Sequence;
 use crate::softcap::softcap;
+use crate::variant::{MaskFn, Scores};
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
-use spec::{DType, Decode, DecodeCombine, DecodeParams, Local, PageMarker, Rows, Tiles};
+use spec::{
+    DType, Decode, DecodeCombine, DecodeParams, Kernel, Local, MaskKind, MaskMarker, PageMarker, Rows, Sm80,
+    Tiles, With, WithParams,
+};
 use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
 use tile::shared::SharedTile;
@@ -20,7 +26,7 @@ shared_layout! {
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
 
-/// How a page's keys are found.
+/// Where a page's keys lie.
 pub trait Find: PageMarker {
     /// The source of rows.
     type Source: Source;
@@ -32,10 +38,49 @@ impl Find for Rows {
     type Source = PagedRows;
 }
 
+/// Parameters of a decode kernel whose mask and scores have parameters `X`.
+pub trait Told<X>: 'static {
+    /// The kernel's parameters.
+    fn decode(&self) -> &DecodeParams;
+    /// The parameters of its mask and scores.
+    fn variant(&self) -> &X;
+}
+impl Told<()> for DecodeParams {
+    #[inline(always)]
+    fn decode(&self) -> &DecodeParams {
+        self
+    }
+    #[inline(always)]
+    fn variant(&self) -> &() {
+        &()
+    }
+}
+impl<X: 'static> Told<X> for WithParams<DecodeParams, X> {
+    #[inline(always)]
+    fn decode(&self) -> &DecodeParams {
+        &self.kernel
+    }
+    #[inline(always)]
+    fn variant(&self) -> &X {
+        &self.variant
+    }
+}
+
+impl Capped for DecodeParams {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
+    }
+}
+
 impl<
     Q: LoadAs<E::As>,
     E: Stored,
-    Mask: MaskFn,
+    Mask: MaskFn + MaskMarker<Params = ()>,
     Page: Find,
     const G: usize,
     const D: usize,
@@ -43,32 +88,33 @@ impl<
     const SLOTS: usize,
 > Run for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
 {
-    /// Item after item, as many blocks apart as there are.
     #[inline(always)]
-    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
-        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        let few = Unchecked::load(&p, block.warp().lane());
-        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
-            block.forget_thread();
-            let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
-                return ControlFlow::Break(());
-            };
-            if item.counts {
-                attend::<Q, E, Mask, Page, G, D, WARPS, SLOTS>(p, &item, block, smem);
-            }
-            if index + block.count() < item.items {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
-        store_empty::<Q, _, D>(&p, &block);
+    fn run(p: DecodeParams, block: Block<Self>, smem: Smem<Self>) {
+        attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
     }
 }
 
-/// Does one item.
+impl<
+    Q: LoadAs<E::As>,
+    E: Stored,
+    Mask: MaskFn<Params: 'static>,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> RunAs<With<Self>, Sm80> for Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>
+{
+    #[inline(always)]
+    fn run_as(p: WithParams<DecodeParams, Mask::Params>, block: Block<With<Self>>, smem: Smem<With<Self>>) {
+        attend_all::<With<Self>, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
+    }
+}
+
+/// Processes a block's work items, at the distance of the grid size.
 #[inline(always)]
-fn attend<
+fn attend_all<
+    C: Kernel<Params: Told<Mask::Params>>,
     Q: LoadAs<E::As>,
     E: Stored,
     Mask: MaskFn,
@@ -78,11 +124,46 @@ fn attend<
     const WARPS: usize,
     const SLOTS: usize,
 >(
-    p: &DecodeParams,
-    item: &Item,
-    block: &mut Block<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
-    smem: Smem<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>,
+    p: &C::Params,
+    mut block: Block<C>,
+    smem: Smem<C>,
 ) {
+    const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
+    let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+    let few = Unchecked::load(p.decode(), block.warp().lane());
+    smem.rounds(&mut block, items, p, few, |told, few, index, block, mut smem| {
+        let p = told.decode();
+        block.forget_thread();
+        let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+            return ControlFlow::Break(());
+        };
+        if item.counts {
+            attend::<C, Q, E, Mask, Page, G, D, WARPS, SLOTS>(told, &item, block, smem);
+        }
+        if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    store_empty::<Q, _, D>(p.decode(), &block);
+}
+
+/// Processes one work item.
+#[inline(always)]
+fn attend<
+    C: Kernel<Params: Told<Mask::Params>>,
+    Q: LoadAs<E::As>,
+    E: Stored,
+    Mask: MaskFn,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+>(
+    told: &C::Params,
+    item: &Item,
+    block: &mut Block<C>,
+    smem: Smem<C>,
+) {
+    let (p, variant) = (told.decode(), told.variant());
     let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
@@ -91,31 +172,51 @@ fn attend<
         stride: item.splits * WARPS as u32,
         rows: item.keys,
     };
-    let (mut acc_o, mut softmax) = (ColAcc::<D, G>::zero(), Softmax::new(p.scale_log2));
+    let (mut acc_o, mut softmax) =
+        (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
-    // Each warp takes its own tiles through its own ring: no barrier of the block.
+    // Each warp copies its own tiles through its own ring, without block barriers.
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
-    // Before the first keys: behind so many bytes their few would wait in line.
+    // Q before the first keys: Q's few bytes would wait behind theirs.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
     let [k_factor, v_factor] =
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
-    let seen = |row| seen_by::<Mask>(p, queries.unpack(row)[0], item.keys);
+
+    // One mask and one state of the scores per column, as columns are queries of several heads.
+    let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
+    let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
+    let position = ColVec::<i32, G>::from_fn(warp, |row| item.rows(p, 0).position(queries.unpack(row)[0]));
+    let mask = ColVec::<Mask::Keys, G>::from_fn(warp, |row| Mask::keys(variant, &of(row)));
+    let scores = ColVec::<Mask::Scores, G>::from_fn(warp, |row| Mask::scores(p, variant, &of(row)));
+    let whole = mask.map(|mask| [mask.whole().start, mask.whole().end]);
+    let whole = whole.reduce(|a, b| [a[0].max(b[0]), a[1].min(b[1])]);
+
     for key in share.tiles() {
         let step = |tile: &KvTile<E, D>, warp: &mut _| {
             let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
             if E::DTYPE == DType::E4m3 {
                 s.scale_columns(&k_factor);
             }
-            if Mask::LEFT {
+            if matches!(Mask::KIND, MaskKind::Local) {
                 softcap(&mut s, p.softcap, p.scale_log2);
+            }
+            if Mask::Scores::CHANGES_EACH {
+                s.map_at(key, *warp, |x, c, k| scores[c].change_one(x, position[c], k));
+            }
+            if Mask::LEFT {
                 s.keep_from(&start, key, *warp);
+            }
+            let holes = |key: i32| key < whole[0] || key + 16 > whole[1];
+            if Mask::Keys::HOLES && warp.any(holes(key as i32)) {
+                let none = f32::NEG_INFINITY;
+                s.map_at(key, *warp, |x, c, k| if mask[c].sees(position[c], k) { x } else { none });
             }
             s.keep_before(&end, key, *warp);
             softmax.observe(&s, &mut acc_o, *warp);
@@ -148,7 +249,8 @@ fn attend<
 }
 
 impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
-    /// The block of a sequence's first split merges them. Where no window is, [`Local`] sees every key too.
+    /// The block of a sequence's first split merges the sequence's splits. [`Local`] without a window also
+    /// schedules kernels of other masks, which take all keys.
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };

@@ -1,4 +1,4 @@
-//! What several warps, or blocks, make of the same rows, each from its keys.
+//! Merges the partial results that several warps, or several splits, have for equal rows.
 use super::schedule::Item;
 use crate::lengths::Unchecked;
 use crate::partial::Partial;
@@ -8,10 +8,10 @@ use tile::global::{GlobalVec, RowSlices};
 use tile::mma::TensorCore;
 use tile::{Block, Steps};
 
-/// Splits whose loads are under way at once: 64 registers, of those that attention has left.
+/// Splits whose loads are in flight at once. They take 64 registers, which attention no longer needs.
 const AT_ONCE: usize = 16;
 
-/// Stores four columns of what a row's keys make.
+/// Stores four columns of a row's result, after it has added the sink.
 #[inline(always)]
 pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let out = item.rows_of(p, &p.o);
@@ -28,7 +28,7 @@ pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, 
     }
 }
 
-/// Leaves four columns of what a row's keys of this split make.
+/// Stores four columns of a row's partial result in the workspace.
 #[inline(always)]
 pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let (o, lse) = keys.normalised();
@@ -39,14 +39,14 @@ pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32,
     }
 }
 
-/// What all splits leave of a row.
+/// The partial results of all splits of a row.
 #[inline(always)]
 fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D> {
     RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
 }
 
-/// Merges the splits of an item's rows, in their order, and stores the result. The whole block takes part: a
-/// warp takes a row.
+/// Merges the splits of an item's rows in the order of splits, and stores the result. Each warp of the block
+/// takes a row.
 #[inline(always)]
 pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     p: &DecodeParams,
@@ -58,7 +58,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
         let mut left = left::<D>(p, item, row);
         let mut all = Partial::NONE;
         while !left.is_empty() {
-            // Each lane loads one split's log-sum-exp: past the last there is no weight.
+            // Each lane loads one split's LSE. Lanes past the last split get no weight.
             let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
             let o: [_; AT_ONCE] = core::array::from_fn(|i| left.quad(i as u32, quad));
             all = all.merge::<AT_ONCE>(core::array::from_fn(|i| {
@@ -70,8 +70,8 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     })
 }
 
-/// Stores what sequences without a key make, each by one block: they are no items. By the last blocks, which
-/// have none to do either where many sequences are without one.
+/// Stores the results of sequences without keys, which have no work items, one block per sequence. The last
+/// blocks do it: if many sequences have no keys, these blocks have no work items.
 #[inline(always)]
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(p: &DecodeParams, block: &Block<K>) {
     let from_the_end = block.count() - 1 - block.index();

@@ -1,67 +1,88 @@
-//! Which block does what. Every block derives it from the lengths on the device: no kernel before, no state
-//! between launches.
+//! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
+//! no state survives a launch.
 use crate::lengths::Unchecked;
-use crate::mask::MaskFn;
+use crate::mask::keys_of;
+use crate::rows::Rows;
+use crate::variant::MaskFn;
 use attention_tile::PackedRows;
 use core::ops::Range;
 use cuda_std::math::rcp;
-use spec::{DecodeParams, Kernel, LEAST_KEYS, TALLY, Tensor};
+use spec::{DecodeParams, Kernel, LEAST_KEYS, MaskKind, TALLY, Tensor, Window};
 use tile::exchange::Tally;
 use tile::{Block, Smem, Steps, Warp};
 
-/// One part of one sequence's keys, for one block of the rows of one key head.
+/// A work item: one split of a sequence's keys, for one block of a key head's rows.
 #[derive(Clone, Copy)]
 pub struct Item {
     /// The sequence.
     pub sequence: u32,
-    /// Its keys.
+    /// Keys of the sequence.
     pub keys: u32,
     /// The key head.
     pub kv_head: u32,
-    /// Which block of its rows.
+    /// The block of the key head's rows.
     pub row_block: u32,
-    /// Which split of the sequence, of how many.
+    /// The split of the sequence.
     pub split: u32,
     /// Splits of the sequence.
     pub splits: u32,
-    /// Where the first split leaves its result.
+    /// The workspace slot of the sequence's first split.
     pub slot: u32,
-    /// Items of all sequences, times key heads and their blocks of rows.
+    /// Work items of all sequences, key heads and blocks of rows.
     pub items: u32,
-    /// Whether there is something to do: of a sequence whose splits have no slots, the first does all.
+    /// Whether the item has work. If a sequence's splits have no slots, its first split takes all keys.
     pub counts: bool,
 }
 
-/// Keys that query `query` of a sequence of `keys` keys sees.
+/// Whether the window in the parameters alone says which keys queries see.
+const fn is_window(mask: MaskKind) -> bool {
+    matches!(mask, MaskKind::Causal | MaskKind::Local)
+}
+
+/// Keys that query `query` of a sequence of `keys` keys sees through the window.
 #[inline(always)]
-pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
+fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
     Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
 }
 
-/// The first tile of 16 keys that some query sees.
+/// An interval that contains all keys that query `query` of a head under `mask` sees.
 #[inline(always)]
-pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
-    if Mask::LEFT { seen_by::<Mask>(p, 0, keys).start.max(0) as u32 / 16 } else { 0 }
+pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, query: u32) -> Range<i32> {
+    match is_window(Mask::KIND) {
+        true => in_window::<Mask>(p, query, item.keys),
+        false => keys_of(mask, &item.rows(p, 0), query),
+    }
 }
 
-/// What is known of one sequence, a lane's own.
+/// The first tile of 16 keys that the kernel takes: with a window, the first that some query sees. Other
+/// masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
+#[inline(always)]
+pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
+    if Mask::LEFT && is_window(Mask::KIND) {
+        in_window::<Mask>(p, 0, keys).start.max(0) as u32 / 16
+    } else {
+        0
+    }
+}
+
+/// One sequence's numbers. Each lane has a sequence.
 #[derive(Clone, Copy)]
 struct Sequence {
     keys: u32,
-    /// Keys in tiles that some query sees.
+    /// Keys from the first tile on.
     seen: u32,
 }
 
-/// How sequences are cut. Every lane has the same.
+/// The rule that cuts sequences into splits, equal in all lanes.
 #[derive(Clone, Copy)]
 struct Cut<'p> {
     p: &'p DecodeParams,
-    /// Splits that a key is worth.
+    /// Splits per key.
     per_key: f32,
 }
 
 impl Sequence {
-    /// Sequence `i`; without a key where there is none.
+    /// Sequence `i`. A sequence that does not exist has no key.
     #[inline(always)]
     fn of<Mask: MaskFn>(p: &DecodeParams, i: u32) -> Self {
         Self::new::<Mask>(p, Unchecked::load(p, i))
@@ -73,7 +94,7 @@ impl Sequence {
         Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
     }
 
-    /// In tiles, so that a sum of all sequences fits 32 bits.
+    /// Its tiles. Unlike keys, the tiles of all sequences have a sum that fits 32 bits.
     #[inline(always)]
     fn tiles(self) -> u32 {
         self.seen.div_ceil(16)
@@ -81,7 +102,7 @@ impl Sequence {
 }
 
 impl<'p> Cut<'p> {
-    /// Where all sequences have so many tiles.
+    /// The rule for sequences with this many tiles in all.
     #[inline(always)]
     fn of(p: &'p DecodeParams, tiles: u32) -> Self {
         Cut { p, per_key: p.order.share * rcp(tiles as f32 * 16.0) }
@@ -108,16 +129,16 @@ impl<'p> Cut<'p> {
         }
     }
 
-    /// A sequence's weight in the search: splits in the lower half, slots in the upper. Sums stay below 2^16
-    /// (the host has checked).
+    /// A sequence's weight in the search: splits in the lower half, slots in the upper half. The host checks
+    /// that sums of both stay below 2^16.
     #[inline(always)]
     fn weight(self, sequence: Sequence) -> u32 {
         let splits = self.splits(sequence);
         splits | if splits > 1 { splits << 16 } else { 0 }
     }
 
-    /// Item `index`, if it is one of sequences `of * 32..`, a lane's each; `before` is the weight of those
-    /// before.
+    /// Work item `index`, if it belongs to the 32 sequences from `of * 32` on, one per lane. `before` is the
+    /// weight of all earlier sequences.
     #[inline(always)]
     fn pick(self, of: u32, sequence: Sequence, before: u32, index: u32, warp: Warp) -> Option<Item> {
         let mine = self.weight(sequence);
@@ -139,23 +160,25 @@ impl<'p> Cut<'p> {
     }
 }
 
-/// At most 32 sequences, a lane's length each: every warp finds the item for itself, without a barrier.
+/// The work item if there are at most 32 sequences, one length per lane. Every warp finds it alone, without a
+/// barrier.
 #[inline(always)]
 fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
     if p.order.lengths.count > 1 {
         let sequence = Sequence::new::<Mask>(p, few);
         return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
     }
-    // Nothing to look for.
+    // One sequence needs no search.
     let one = Sequence::new::<Mask>(p, few.of_lane(warp, 0));
     let splits = Cut::of(p, one.tiles()).splits(one);
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
-/// Whether there may be an item `index`, by how many sequences have keys alone: each has an item, and all of
-/// them together the device's shares beside. Each warp counts for itself: blocks that find nothing, as most
-/// of a graph do that was captured for many sequences and finds few, end without a barrier. (With what
-/// [`super::merge::store_empty`] leaves to them: 8 of 256 take 39.9 us for 41.7, 35.0 planned; H200.)
+/// Whether a work item `index` may exist, judged by the number of sequences that have keys: each has one
+/// item, and all of them together have the device's shares in addition. Each warp counts alone, so a block
+/// without a work item ends without a barrier. Most blocks of a graph are such blocks if it was captured for
+/// many sequences and finds few. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us, 41.7
+/// us without this function, 35.0 us planned for 8.)
 #[inline(always)]
 fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
     let order = &p.order;
@@ -171,7 +194,8 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
     index - shares < warp.sum(alive) * order.splits.max(1)
 }
 
-/// The warps of the block take 32 sequences at a time, each its own, and leave each other their sums.
+/// The work item if there are many sequences. Each warp of the block sums up 32 sequences at a time, and the
+/// warps exchange their sums.
 #[inline(always)]
 fn item_of_many<Mask: MaskFn, K: Kernel>(
     p: &DecodeParams,
@@ -214,7 +238,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
 }
 
 impl Item {
-    /// Of the first sequence's first key head, without keys.
+    /// The item of the first sequence's first key head, without keys.
     const FIRST: Self = Item {
         sequence: 0,
         keys: 0,
@@ -227,9 +251,9 @@ impl Item {
         counts: true,
     };
 
-    /// What block `index` does, if there is anything. Neighbours have the same keys: of one head, for its
-    /// blocks of rows, which then find them in the L2 cache; and of different heads. `few` are the first 32
-    /// lengths, a lane's each.
+    /// Work item `index`, if it exists. Neighbours are the blocks of rows of one key head, which find each
+    /// other's keys in the L2 cache, and then the key heads of one split. `few` has the first 32 lengths, one
+    /// per lane.
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
         p: &DecodeParams,
@@ -249,33 +273,47 @@ impl Item {
         } else {
             smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
         }?;
-        // Lengths above what the host was told need more slots than there are.
+        // Lengths above the host's bound need more slots than the workspace has.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
         let splits = if fits { item.splits } else { 1 };
         let items = item.items * p.order.kv_heads.get() * p.order.row_blocks.get();
         Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
     }
 
-    /// Number `of` of the blocks of rows of a sequence that has no key, counted through its key heads.
+    /// Block `of` of the rows of a sequence without keys, counted over its key heads.
     #[inline(always)]
     pub fn whole(p: &DecodeParams, sequence: u32, of: u32) -> Self {
         let (kv_head, row_block) = p.order.row_blocks.div_rem(of);
         Item { sequence, kv_head, row_block, ..Item::FIRST }
     }
 
-    /// The first of its rows among those of its key head.
+    /// The first of its rows, counted in its key head.
     #[inline(always)]
     pub fn first_row(&self, p: &DecodeParams) -> u32 {
         self.row_block * p.order.rows
     }
 
-    /// Its rows of `tensor`, queries or what becomes of them.
+    /// Its rows of `tensor`: Q, or O.
     #[inline(always)]
     pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
         PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
     }
 
-    /// Which counter tells that all splits of its rows are there.
+    /// The sequence's queries in query head `head` of the key head, for masks and scores.
+    #[inline(always)]
+    pub fn rows(&self, p: &DecodeParams, head: u32) -> Rows {
+        let aligned = self.keys as i32 - p.q.rows as i32;
+        Rows {
+            first: 0,
+            tile: p.q.rows,
+            q_len: p.q.rows,
+            k_len: self.keys,
+            window: Window { shift: aligned + p.window.shift, ..p.window },
+            of: [self.sequence, self.kv_head * p.group.get() + head],
+        }
+    }
+
+    /// The index of the counter that counts the finished splits of its rows.
     #[inline(always)]
     pub fn counter(&self, p: &DecodeParams) -> u32 {
         let head = self.sequence * p.order.kv_heads.get() + self.kv_head;

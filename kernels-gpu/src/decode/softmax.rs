@@ -1,11 +1,10 @@
-//! Online softmax of columns, with a lazy maximum: [`crate::softmax`], whose rows are columns here.
+//! Online softmax of columns, with a lazy maximum: [`crate::softmax`], transposed.
 use crate::softmax::{NONE, SLACK};
 use cuda_std::math::{ex2, fma};
 use tile::Warp;
 use tile::mma::{ColAcc, ColFrag, ColSum, ColVec, TensorCore};
 
-/// State of one warp's `8 * G` columns. The maximum is kept negated and in units of the exponent: what the
-/// fma adds.
+/// State of one warp's `8 * G` columns. The maximum is negated and in units of the exponent: the fma adds it.
 pub struct Softmax<const G: usize> {
     scale_log2: f32,
     minus_max: ColVec<f32, G>,
@@ -13,14 +12,14 @@ pub struct Softmax<const G: usize> {
 }
 
 impl<const G: usize> Softmax<G> {
-    /// No key seen yet.
+    /// The state before the first key.
     #[inline(always)]
     pub fn new(scale_log2: f32) -> Self {
         Softmax { scale_log2, minus_max: ColVec::splat(-NONE), sum: ColSum::zero() }
     }
 
-    /// Takes note of a tile's scores; O and the sums are rescaled where some column grew by more than
-    /// `SLACK`.
+    /// Raises the maxima to a tile's scores if some column grew by more than `SLACK`, and rescales O and the
+    /// sums.
     #[inline(always)]
     pub fn observe<const R: usize, const D: usize>(
         &mut self,

@@ -1,19 +1,18 @@
-//! Hopper's forward with cross-tile overlap: a tile's first scores run beside the last product of the tile
-//! before.
-use crate::entries::Run;
+//! Forward attention with cross-tile overlap: a work tile's first S = Q K^T runs beside the last O += P V of
+//! the tile before.
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
-use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::MaskFn;
-use spec::{FwdHopper, HopperParams, Kernel};
+use crate::variant::MaskFn;
+use spec::{FwdHopper, Kernel};
 use tile::epilogue::StoreBuffer;
 use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::MbarrierPipeline;
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
-/// What a block has of shared memory: rings of their own for Q, K and V, and O on its way out.
+/// A block's shared memory: pipelines of Q, K and V, and the TMA store buffer of O.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E, W, D>, 2, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StoreBuffer<E, D, W>)),
@@ -32,39 +31,40 @@ impl<
     #[inline(always)]
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
+        variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
         let tensors = Tensors::<E, _, _, N, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
-        let view = |tile| View::<_, Mask, W, N>::of(p, tile);
+        let view = |tile| View::<_, Mask, W, N>::of(p, variant, tile);
         let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
 
         block.specialize(
             shared,
             |(q, (k, (v, ())))| {
-                copy::<_, E, Mask, W, N, D, 2, STAGES>(p, source(index, count), &tensors, q, k, v)
+                copy::<_, E, Mask, W, N, D, 2, STAGES>((p, variant), source(index, count), &tensors, q, k, v)
             },
             |mut group, (mut q, (mut k, (mut v, mut out)))| {
                 let mut tiles = source(index, count);
                 let Some(tile) = tiles.receive(&mut q) else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
-                // The first scores of all: nothing to run beside.
+                // The first tile's first product has no product to run beside.
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();
                 group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 now.see_first(&mut s, first_row, warp);
-                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, now.scale_log2(), warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
                 loop {
                     now.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
                     drop(q_tile);
                     let Some(tile) = tiles.receive(&mut q) else { break };
 
-                    // The next tile's first scores beside this one's last product.
+                    // The next tile's first S runs beside this tile's last O += P V.
                     let next = view(tile);
                     q_tile = q.wait();
                     let (softmax, probs) = group.overlap(
@@ -73,7 +73,7 @@ impl<
                         &mut (),
                         |(), s| {
                             next.see_first(s, first_row, warp);
-                            (false, BoundedSoftmax::first(s, p.as_ref().scale_log2, warp))
+                            (false, BoundedSoftmax::first(s, next.scale_log2(), warp))
                         },
                         |(), _, _, first, _| first,
                     );
@@ -84,21 +84,5 @@ impl<
                 now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
             },
         );
-    }
-}
-
-impl<
-    E: WarpgroupCore,
-    Mask: MaskFn,
-    const W: usize,
-    const N: usize,
-    const D: usize,
-    const STAGES: usize,
-    const ORDERED: bool,
-> Run for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
-{
-    #[inline(always)]
-    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

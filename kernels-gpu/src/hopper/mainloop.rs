@@ -1,10 +1,10 @@
-//! What Hopper's kernels have in common: what a block copies, what a tile sees, and the loop over its key
-//! blocks.
+//! The part that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over
+//! its key blocks.
+use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::{BlockRange, MaskFn, Rows, Seen};
-use crate::softcap::softcap;
-use core::marker::PhantomData;
+use crate::rows::{Rows, Sequence};
+use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel};
 use tile::group::Warpgroup;
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
@@ -14,10 +14,10 @@ use tile::tma::{MapKind, Tma, TmaTensor};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Warp};
 
-/// Places for Q: a tile of 64 rows of each warpgroup.
+/// A stage of Q: a tile of 64 rows per warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
-/// A ring for blocks of keys, or of values.
+/// A pipeline of key blocks, or of value blocks.
 pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
     MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
@@ -33,12 +33,12 @@ pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
     pub o: TmaTensor<E, 4, D, Q>,
 }
 
-/// Those of a source's work tiles.
+/// The tensors of scheduler `S`'s work tiles.
 pub type TensorsOf<S, E, const N: usize, const D: usize> =
     Tensors<E, <<S as Scheduler>::Tile as MapTile>::Queries, <<S as Scheduler>::Tile as MapTile>::Keys, N, D>;
 
 impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
-    /// Those of the launch.
+    /// The tensors behind the launch's tensor maps.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
         Tensors {
@@ -50,60 +50,71 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, 
     }
 }
 
-/// Where a query of a work tile is.
+/// The coordinates of a query row of work tiles `P`.
 type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
-/// What a warp has made of the blocks that it has taken: O, not yet normalised, lacks the last one's P V.
+/// A warp's results for the key blocks that it has taken. O is not normalised, and lacks the last block's P
+/// V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
-    /// Of all of them.
+    /// The softmax of all blocks taken.
     pub softmax: BoundedSoftmax<ORDERED>,
     /// O.
     pub acc_o: Acc<1, D>,
-    /// P of the last.
+    /// P of the last block taken.
     pub probs: AFrag<E, 1, N>,
 }
 
-/// One tile of queries under a mask, with blocks of `N` base tiles of keys, for `W` warpgroups.
-pub struct View<'p, P: MapTile, Mask, const W: usize, const N: usize> {
+/// A work tile under a mask: `W` warpgroups' rows, and key blocks of `N` base tiles.
+pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     p: &'p P::Params,
-    /// What of the problem it is.
+    variant: &'p Mask::Params,
+    /// The work tile.
     pub tile: P,
     rows: Rows,
-    /// The key blocks that it takes: those that some row sees. Where none sees any, one, of which the mask
-    /// leaves nothing, so that the tile ends like any other.
+    /// The key blocks that some row sees. If there is none, the range has one block, which the mask removes
+    /// completely: so all work tiles end in one way.
     pub range: BlockRange,
-    mask: PhantomData<Mask>,
+    of: Sequence,
+    mask: Mask::Keys,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
-    /// That of a work tile.
+    /// The view of `tile`.
     #[inline(always)]
-    pub fn of(p: &'p P::Params, tile: P) -> Self {
+    pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let seen = Mask::blocks(&rows, Self::TILE_N);
+        let of = Sequence::of(p.as_ref(), &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
+        let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // Behind all keys that any row sees: where there are more splits than blocks.
+            // More splits than blocks: this split takes a block behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {
             range.end = range.end.max(range.start + 1);
         }
-        View { p, tile, rows, range, mask: PhantomData }
+        View { p, variant, tile, rows, range, of, mask }
     }
 
-    /// Where its queries begin.
+    /// The coordinates of its first query.
     #[inline(always)]
     pub fn queries(&self) -> QueryAt<P> {
         self.tile.queries(self.rows.first)
     }
 
-    /// Where the keys of block `n` begin.
+    /// The coordinates of block `n`'s first key.
     #[inline(always)]
     fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
         self.tile.keys(self.p, n * Self::TILE_N)
+    }
+
+    /// Factor from scores to exponents of 2.
+    #[inline(always)]
+    pub fn scale_log2(&self) -> f32 {
+        Mask::Scores::scale_log2(self.p.as_ref())
     }
 
     /// Whether some row does not see all of block `n`.
@@ -112,26 +123,26 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         n >= self.range.interior.1 || Mask::LEFT && n < self.range.interior.0
     }
 
-    /// Makes of the products of block `n`, whether an `edge` or not, the scores that are seen. `first_row`
-    /// is the warp's, in the tile.
+    /// Turns the products of block `n` into scores, and masks them if the block is an `edge`. `first_row` is
+    /// the warp's first row in the tile.
     #[inline(always)]
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
-        if Mask::LEFT {
-            let p = self.p.as_ref();
-            softcap(s, p.softcap, p.scale_log2);
-        }
+        let (p, rows) = (self.p.as_ref(), &self.rows);
+        let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        Mask::scores(p, self.variant, &self.of).change(p, s, at);
         if edge {
-            Seen::<Mask, 1>::of(&self.rows, self.rows.first + first_row, n * Self::TILE_N, warp).mask(s);
+            Seen::<_, 1>::of(self.mask, at).mask(s, at);
         }
     }
 
-    /// The same of the last block, which is taken first.
+    /// As [`View::see`], of the last block, which the loop takes first.
     #[inline(always)]
     pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
         self.see(s, self.range.end - 1, true, first_row, warp)
     }
 
-    /// The blocks behind the first: S(n) = Q K^T beside O += P(n + 1) V(n + 1). The last block's P is left.
+    /// Takes the blocks that follow the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The last
+    /// block's O += P V remains to do.
     #[inline(always)]
     pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
         &self,
@@ -161,7 +172,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// Normalises O, hands it to `send` with where it goes, and stores the LSE.
+    /// Normalises O, passes it to `send` with the coordinates of its first row, and stores the LSE.
     #[inline(always)]
     pub fn store<E, const D: usize, const ORDERED: bool>(
         &self,
@@ -170,7 +181,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         send: impl FnOnce(&Acc<1, D>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
-        let (normalise, lse) = softmax.finish(warp);
+        let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
+        let (normalise, lse) = softmax.finish(Mask::SINK.then(sink), warp);
         acc_o.scale_or_clear_rows(&normalise);
         send(&acc_o, self.queries(), group);
         let to = self.tile.lse(self.p);
@@ -178,9 +190,9 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     }
 }
 
-/// Starts the copies of every tile's Q and key blocks, in the order in which they are taken: values a block
-/// later than keys, from tile to tile too. Where there is one place for Q, which is left with the last
-/// values of the tile that has it, values do not wait for the next keys.
+/// The producer: starts the copies of every work tile's Q and key blocks, in the order in which consumers
+/// take them. Values follow keys one block later, also from tile to tile. With one place for Q, consumers
+/// release Q with the tile's last values, so values do not wait for the next block's keys.
 #[inline(always)]
 pub fn copy<
     S: Scheduler,
@@ -192,7 +204,7 @@ pub fn copy<
     const PLACES: usize,
     const STAGES: usize,
 >(
-    p: &ParamsOf<S>,
+    (p, variant): (&ParamsOf<S>, &Mask::Params),
     mut source: S,
     tensors: &TensorsOf<S, E, N, D>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
@@ -201,7 +213,7 @@ pub fn copy<
 ) {
     let mut behind = None;
     while let Some(tile) = source.find() {
-        let view = View::<S::Tile, Mask, W, N>::of(p, tile);
+        let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = view.keys(n);

@@ -1,25 +1,32 @@
-//! Many queries on a cache in pages, on Hopper: as [`super::varlen`], with keys and values box by box out of
-//! the pages that have them, which the threads that copy look up.
+//! Prefill on a paged KV cache, on Hopper. As in [`super::varlen`], but the producer threads look up the
+//! pages of keys and values and copy them box by box.
 use crate::entries::RunAs;
-use crate::hopper::Body;
 use crate::hopper::scheduler::MapTile;
-use crate::hopper::varlen::{Found, VarlenScheduler, whose};
+use crate::hopper::varlen::{Found, VarlenScheduler, sequence_of};
+use crate::hopper::{Body, HopperKernel};
 use crate::lengths::{self, Span};
-use crate::mask::Rows;
+use crate::rows::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, PagedRow};
-use spec::{HopperPagedParams, Paged, RaggedMap, Sm90a, WorkTile};
+use spec::{
+    HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, VariantParams,
+    WorkTile,
+};
 use tile::global::GlobalVec;
 use tile::tma::{RaggedRow, TileInfo};
 use tile::{Block, Smem};
 
-/// A tile of one sequence, whose keys and values lie in a cache.
+/// A tile of one sequence, whose keys and values lie in a KV cache.
 #[derive(Clone, Copy)]
 struct CacheTile(SequenceTile);
 
 impl QueryTile for CacheTile {
     const MAY_LACK_KEYS: bool = true;
 
+    #[inline(always)]
+    fn before(&self) -> u32 {
+        self.0.before()
+    }
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.0.rows(p, tile_m)
@@ -53,7 +60,7 @@ impl Found for CacheTile {
     fn find(p: &HopperPagedParams, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
         let packed = cu_seqlens_q.count > 0;
-        let of @ (sequence, queries, _) = whose(
+        let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,
             tile_m,
@@ -69,20 +76,33 @@ impl Found for CacheTile {
     }
 
     #[inline(always)]
-    fn note(&self) -> TileInfo {
-        self.0.note()
+    fn info(&self, told: bool) -> TileInfo {
+        self.0.info(told)
     }
 
     #[inline(always)]
-    fn noted(note: TileInfo) -> Self {
-        CacheTile(SequenceTile::noted(note))
+    fn of_info(info: TileInfo, told: bool) -> Self {
+        CacheTile(SequenceTile::of_info(info, told))
     }
 }
 
-impl<K: Body> RunAs<Paged<K>, Sm90a> for K {
+impl<K: Body> HopperKernel for Paged<K> {
+    type Forward = HopperParams<RaggedMap, PagedMap>;
+    #[inline(always)]
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>>>>(
+        p: &HopperPagedParams,
+        variant: &VariantParams<K>,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
+        let source = |index, count| VarlenScheduler::<CacheTile, K>::of(p, index, count);
+        K::body(p, variant, source, block, smem)
+    }
+}
+
+impl<K: Body<Mask: MaskMarker<Params = ()>>> RunAs<Paged<K>, Sm90a> for K {
     #[inline(always)]
     fn run_as(p: HopperPagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
-        let source = |index, count| VarlenScheduler::<CacheTile>::of(&p, index, count, K::INFO.tile_m);
-        K::body(&p, source, block, smem)
+        Paged::<K>::enter(&p, &(), block, smem)
     }
 }

@@ -1,60 +1,60 @@
-//! What of a problem a tile is of, and how a block comes by its tiles.
+//! Work tiles whose tensors travel through tensor maps, and tile schedulers.
 use crate::work::QueryTile;
 use spec::{HopperParams, TensorMap, WorkTile};
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
 
-/// A tile whose queries, keys and values are copied through tensor maps.
+/// A work tile whose queries, keys and values are copied through tensor maps.
 pub trait MapTile: QueryTile {
-    /// How TMA is told of queries' rows, and of those of O.
+    /// The kind of tensor map of Q and O.
     type Queries: StoreMapKind;
-    /// The same of keys and values.
+    /// The kind of tensor map of K and V.
     type Keys: MapKind;
-    /// What the kernel is told.
+    /// The kernel's parameters.
     type Params: AsRef<ForwardOf<Self>>;
 
-    /// Where query `row` of them all is.
+    /// The coordinates of query row `row`.
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
-    /// Where key `row` of them all is.
+    /// The coordinates of key `row`.
     fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
-    /// Log-sum-exp of all its queries.
+    /// The LSE of all rows of its tensors.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
-/// What every kernel of these work tiles is told.
+/// The forward parameters of kernels with work tiles `P`.
 pub type ForwardOf<P> =
     HopperParams<<<P as MapTile>::Queries as MapKind>::Data, <<P as MapTile>::Keys as MapKind>::Data>;
-/// What a source's kernel is told.
+/// The parameters of kernels with scheduler `S`.
 pub type ParamsOf<S> = <<S as Scheduler>::Tile as MapTile>::Params;
-/// How the copy engine is told of a source's keys and values.
+/// The kind of tensor map of K and V, for scheduler `S`.
 pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
-/// How the copy engine is told of a source's queries.
+/// The kind of tensor map of Q and O, for scheduler `S`.
 type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A block's work tiles, one after the other, for producer and consumers: what the producer warp has found
-/// the consumer warps need not find.
+/// A tile scheduler: a block's work tiles, one after the other, for producer and consumers. Consumers need
+/// not find what the producer has found.
 pub trait Scheduler {
-    /// What they are.
+    /// The work tiles.
     type Tile: MapTile;
-    /// How their queries travel.
+    /// The transport of their queries.
     type By: TmaTransport<MapKind = QueriesOf<Self>>;
 
-    /// The next, for the one who copies.
+    /// The producer's next work tile.
     fn find(&mut self) -> Option<Self::Tile>;
-    /// Starts copying its queries, which begin `at` a row.
+    /// Starts the copy of the tile's queries, the first of which is `at`.
     fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         tile: &Self::Tile,
         from: &T::Tensor<QueriesOf<Self>>,
         at: <QueriesOf<Self> as MapKind>::At,
     );
-    /// The next, for those who compute and wait for its queries.
+    /// The consumers' next work tile. They wait for its queries.
     fn receive<T: TmaTile, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>)
     -> Option<Self::Tile>;
 }
 
-/// A tile of a head of a batch, by row, head, batch.
+/// A work tile of dense tensors. Coordinates are row, head and batch.
 impl MapTile for WorkTile {
     type Queries = TensorMap;
     type Keys = TensorMap;
@@ -75,7 +75,7 @@ impl MapTile for WorkTile {
     }
 }
 
-/// Work tiles that follow from parameters alone: everybody counts for himself.
+/// The static tile scheduler: work tiles follow from parameters alone, and each warp computes them.
 pub struct StaticScheduler<I>(pub I);
 
 impl<P: MapTile, I: Iterator<Item = P>> Scheduler for StaticScheduler<I> {

@@ -1,20 +1,20 @@
-//! Online softmax with a maximum that is only looked for when it is needed. Exponentials are taken with the
-//! old maximum; the block's row sums, which are needed anyway, bound every one of them, and so prove that
-//! none has left f16.
+//! Online softmax that searches a maximum only if it must. The kernel takes exponentials with the old
+//! maximum. It needs the block's row sums anyway: they bound every exponential, so they prove that none
+//! overflowed f16.
+use crate::softmax::NONE;
+use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::DType;
-
-use crate::softmax::NONE;
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, RowVec};
 
-/// A lane's share of a block's row sums that needs no new maximum. No probability is above it, and half of
-/// f16's 65504 is still far from that.
+/// Largest row sum of a lane's columns in a block that needs no new maximum. No probability exceeds it, and
+/// f16's largest number is 65504.
 const BOUND: f32 = 32768.0;
 
-/// By how many powers of two a maximum is taken higher than it is, so that rows seldom grow beyond [`BOUND`].
-/// None in f16: what is 15 powers below a row's largest probability may be all of its sum, by the number of
-/// such keys, and f16 has no more than the 9 bits for it that are left when the largest is 1.
+/// Powers of two by which a new maximum exceeds the largest score, so that rows seldom grow beyond [`BOUND`].
+/// f16 has none: probabilities 15 powers below a row's largest may make up all of the row's sum, if they are
+/// many, and f16 keeps the 9 bits that they need only if the largest is 1.
 const fn headroom(of: DType) -> f32 {
     match of {
         DType::Bf16 => 8.0,
@@ -22,8 +22,8 @@ const fn headroom(of: DType) -> f32 {
     }
 }
 
-/// State of one warp's rows. The maximum is kept negated and in units of the exponent, as
-/// [`crate::softmax`] does; sums are of this lane's columns alone. `ORDERED`: see [`Acc::to_operand`].
+/// State of one warp's rows. The maximum is negated and in units of the exponent, as in
+/// [`crate::softmax::Softmax`]. Sums are of this lane's columns. `ORDERED`: see [`Acc::to_operand`].
 pub struct BoundedSoftmax<const ORDERED: bool> {
     scale_log2: f32,
     minus_max: RowVec<1>,
@@ -34,7 +34,7 @@ pub struct BoundedSoftmax<const ORDERED: bool> {
 pub type Exponentials<E, const N: usize> = (AFrag<E, 1, N>, RowVec<1>);
 
 impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
-    /// That of the first block, and its P.
+    /// The state after the first block, and the block's P.
     #[inline(always)]
     pub fn first<E: Mma, const N: usize>(
         s: &Acc<1, N>,
@@ -49,24 +49,24 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max) with the maximum as it is, and, the same in all lanes, whether that will not do:
-    /// some row grew by so much that P must be taken again.
+    /// P = exp2(S - max) with the old maximum. The flag, equal in all lanes, says whether some row grew so
+    /// much that P must be computed again.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {
         let (p, sums) = self.exponentials(s);
-        // Not `>`: where both rows of a lane are NaN they count as grown.
+        // Not `>`: if both rows of a lane are NaN, they count as grown.
         let bounded = sums.reduce(f32::max) <= BOUND;
         (warp.any(!bounded), (p, sums))
     }
 
-    /// P as it is, its sums taken in.
+    /// Accepts P, and adds its row sums.
     #[inline(always)]
     pub fn keep<P>(&mut self, (p, sums): (P, RowVec<1>)) -> P {
         self.row_sum = self.row_sum.zip(sums, |a, b| a + b);
         p
     }
 
-    /// P with new maxima, its sums taken in, O rescaled.
+    /// Computes P with new maxima, adds its row sums, and rescales O.
     #[inline(always)]
     pub fn rebase<E: Mma, const N: usize, const D: usize>(
         &mut self,
@@ -81,18 +81,28 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         p
     }
 
-    /// What O must be multiplied by, negative for a row that saw no key (its O may be 0 times infinity), and
-    /// the log-sum-exp of each row's scaled scores, natural logarithm, which is -inf for a row that saw no
-    /// key.
+    /// The factor that normalises O, and the LSE: the natural logarithm, -inf for a row that saw no key. The
+    /// factor of such a row is negative, because its O may be 0 times infinity.
+    ///
+    /// A `sink` is one more key of this natural logit, below infinity, with value 0. The kernel takes it in
+    /// at the end, so probabilities keep their precision, however large the sink is.
     #[inline(always)]
-    pub fn finish(&self, warp: Warp) -> (RowVec<1>, RowVec<1>) {
-        let total = self.row_sum.across(warp, |a, b| a + b);
-        let lse =
-            total.zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * core::f32::consts::LN_2);
-        (total.map(|x| if x == 0.0 { -1.0 } else { rcp(x) }), lse)
+    pub fn finish(&self, sink: Option<f32>, warp: Warp) -> (RowVec<1>, RowVec<1>) {
+        let sum = self.row_sum.across(warp, |a, b| a + b);
+        let Some(sink) = sink else {
+            let lse = sum.zip(self.minus_max, |sum, minus_max| (lg2(sum) - minus_max) * LN_2);
+            return (sum.map(|x| if x == 0.0 { -1.0 } else { rcp(x) }), lse);
+        };
+        let logit = sink * LOG2_E;
+        let minus_max = self.minus_max.map(|old| old.min(-logit));
+        let rescale = minus_max.zip(self.minus_max, |new, old| ex2(new - old));
+        let total = sum.fma(&rescale, &minus_max.map(|new| ex2(logit + new)));
+        let lse = total.zip(minus_max, |sum, minus_max| (lg2(sum) - minus_max) * LN_2);
+        let factor = rescale.zip(total, |rescale, total| rescale * rcp(total));
+        (factor.zip(sum, |factor, sum| if sum == 0.0 { -1.0 } else { factor }), lse)
     }
 
-    /// New maxima, with their headroom; what sums and O must be multiplied by.
+    /// Raises the maxima to the scores, with headroom. Returns the factors of sums and O.
     #[inline(always)]
     fn raise<E: Mma, const N: usize>(&mut self, s: &Acc<1, N>, warp: Warp) -> RowVec<1> {
         let seen = s.lane_max().across(warp, f32::max);

@@ -1,12 +1,16 @@
-//! Hopper's forward where blocks share a tile's keys: what they have made of their slices goes to the
-//! workspace, for [`spec::Combine`] to merge.
+//! Split-KV on Hopper: several blocks share a work tile's keys and leave partial results in the workspace.
+//! [`spec::Combine`] merges them.
 use crate::entries::RunAs;
+use crate::hopper::HopperKernel;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::scheduler::{MapTile, StaticScheduler};
 use crate::hopper::wide::one_by_one;
-use crate::mask::MaskFn;
+use crate::variant::MaskFn;
 use crate::work::KvSplit;
-use spec::{FwdHopperWide, HopperParams, Partials, Sm90a, Split, SplitParams, TensorMap, TileOrder};
+use spec::{
+    FwdHopperWide, HopperParams, Kernel, MaskMarker, Partials, Sm90a, Split, SplitParams, TensorMap,
+    TileOrder,
+};
 use tile::global::{GlobalVec, PartialRows};
 use tile::mma::WarpgroupCore;
 use tile::{Block, Smem};
@@ -30,7 +34,7 @@ impl MapTile for KvSplit {
     }
 }
 
-/// The splits of one block. Those of a tile are neighbours, so that they end together.
+/// The splits of one block. The splits of a work tile are neighbours, so that they end together.
 struct Splits {
     order: TileOrder,
     partials: Partials,
@@ -57,13 +61,19 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> RunAs<Split<Self>, Sm90a> for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+> HopperKernel for Split<FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>>
 {
+    type Forward = HopperParams;
     #[inline(always)]
-    fn run_as(p: SplitParams<HopperParams>, block: Block<Split<Self>>, smem: Smem<Split<Self>>) {
+    fn enter<C: Kernel<Params: AsRef<HopperParams>>>(
+        p: &SplitParams<HopperParams>,
+        variant: &Mask::Params,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
         let tensors = Tensors::<E, TensorMap, TensorMap, N, D>::of(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
-            &p.forward,
+            (&p.forward, variant),
             |next, blocks| {
                 let order = p.forward.rounds.order;
                 StaticScheduler(Splits { order, partials: p.partials, next, blocks })
@@ -72,7 +82,7 @@ impl<
             block,
             smem,
             |view, so_far, q_tile, group| {
-                // Before it stores: the next slice's queries need not wait for that.
+                // Before the stores: the copy of the next split's queries need not wait for them.
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
                     let KvSplit { index, head, partials, .. } = view.tile;
@@ -81,5 +91,21 @@ impl<
                 })
             },
         );
+    }
+}
+
+impl<
+    E: WarpgroupCore,
+    Mask: MaskFn + MaskMarker<Params = ()>,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> RunAs<Split<Self>, Sm90a> for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+{
+    #[inline(always)]
+    fn run_as(p: SplitParams<HopperParams>, block: Block<Split<Self>>, smem: Smem<Split<Self>>) {
+        Split::<Self>::enter(&p, &(), block, smem)
     }
 }

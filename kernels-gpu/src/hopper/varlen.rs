@@ -1,23 +1,27 @@
-//! Packed sequences on Hopper. Each thread that copies finds out whose a tile is, by what the device's
-//! integers say now, while others still compute the tile before; the first tells them beside the tile's
-//! queries.
-//! From there on a tile is one like any other: maps end where its sequence ends.
+//! Varlen tensors on Hopper. Each producer thread finds a work tile's sequence from the device's integers
+//! while the consumers compute the tile before. The first producer thread broadcasts tile info with the
+//! tile's queries. The kernel then treats the work tile like any other: tensor maps end where its sequence
+//! ends.
 use crate::entries::RunAs;
-use crate::hopper::Body;
 use crate::hopper::scheduler::{MapTile, Scheduler};
+use crate::hopper::{Body, HopperKernel};
 use crate::lengths::{self, Span};
 use crate::work::SequenceTile;
+use core::marker::PhantomData;
 use cuda_std::math::opaque;
-use spec::{HopperParams, Lse, OwnTiles, RaggedMap, Sequences, Sm90a, Varlen, VarlenParams, WorkTile};
+use spec::{
+    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, VariantParams,
+    Varlen, VarlenParams, WorkTile,
+};
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
-/// Which sequence a query block is of, that one's queries, and how many of them are before the block: as many
-/// as it has or more, where the block is nobody's for today's lengths.
+/// The sequence of query block `m_block`, the sequence's queries, and its number of queries before the block.
+/// That number is at least the number of queries if the current lengths leave the block without a sequence.
 #[inline(always)]
-pub fn whose(
+pub fn sequence_of(
     sequences: &Sequences,
     m_block: u32,
     tile_m: u32,
@@ -32,9 +36,9 @@ pub fn whose(
 }
 
 impl SequenceTile {
-    /// The tile of a head from query `before` of a sequence on, whose first query stands `aligned` keys
-    /// further on than its first key. One that is nobody's has no query and no key: of what it is copied
-    /// nothing exists, and of what it makes nothing is stored.
+    /// The tile of a head from query `before` of a sequence on. The sequence's first query has position
+    /// `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and stores
+    /// nothing.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -43,31 +47,35 @@ impl SequenceTile {
             false => [Span::upto(0); 2],
         };
         let tile = WorkTile { m_block: 0, ..tile };
-        SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32) }
+        SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
     }
 
-    /// What those who compute are told.
+    /// The tile info of this tile, with its place in the sequence if masks or scores have parameters
+    /// (`told`), which may depend on it.
     #[inline(always)]
-    pub fn note(&self) -> TileInfo {
+    pub fn info(&self, told: bool) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
-        [first, queries, keys, self.tile.head, self.shift as u32, 0, 0, 0]
+        let [sequence, before] = if told { [self.sequence, self.before] } else { [0; 2] };
+        [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
-    /// What a note says: all but where keys are, for those who copy none.
+    /// The tile that tile info describes, except the place of its keys: consumers copy no keys.
     #[inline(always)]
-    pub fn noted([first, queries, keys, head, shift, ..]: TileInfo) -> Self {
+    pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
         let queries = Span::of_words([first, queries]);
         let tile = WorkTile { m_block: 0, batch: 0, head, kv_head: 0 };
-        SequenceTile { tile, sequence: 0, queries, keys: Span::upto(keys), shift: shift as i32 }
+        let [sequence, before] = if told { [sequence, before] } else { [0; 2] };
+        SequenceTile { tile, sequence, queries, keys: Span::upto(keys), shift: shift as i32, before }
     }
 
-    /// Where query `row` of them is.
+    /// The coordinates of query `row` of the tile.
     #[inline(always)]
     pub fn query(&self, row: u32) -> RaggedRow {
         RaggedRow::new(row, self.tile.head, self.queries.first(), self.queries.rows())
     }
 
-    /// Log-sum-exp of its queries among `rows` of all, of the batch that their first one is of.
+    /// The LSE of its queries. A head has `rows` queries of all sequences; `batch` returns the batch of the
+    /// tile's first query.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
@@ -75,8 +83,8 @@ impl SequenceTile {
         if lse.base == 0 {
             return of_all;
         }
-        // A branch, and it stays one: without it what ends a tile is one block with the next tile's head, by
-        // which ptxas takes the loop for one that lanes leave one by one, and serialises products.
+        // `opaque` keeps this a branch. Without it, LLVM joins the end of a tile with the start of the next.
+        // ptxas then assumes that lanes leave the loop one by one, and serialises products.
         of_all.part(opaque(first), self.queries.rows())
     }
 }
@@ -102,21 +110,21 @@ impl MapTile for SequenceTile {
     }
 }
 
-/// A work tile that the one who copies finds, and tells the others of.
+/// A work tile that the producer finds and broadcasts.
 pub trait Found: MapTile {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
-    /// What those who compute are told.
-    fn note(&self) -> TileInfo;
-    /// What a note says.
-    fn noted(note: TileInfo) -> Self;
+    /// As [`SequenceTile::info`].
+    fn info(&self, told: bool) -> TileInfo;
+    /// As [`SequenceTile::of_info`].
+    fn of_info(info: TileInfo, told: bool) -> Self;
 }
 
 impl Found for SequenceTile {
     #[inline(always)]
     fn find(p: &VarlenParams<HopperParams<RaggedMap>>, tile: WorkTile, tile_m: u32) -> Self {
         let VarlenParams { forward, cu_seqlens_q, .. } = p;
-        let of @ (sequence, queries, _) = whose(
+        let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,
             tile_m,
@@ -129,38 +137,41 @@ impl Found for SequenceTile {
     }
 
     #[inline(always)]
-    fn note(&self) -> TileInfo {
-        self.note()
+    fn info(&self, told: bool) -> TileInfo {
+        self.info(told)
     }
 
     #[inline(always)]
-    fn noted(note: TileInfo) -> Self {
-        Self::noted(note)
+    fn of_info(info: TileInfo, told: bool) -> Self {
+        Self::of_info(info, told)
     }
 }
 
-/// A block's tiles, of which some are nobody's.
-pub struct VarlenScheduler<'p, T: Found> {
+/// The tile scheduler of varlen queries, for kernels `K`. Some of its work tiles have no sequence.
+pub struct VarlenScheduler<'p, T: Found, K> {
     p: &'p T::Params,
     tiles: OwnTiles,
-    tile_m: u32,
+    kernel: PhantomData<K>,
 }
 
-impl<'p, T: Found> VarlenScheduler<'p, T> {
-    /// Those of block `index` of `count`.
+impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
+    /// Whether masks or scores have parameters.
+    const TOLD: bool = spec::has_params::<K>();
+
+    /// The scheduler of block `index` of `count`.
     #[inline(always)]
-    pub fn of(p: &'p T::Params, index: u32, count: u32, tile_m: u32) -> Self {
-        VarlenScheduler { p, tiles: p.as_ref().rounds.of(index, count), tile_m }
+    pub fn of(p: &'p T::Params, index: u32, count: u32) -> Self {
+        VarlenScheduler { p, tiles: p.as_ref().rounds.of(index, count), kernel: PhantomData }
     }
 }
 
-impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
+impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
     type Tile = T;
     type By = BroadcastTma<T::Queries>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
-        self.tiles.next().map(|tile| T::find(self.p, tile, self.tile_m))
+        self.tiles.next().map(|tile| T::find(self.p, tile, K::INFO.tile_m))
     }
 
     #[inline(always)]
@@ -170,7 +181,7 @@ impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
         from: &B::Tensor<T::Queries>,
         at: <T::Queries as MapKind>::At,
     ) {
-        q.load(tile.note(), from, at)
+        q.load(tile.info(Self::TOLD), from, at)
     }
 
     #[inline(always)]
@@ -178,14 +189,27 @@ impl<T: Found> Scheduler for VarlenScheduler<'_, T> {
         &mut self,
         q: &mut Consumer<B, S, BroadcastTma<T::Queries>>,
     ) -> Option<T> {
-        self.tiles.next().map(|_| T::noted(q.info()))
+        self.tiles.next().map(|_| T::of_info(q.info(), Self::TOLD))
     }
 }
 
-impl<K: Body> RunAs<Varlen<K>, Sm90a> for K {
+impl<K: Body> HopperKernel for Varlen<K> {
+    type Forward = HopperParams<RaggedMap>;
+    #[inline(always)]
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>>>>(
+        p: &VarlenParams<HopperParams<RaggedMap>>,
+        variant: &VariantParams<K>,
+        block: Block<C>,
+        smem: Smem<C>,
+    ) {
+        let source = |index, count| VarlenScheduler::<SequenceTile, K>::of(p, index, count);
+        K::body(p, variant, source, block, smem)
+    }
+}
+
+impl<K: Body<Mask: MaskMarker<Params = ()>>> RunAs<Varlen<K>, Sm90a> for K {
     #[inline(always)]
     fn run_as(p: VarlenParams<HopperParams<RaggedMap>>, block: Block<Varlen<K>>, smem: Smem<Varlen<K>>) {
-        let source = |index, count| VarlenScheduler::<SequenceTile>::of(&p, index, count, K::INFO.tile_m);
-        K::body(&p, source, block, smem)
+        Varlen::<K>::enter(&p, &(), block, smem)
     }
 }

@@ -1,24 +1,24 @@
-//! Hopper's forward for wide head dims: O leaves through Q's place, and then the next tile begins.
-use crate::entries::Run;
+//! Forward attention for wide head dims: O is stored through Q's shared memory, and the next work tile starts
+//! afterwards.
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
-use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
+use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::mask::MaskFn;
-use spec::{FwdHopperWide, HopperParams, Kernel};
+use crate::variant::MaskFn;
+use spec::{FwdHopperWide, Kernel};
 use tile::group::Warpgroup;
 use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::{MbarrierPipeline, StageGuard};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
-/// What a block has of shared memory: a place for Q and O, and rings for K and V.
+/// A block's shared memory: one place for Q and O, and pipelines of K and V.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
 );
 
-/// Work tile after work tile. What has been made of one, whose Q lies in its place still, goes to `store`.
+/// Processes work tile after work tile. `store` gets a tile's results and the guard of its Q.
 #[inline(always)]
 pub fn one_by_one<
     S: Scheduler,
@@ -31,7 +31,7 @@ pub fn one_by_one<
     const STAGES: usize,
     const ORDERED: bool,
 >(
-    p: &ParamsOf<S>,
+    (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
     tensors: &TensorsOf<S, E, N, D>,
     block: Block<C>,
@@ -48,20 +48,22 @@ pub fn one_by_one<
 
     block.specialize(
         shared,
-        |(q, (k, v))| copy::<_, E, Mask, W, N, D, 1, STAGES>(p, source(index, count), tensors, q, k, v),
+        |(q, (k, v))| {
+            copy::<_, E, Mask, W, N, D, 1, STAGES>((p, variant), source(index, count), tensors, q, k, v)
+        },
         |mut group, (mut q, (mut k, mut v))| {
             let (warp, first_row) = (group.warp(), group.first_row());
-            // Not `for`: the assembler takes a loop that ends at its top for one that lanes leave one by one,
-            // and descriptors for theirs.
+            // Not `for`: if a loop ends at its top, ptxas assumes that lanes leave it one by one, and that
+            // each lane has its own descriptors.
             let mut tiles = source(index, count);
             let Some(mut tile) = tiles.receive(&mut q) else { return };
             loop {
-                let view = View::<_, Mask, W, N>::of(p, tile);
+                let view = View::<_, Mask, W, N>::of(p, variant, tile);
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
                 group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
                 view.see_first(&mut s, first_row, warp);
-                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, p.as_ref().scale_log2, warp);
+                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, view.scale_log2(), warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
                 view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
@@ -86,13 +88,14 @@ impl<
     #[inline(always)]
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
+        variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,
         block: Block<C>,
         smem: Smem<C>,
     ) {
         let tensors = Tensors::<E, _, _, N, D>::of(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
-            p,
+            (p, variant),
             source,
             &tensors,
             block,
@@ -101,21 +104,5 @@ impl<
                 view.store(so_far, group, |o, at, group| q_tile.store_through(o, &tensors.o, at, group))
             },
         );
-    }
-}
-
-impl<
-    E: WarpgroupCore,
-    Mask: MaskFn,
-    const W: usize,
-    const N: usize,
-    const D: usize,
-    const STAGES: usize,
-    const ORDERED: bool,
-> Run for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
-{
-    #[inline(always)]
-    fn run(p: HopperParams, block: Block<Self>, smem: Smem<Self>) {
-        <Self as Body>::body(&p, |index, count| StaticScheduler(p.rounds.of(index, count)), block, smem)
     }
 }

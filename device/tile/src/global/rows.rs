@@ -2,7 +2,7 @@
 use crate::layout;
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
-use cuda_std::memory::ld_global_nc_b32;
+use cuda_std::memory::{ld_global_nc_b8, ld_global_nc_b32};
 
 /// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
 /// multiples of 16 bytes.
@@ -107,6 +107,15 @@ impl<'p> GlobalInts<'p> {
         self.0.count == 0
     }
 
+    /// Integer `i`, or the nearest one that exists. There must be one. No branch.
+    #[inline(always)]
+    pub fn nearest(self, i: u32) -> i32 {
+        let i = i.min(self.0.count.wrapping_sub(1));
+        // SAFETY: it exists, as there is one, and the base is a multiple of 4, as `Integers` promises;
+        // kernels that read them do not write them.
+        unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+    }
+
     /// Integer `i`; 0 if it does not exist.
     #[inline(always)]
     pub fn get(self, i: u32) -> i32 {
@@ -116,5 +125,27 @@ impl<'p> GlobalInts<'p> {
         // SAFETY: the integer exists, and the base is a multiple of 4, as `Integers` promises; kernels that
         // read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+    }
+}
+
+/// Bytes in device memory, which no thread writes while the kernel runs. There is at least one.
+#[derive(Clone, Copy)]
+pub struct GlobalBytes {
+    base: u64,
+    last: u32,
+}
+
+impl GlobalBytes {
+    /// The bytes from device address `base` on; `last` is the index of the last byte.
+    #[inline(always)]
+    pub fn new(base: u64, last: u32) -> Self {
+        GlobalBytes { base, last }
+    }
+
+    /// Byte `i`, or the last byte if that does not exist. No branch.
+    #[inline(always)]
+    pub fn nearest(self, i: u32) -> u32 {
+        // SAFETY: it exists, as the kernel's parameter promises; kernels that read it do not write it.
+        unsafe { ld_global_nc_b8(self.base.wrapping_add(i.min(self.last) as u64)) }
     }
 }

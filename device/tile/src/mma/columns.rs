@@ -54,6 +54,16 @@ impl<T: Copy, const G: usize> ColVec<T, G> {
     pub fn zip<U: Copy, V: Copy>(self, other: ColVec<U, G>, f: impl Fn(T, U) -> V) -> ColVec<V, G> {
         ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(self.0[g][i], other.0[g][i]))))
     }
+
+    /// Combines this lane's values of all its columns.
+    #[inline(always)]
+    pub fn reduce(self, f: impl Fn(T, T) -> T) -> T {
+        let mut x = f(self.0[0][0], self.0[0][1]);
+        for g in 1..G {
+            x = f(x, f(self.0[g][0], self.0[g][1]));
+        }
+        x
+    }
 }
 
 impl<const G: usize> ColVec<f32, G> {
@@ -61,16 +71,6 @@ impl<const G: usize> ColVec<f32, G> {
     #[inline(always)]
     pub fn across(self, warp: Warp, f: impl Fn(f32, f32) -> f32) -> Self {
         ColVec(self.0.map(|t| t.map(|x| warp.octet(x, &f))))
-    }
-
-    /// Combines this lane's values of all its columns.
-    #[inline(always)]
-    pub fn reduce(self, f: impl Fn(f32, f32) -> f32) -> f32 {
-        let mut x = f(self.0[0][0], self.0[0][1]);
-        for g in 1..G {
-            x = f(x, f(self.0[g][0], self.0[g][1]));
-        }
-        x
     }
 }
 
@@ -206,6 +206,14 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
     #[inline(always)]
     pub fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.each(|_, _, _, x| *x = f(*x));
+    }
+
+    /// `f(value, column, row)` of each value, where `first` is the index of the first row. Columns are
+    /// indexed as in [`ColVec`].
+    #[inline(always)]
+    pub fn map_at(&mut self, first: u32, warp: Warp, f: impl Fn(f32, [usize; 2], i32) -> f32) {
+        let first = (first + warp.lane / 4) as i32;
+        self.each(|r, g, i, x| *x = f(*x, [g, i % 2], first + (r * 16 + i / 2 * 8) as i32));
     }
 
     /// Column `c` times `v[c]`.

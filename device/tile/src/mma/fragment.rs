@@ -200,6 +200,22 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         self.each(|m, n, h, i, x| *x = f(*x, from[m][i / 2] - Self::column(n, h, i) as f32));
     }
 
+    /// Replaces each value by `f(value, row, column)`. The first row and column are `first`.
+    #[inline(always)]
+    pub fn map_at(&mut self, first: [i32; 2], warp: Warp, f: impl Fn(f32, i32, i32) -> f32) {
+        let [row, column] = layout::acc_element(warp.lane, 0).map(|x| x as i32);
+        let (row, column) = (first[0] + row, first[1] + column);
+        self.each(|m, n, h, i, x| {
+            *x = f(*x, row + (m * 16 + i / 2 * 8) as i32, column + Self::column(n, h, i));
+        });
+    }
+
+    /// Keeps the values for which `f(row, column)` is true. The others become minus infinity.
+    #[inline(always)]
+    pub fn keep_where(&mut self, first: [i32; 2], warp: Warp, f: impl Fn(i32, i32) -> bool) {
+        self.map_at(first, warp, |x, row, column| if f(row, column) { x } else { f32::NEG_INFINITY });
+    }
+
     /// Column of a register, from the lane's first.
     #[inline(always)]
     fn column(n: usize, h: usize, i: usize) -> i32 {

@@ -94,6 +94,16 @@ impl<const M: usize> RowSum<M> {
         }
     }
 
+    /// Adds `v[r]` to the sum of row `r`.
+    #[inline(always)]
+    pub fn add_to_each(&mut self, v: &RowVec<M>) {
+        for m in 0..M {
+            for i in 0..4 {
+                self.0[m][i] += v.0[m][i / 2];
+            }
+        }
+    }
+
     /// Adds the sums of `other`.
     #[inline(always)]
     pub fn merge(&mut self, other: &RowSum<M>) {

@@ -1,0 +1,24 @@
+//! Parameters of two: of a mask and its scores, of two masks, of two scores.
+
+/// Parameters of two: `a`, then `b`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct And<A, B> {
+    /// The first.
+    pub a: A,
+    /// The second.
+    pub b: B,
+}
+
+impl<A, B> And<A, B> {
+    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
+    pub const fn new(a: A, b: B) -> Self {
+        const {
+            assert!(
+                size_of::<Self>() == size_of::<A>() + size_of::<B>(),
+                "the parameters must be multiples of 8 bytes: add a `reserved` field"
+            )
+        }
+        And { a, b }
+    }
+}

@@ -1,0 +1,129 @@
+//! What becomes of scores. FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
+use crate::rows::Sequence;
+use attention_tile::load_per_head;
+use core::marker::PhantomData;
+use cuda_std::math::{fma, unpack_bf16, unpack_f16};
+use spec::{
+    And, Bf16, Bias, BiasParams, Element, F16, F32, Integers, PerHead, ScoreMarker, Sink, SinkParams,
+};
+use tile::global::GlobalInts;
+
+/// What becomes of a score. The value of the type is what a kernel loads for a work tile.
+///
+/// As in [`crate::mask::MaskMod`], selects are faster than branches.
+pub trait ScoreMod: ScoreMarker {
+    /// Whether [`ScoreMod::score`] changes a score. If not, the kernel does not ask.
+    const CHANGES: bool = true;
+    /// Whether [`ScoreMod::score`] takes scaled products of queries and keys. That costs one multiplication
+    /// per score. If not, it takes the products themselves, and the kernel scales what it returns: a number
+    /// that is added to a score must be multiplied by [`Sequence::unscale`] first.
+    const SCALED: bool = true;
+
+    /// Loads what scores need for a sequence and head.
+    fn load(params: &Self::Params, of: &Sequence) -> Self;
+
+    /// The score of the query at position `p` and key `k`. Kernels also ask for queries and keys behind the
+    /// last ones, and ignore the answer.
+    #[inline(always)]
+    fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
+        s
+    }
+
+    /// The natural logit of an attention sink: one more key, which every query sees, with value 0. Kernels
+    /// ask if [`ScoreMarker::KINDS`] has a sink.
+    #[inline(always)]
+    fn sink(&self) -> f32 {
+        f32::NEG_INFINITY
+    }
+}
+
+impl ScoreMod for Sink {
+    const CHANGES: bool = false;
+    #[inline(always)]
+    fn load(p: &SinkParams, of: &Sequence) -> Self {
+        let logits =
+            PerHead { base: p.base, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
+        Sink { logit: load_per_head(&logits, 0, of.head) }
+    }
+    #[inline(always)]
+    fn sink(&self) -> f32 {
+        self.logit
+    }
+}
+
+/// An element type of biases.
+pub trait BiasElement: Element {
+    /// Elements of a 32-bit word.
+    const PER_WORD: u32 = 4 / Self::BYTES as u32;
+    /// Element `i` of a word.
+    fn element(word: u32, i: u32) -> f32;
+}
+impl BiasElement for F32 {
+    #[inline(always)]
+    fn element(word: u32, _: u32) -> f32 {
+        f32::from_bits(word)
+    }
+}
+impl BiasElement for F16 {
+    #[inline(always)]
+    fn element(word: u32, i: u32) -> f32 {
+        let [lo, hi] = unpack_f16(word);
+        if i == 0 { lo } else { hi }
+    }
+}
+impl BiasElement for Bf16 {
+    #[inline(always)]
+    fn element(word: u32, i: u32) -> f32 {
+        let [lo, hi] = unpack_bf16(word);
+        if i == 0 { lo } else { hi }
+    }
+}
+
+impl<T: BiasElement> ScoreMod for Bias<T> {
+    const SCALED: bool = false;
+    #[inline(always)]
+    fn load(p: &BiasParams, of: &Sequence) -> Self {
+        let sequence = (of.index as u64).wrapping_mul(p.batch_bytes);
+        let head = (of.head as u64).wrapping_mul(p.head_bytes);
+        Bias {
+            base: p.base.wrapping_add(sequence).wrapping_add(head),
+            row_bytes: p.row_bytes,
+            last_row: p.rows - 1,
+            last_word: (p.keys - 1) / T::PER_WORD,
+            shift: of.shift,
+            factor: of.unscale(),
+            element: PhantomData,
+        }
+    }
+    #[inline(always)]
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        let row = ((p - self.shift) as u32).min(self.last_row) as u64 * self.row_bytes as u64;
+        let words = Integers { base: self.base.wrapping_add(row), count: self.last_word + 1, reserved: 0 };
+        let word = GlobalInts::new(&words).nearest(k as u32 / T::PER_WORD) as u32;
+        fma(T::element(word, k as u32 % T::PER_WORD), self.factor, s)
+    }
+}
+
+/// One after the other. Two sinks are two keys more, which is one with the sum of both weights; only one is
+/// supported.
+impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
+    const CHANGES: bool = A::CHANGES || B::CHANGES;
+    const SCALED: bool = {
+        let mixed = A::CHANGES && B::CHANGES && A::SCALED != B::SCALED;
+        assert!(!mixed, "one of the scores takes scaled products (`SCALED`) and the other does not");
+        if A::CHANGES { A::SCALED } else { B::SCALED }
+    };
+    #[inline(always)]
+    fn load(And { a, b }: &Self::Params, of: &Sequence) -> Self {
+        const { assert!(!(A::KINDS.sink && B::KINDS.sink), "scores have two sinks: one is supported") }
+        (A::load(a, of), B::load(b, of))
+    }
+    #[inline(always)]
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        self.1.score(self.0.score(s, p, k), p, k)
+    }
+    #[inline(always)]
+    fn sink(&self) -> f32 {
+        if A::KINDS.sink { self.0.sink() } else { self.1.sink() }
+    }
+}

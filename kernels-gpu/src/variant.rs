@@ -1,0 +1,174 @@
+//! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
+use crate::alibi::Alibi;
+use crate::blocks::At;
+use crate::capped::Capped;
+use crate::mask::{MaskMod, Windowed};
+use crate::rows::Sequence;
+use crate::score::ScoreMod;
+use crate::softcap::softcap;
+use crate::softmax::finite_logit;
+use core::f32::consts::LOG2_E;
+use core::ops::Range;
+use spec::{Local, MaskMarker, Scored, Window};
+use tile::mma::Acc;
+
+/// A mask with what becomes of scores. Every [`MaskMod`] is one; [`Scored`] adds a [`ScoreMod`].
+pub trait MaskFn: MaskMarker {
+    /// Which keys queries see.
+    type Keys: MaskMod;
+    /// What becomes of scores.
+    type Scores: Scores;
+
+    /// Whether intervals of keys may begin after key 0.
+    const LEFT: bool = <Self::Keys as MaskMod>::LEFT;
+    /// Whether every query sees every key.
+    const SEES_ALL: bool = <Self::Keys as MaskMod>::SEES_ALL;
+    /// Whether there is an attention sink.
+    const SINK: bool = Self::SCORES.sink;
+
+    /// Loads what the mask needs, before any key.
+    fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
+    /// Loads what scores need, while the first keys are under way.
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
+
+    /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not
+    /// count. Kernels load it at the end of a work tile, so that it takes no register in the main loop.
+    #[inline(always)]
+    fn sink(_: &Self::Params, _: &Sequence, _: bool) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    /// Keys that the query at position `at` sees in decoding, where parameters say for every mask how far it
+    /// sees to the right. The bounds may be below 0.
+    #[inline(always)]
+    fn keys_at(window: &Window, at: i32, k_len: u32) -> Range<i32> {
+        let start = if Self::LEFT { at - window.left } else { 0 };
+        start..at.saturating_add(window.right + 1).min(k_len as i32)
+    }
+}
+
+/// What becomes of a warp's scores before they are masked. The functions take all scores at once: what
+/// parameters decide is decided once per block of keys, not once per score.
+pub trait Scores: Copy {
+    /// Whether scores are scaled products in the end, not products.
+    const SCALED: bool = false;
+    /// Whether [`Scores::change_one`] changes a score.
+    const CHANGES_EACH: bool = false;
+
+    /// Changes the products of a warp's rows and keys.
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
+
+    /// Changes the product of the query at position `p` and key `k`, beside softcap and slopes. Decode
+    /// kernels call it: their columns are queries of several heads, each with its own value of this type.
+    #[inline(always)]
+    fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
+        s
+    }
+
+    /// Factor from changed scores to exponents of 2.
+    #[inline(always)]
+    fn scale_log2(p: &impl Capped) -> f32 {
+        if Self::SCALED { LOG2_E } else { p.scale_log2() }
+    }
+}
+
+/// Scores stay products.
+impl Scores for () {
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
+}
+
+/// [`Local`]'s: softcap, then slopes, if parameters ask for them.
+#[derive(Clone, Copy)]
+pub struct CapAndSlope(Alibi);
+
+impl Scores for CapAndSlope {
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
+        softcap(acc_s, p.softcap(), p.scale_log2());
+        self.0.subtract(acc_s, at);
+    }
+}
+
+/// The scores of a mask, then those of a [`ScoreMod`].
+#[derive(Clone, Copy)]
+pub struct Then<A, S> {
+    first: A,
+    then: Option<S>,
+    scale: f32,
+}
+
+impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
+    const SCALED: bool = {
+        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scores are scaled before a score that is not");
+        A::SCALED || S::CHANGES && S::SCALED
+    };
+    const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
+
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
+        let Then { first, then, scale } = self;
+        first.change(p, acc_s, at);
+        if let Some(then) = then {
+            acc_s.map_at(at.first(), at.warp, |s, p, k| {
+                let s = if Self::SCALED && !A::SCALED { s * scale } else { s };
+                then.score(s, p, k)
+            });
+        }
+    }
+
+    #[inline(always)]
+    fn change_one(self, s: f32, p: i32, k: i32) -> f32 {
+        let Then { first, then, scale } = self;
+        let s = first.change_one(s, p, k);
+        let Some(then) = then else { return s };
+        then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, p, k)
+    }
+}
+
+impl<M: MaskMod> MaskFn for M {
+    type Keys = M;
+    type Scores = ();
+    #[inline(always)]
+    fn keys(params: &M::Params, of: &Sequence) -> M {
+        M::load(params, of)
+    }
+    #[inline(always)]
+    fn scores(_: &impl Capped, _: &M::Params, _: &Sequence) {}
+}
+
+impl MaskFn for Local {
+    type Keys = Windowed;
+    type Scores = CapAndSlope;
+    #[inline(always)]
+    fn keys(params: &(), of: &Sequence) -> Windowed {
+        Windowed::load(params, of)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, _: &(), of: &Sequence) -> CapAndSlope {
+        CapAndSlope(Alibi::of(p, of))
+    }
+}
+
+impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
+    type Keys = M::Keys;
+    type Scores = Then<M::Scores, S>;
+    #[inline(always)]
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        M::keys(&params.a, of)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {
+        let then = if S::CHANGES { Some(S::load(&params.b, of)) } else { None };
+        Then { first: M::scores(p, &params.a, of), then, scale: of.scale() }
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
+        const { assert!(!(M::SINK && S::KINDS.sink), "scores have two sinks: one is supported") }
+        match (M::SINK, S::KINDS.sink) {
+            (true, _) => M::sink(&params.a, of, counts),
+            (_, true) if counts => finite_logit(S::load(&params.b, of).sink()),
+            _ => f32::NEG_INFINITY,
+        }
+    }
+}
