@@ -175,11 +175,11 @@ mod tests {
     #[test]
     fn cards_that_cannot_be() {
         use crate::plan::{explain, plan};
-        use crate::request::{AttentionRequest, Index, KvCache, KvPages, Scratch, TensorView};
+        use crate::request::{AttentionRequest, Index, KvCache, KvPages, Mask, Scratch, TensorView};
         use crate::{DType, Problem};
         let tensor = |n: u64, rows| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, rows, 8, 128]);
         let forward = AttentionRequest::dense(tensor(1, 512), tensor(2, 512), tensor(3, 512), tensor(4, 512));
-        let forward = forward.scratch(Scratch::Fastest);
+        let forward = forward.mask(Mask::Causal).scratch(Scratch::Fastest);
         let pages = |n: u64| TensorView::bshd(n << 40, 1 << 39, DType::F16, [2, 512, 8, 128]);
         let cache = KvCache::dense(KvPages::new(pages(2), pages(3)), Index::new(9 << 40, 2));
         let decode = AttentionRequest::cached(tensor(1, 1), cache, tensor(4, 1)).scratch(Scratch::Fastest);
@@ -201,8 +201,8 @@ mod tests {
             // Whatever else there is, nothing panics.
             let most = u32::MAX;
             let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
-            let _ =
-                plans(&Capabilities { registers_per_sm: most, l2_bytes: u64::MAX, sms: 1 << 16, ..large });
+            let _ = plans(&Capabilities { registers_per_sm: most, sms: 1 << 16, ..large });
+            let _ = plans(&Capabilities { l2_bytes: u64::MAX, ..card.clone() });
             let _ = plans(&Capabilities { registers_per_sm: 0, smem_per_sm: 0, l2_bytes: 0, ..card.clone() });
             let _ = plans(&Capabilities { compute_capability: (most, most), ..card.clone() });
         }

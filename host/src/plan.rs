@@ -10,7 +10,7 @@ pub use crate::launch::Launch;
 pub use crate::problem::{CacheShape, Problem};
 
 use crate::request::{AttentionRequest, Scratch};
-use crate::{Capabilities, Contract, Error, Tuning, kernels, schedule, select, validate};
+use crate::{Capabilities, Contract, Error, Tuning, kernels, select, validate};
 
 /// A request for planning and launching: [`AttentionRequest`], [`Append`](crate::request::Append) or
 /// [`Merge`](crate::request::Merge).
@@ -206,6 +206,7 @@ impl<S: Subject> Plan<S> {
         match (subject.lower(kernel), fallback.filter(|_| named.is_none())) {
             (Ok(launch), _) => Ok(launch.because(reason)),
             (Err(Refusal::Tensors(reason)), Some(fallback)) => {
+                subject.is_as_planned(&self.subject, &fallback)?;
                 let launch = subject.lower(&fallback).map_err(|refusal| self.chosen.refused(refusal))?;
                 Ok(launch.because(reason))
             }
@@ -213,17 +214,19 @@ impl<S: Subject> Plan<S> {
         }
     }
 
-    /// Checks that workspace and counters are large enough.
     fn suffices(&self, subject: &S) -> Result<(), Error> {
-        let (symbol, scratch) = (self.contract().symbol, subject.scratch());
-        let check = |what, bytes: u64, needed: u64| {
-            let expected = format_args!("{symbol} needs {needed} for this problem on this device");
-            if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }
-        };
-        let [workspace, counters] = self.chosen.kernel.scratch_bytes();
-        check("workspace.bytes", scratch.workspace_bytes(), workspace)?;
-        scratch.counters().map_or(Ok(()), |given| check("counters.bytes", given.bytes, counters))
+        suffices(self.contract(), subject.scratch(), self.chosen.kernel.scratch_bytes())
     }
+}
+
+/// Checks that workspace and counters are large enough for a kernel.
+fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]) -> Result<(), Error> {
+    let check = |what, bytes: u64, needed: u64| {
+        let expected = format_args!("{} needs {needed} for this problem on this device", kernel.symbol);
+        if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }
+    };
+    check("workspace.bytes", scratch.workspace_bytes(), workspace)?;
+    scratch.counters().map_or(Ok(()), |given| check("counters.bytes", given.bytes, counters))
 }
 
 impl Plan {
@@ -256,7 +259,10 @@ pub fn explain(
     on.check()?;
     validate::problem(problem)?;
     let query = select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch };
-    let choice = select::attention(&query, None)?;
-    schedule::Scheduled::new(problem, choice.kernel, on, |bytes| scratch.allows(bytes))?;
-    Ok((&choice.kernel.contract, choice.reason))
+    let Chosen { kernel, reason, .. } = attention::choose(&query, None)?;
+    let contract = &kernel.kernel.contract;
+    if scratch != Scratch::Fastest {
+        suffices(contract, scratch, kernel.scratch_bytes())?;
+    }
+    Ok((contract, reason))
 }

@@ -4,6 +4,7 @@ mod attention;
 mod bias;
 mod cache;
 mod footprint;
+mod keys;
 mod latent;
 mod lse;
 mod mask;
@@ -131,7 +132,7 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
         ));
     }
     let footprint = Footprint { base: view.address, unit: bytes, dims };
-    fits(name, &footprint, view.elements)?;
+    fits(name.elements, &footprint, view.elements)?;
     Ok(footprint)
 }
 
@@ -150,15 +151,13 @@ pub(crate) enum Use {
     Written,
 }
 
-/// Checks that a view stays in its buffer, and the buffer in 64 bits.
-fn fits(name: &Names, footprint: &Footprint, elements: u64) -> Result<(), Error> {
+/// Checks that a view stays in its buffer, and the buffer in 64 bits. `field` holds the buffer's size.
+fn fits(field: &'static str, footprint: &Footprint, elements: u64) -> Result<(), Error> {
     let span = footprint.span().filter(|span| footprint.base.checked_add(*span).is_some());
     match span.map(|span| span / footprint.unit) {
         Some(needed) if needed <= elements => Ok(()),
-        Some(needed) => {
-            Err(Error::invalid(name.elements, elements, format_args!("shape and strides need {needed}")))
-        }
-        None => Err(Error::invalid(name.elements, elements, "shape and strides reach beyond 64 bits")),
+        Some(needed) => Err(Error::invalid(field, elements, format_args!("shape and strides need {needed}"))),
+        None => Err(Error::invalid(field, elements, "shape and strides reach beyond 64 bits")),
     }
 }
 

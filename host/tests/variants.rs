@@ -116,7 +116,7 @@ const REFUSED: &[Case] = &[
         f.mask(Mask::Bits(MaskBits { strides: [0, 0, 1], ..bits([1, 1, 128, 9]) }))
     }, Invalid, &["mask.bits.strides: [0, 0, 1]", "2 bytes apart or more"]),
     Case("bits too few", |f| f.mask(Mask::Bits(MaskBits { bytes: 255, ..bits([1, 1, 128, 9]) })),
-        Invalid, &["mask.bits.elements: 255", "need 256"]),
+        Invalid, &["mask.bits.bytes: 255", "need 256"]),
     Case("bits null", |f| f.mask(Mask::Bits(MaskBits { address: 0, ..bits([1, 1, 128, 9]) })),
         Invalid, &["mask.bits.address: 0x0"]),
     Case("bits on the output",
@@ -290,6 +290,29 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     none.scores.sinks = None;
     let error = made.bind(&none).expect_err("no sinks").to_string();
     assert!(error.contains("sinks: false") && error.contains("the plan is for true"), "{error}");
+    Ok(())
+}
+
+/// Decode kernels take sinks or none, so that a plan without sinks serves requests with them. Its fallback
+/// does not.
+#[test]
+fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
+    let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {
+        make(n * FAR, 1 << 40, DType::F16, [2, rows, heads, 128])
+    };
+    let (q, o) = (view(TensorView::bshd, 1, 1, 32), view(TensorView::bshd, 4, 1, 32));
+    let with = |values| {
+        let (k, v) = (view(TensorView::bshd, 2, 4096, 8), view(values, 3, 4096, 8));
+        AttentionRequest::dense(q, k, v, o).scratch(Scratch::workspace(16 * FAR, 1 << 30))
+    };
+    let (alike, other) = (with(TensorView::bshd), with(TensorView::bhsd));
+    let made = plan(&alike, card("h200"))?;
+    let symbol = |f: &AttentionRequest<'_>| made.bind(f).map(|launch| launch.contract().symbol);
+    let sinks = Sinks { elements: 32, ..SINKS };
+    assert_eq!(symbol(&alike.sinks(sinks))?, made.contract().symbol);
+    assert!(symbol(&other)?.starts_with("fwd_"));
+    let error = symbol(&other.sinks(sinks)).expect_err("no kernel adds them").to_string();
+    assert!(error.contains("sinks: true; the plan is for false"), "{error}");
     Ok(())
 }
 

@@ -50,7 +50,8 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     // SAFETY: not null; the size is its first field.
     let size = unsafe { pointer.cast::<u64>().read() };
     let ours = size_of::<A>();
-    if size < A::LEAST as u64 || size > 1 << 16 {
+    let is_whole = size.is_multiple_of(align_of::<A>() as u64);
+    if size < A::LEAST as u64 || size > 1 << 16 || !is_whole {
         let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
         return Err(invalid(A::SIZE, size, expected));
     }

@@ -6,6 +6,8 @@ use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
 use ferroflash::driver::Driver;
 use ferroflash::driver::Harness;
+use ferroflash::plan::explain;
+use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
 use ferroflash::{Attention, Capabilities};
 use reference::fuzz::{Findings, Fuzz, Other};
@@ -227,7 +229,7 @@ impl Device {
             }
             Device::Cpu => {
                 // Planning validates the problem, and needs no device.
-                ferroflash::plan::supports(&memory.problem, &Capabilities::PROFILES[0].1)?;
+                explain(&memory.problem, &Capabilities::PROFILES[0].1, Scratch::Fastest)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
                     return Err(Self::has_no_kernel(name));

@@ -7,6 +7,21 @@ use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNCUT};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
+/// Selects and schedules the kernel for a valid problem: the named one, or the planner's choice.
+///
+/// # Errors
+/// The errors of [`select::attention`] and of [`Scheduled::new`].
+pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<Scheduled>, Error> {
+    let Query { problem, on, scratch, .. } = *query;
+    let Choice { kernel, reason, fallback } = select::attention(query, config)?;
+    let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
+    // The fallback has smaller tiles; there may be too many of them.
+    let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
+    let uncut = matches!(&kernel.schedule, Schedule::Decode(decode) if decode.uncut);
+    let reason = if uncut && reason != ASKED { UNCUT } else { reason };
+    Ok(Chosen { kernel, reason, fallback })
+}
+
 impl Request for AttentionRequest<'_> {
     type Subject = AttentionRequest<'static>;
 
@@ -33,14 +48,7 @@ impl Subject for AttentionRequest<'static> {
         tuning: &Tuning,
     ) -> Result<Chosen<Scheduled>, Error> {
         let (problem, scratch) = (&self.problem(), self.scratch);
-        let query = Query { problem, tensors: Some(self), on, tuning, scratch };
-        let Choice { kernel, reason, fallback } = select::attention(&query, config)?;
-        let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
-        // The fallback has smaller tiles; there may be too many of them.
-        let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
-        let uncut = matches!(&kernel.schedule, Schedule::Decode(decode) if decode.uncut);
-        let reason = if uncut && reason != ASKED { UNCUT } else { reason };
-        Ok(Chosen { kernel, reason, fallback })
+        choose(&Query { problem, tensors: Some(self), on, tuning, scratch }, config)
     }
 
     fn is_as_planned(&self, planned: &Self, kernel: &Scheduled) -> Result<(), Error> {

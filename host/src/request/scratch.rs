@@ -84,8 +84,8 @@ pub struct Counters {
 /// The number of splits of a sequence's keys on a KV cache (FlashAttention's `num_splits`). One thread block
 /// per key head takes one split.
 ///
-/// Only decode kernels split sequences, and only they support sinks. They take at most 64 rows (queries x
-/// query heads per key head), equal query counts per sequence, and no ALiBi slopes.
+/// Only decode kernels split sequences of KV caches. They take at most 64 rows (queries x query heads per key
+/// head), equal query counts per sequence, and no ALiBi slopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {

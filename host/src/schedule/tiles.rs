@@ -151,7 +151,7 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
 /// docs/performance-log.md). It divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
-    let kv_heads = (on.l2_bytes * 3 / 5 / kv_bytes).max(1);
+    let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);
     let all_heads = (p.batch * p.heads_q) as u64;
     let limit = kv_heads.saturating_mul((p.heads_q / p.heads_k) as u64);
     let pairs = (1..).take_while(|d| d * d <= all_heads).filter(|d| all_heads.is_multiple_of(*d));

@@ -3,22 +3,12 @@ use super::{
     ALIBI, BIAS, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
     input, lse, mask, memory, names, output, problem,
 };
-use crate::problem::MAX_ROWS;
-use crate::request::{Alignment, AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, Splits};
-use crate::{DType, Error, Problem};
-use spec::MAX_SEQUENCES;
+use crate::request::{AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch};
+use crate::{Error, Problem};
 
 names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
 );
-
-/// The device counts the splits of all sequences in 16 bits.
-const MAX_SPLITS: u64 = 1 << 16;
-/// Keys per tile, and the exclusive bound of the number of tiles.
-const TILE: u64 = 16;
-const MAX_TILES: u64 = 1 << 32;
-/// Chunks are multiples of this many keys.
-const CHUNK: u32 = 128;
 
 /// A part that a request does not have.
 const NONE: Part = (&Q, None);
@@ -78,13 +68,6 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
             return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
         }
     }
-    if let Splits::Chunk(_) | Splits::Exactly(2..) = p.splits {
-        let feature = format_args!("{:?} of keys in tensors", p.splits);
-        return Err(Error::unsupported(
-            feature,
-            "only requests on a KV cache take a number of splits; use Splits::Auto",
-        ));
-    }
     let [starts, used] = match &r.kv {
         KeysValues::Varlen { keys, .. } => [
             integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1)?,
@@ -98,10 +81,6 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
 /// Checks keys and values in a KV cache.
 fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part; 6], Error> {
     let keys = &kv.pages.keys;
-    if keys.dtype != p.dtype && keys.dtype != DType::E4m3 {
-        let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), keys.dtype.name());
-        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype or e4m3"));
-    }
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
@@ -124,17 +103,6 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
-    if p.alignment == Alignment::TopLeft {
-        let reason = "on a KV cache the last query aligns with the last key; use bottom-right";
-        return Err(Error::unsupported("alignment top-left on a KV cache", reason));
-    }
-    let many = p.varlen.is_some() || p.rows() > MAX_ROWS && p.latent().is_none();
-    if !many && p.batch > MAX_SEQUENCES as usize {
-        let feature = format_args!("batch {}", p.batch);
-        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
-        return Err(Error::unsupported(feature, reason));
-    }
-    splits(p)?;
     cache::cache(kv, p.batch)
 }
 
@@ -146,37 +114,4 @@ fn scratch(scratch: &Scratch) -> Result<[Part; 2], Error> {
         bytes_from(&COUNTERS, counters.address, counters.bytes)
     });
     Ok([(&WORKSPACE, Some(memory(workspace)?)), (&COUNTERS, counters.transpose()?)])
-}
-
-/// Checks the number of splits on a KV cache.
-fn splits(p: &Problem) -> Result<(), Error> {
-    let (batch, max_k) = (p.batch as u64, p.seqlen_k as u64);
-    let most = match p.splits {
-        Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
-        Splits::Auto => {
-            let feature = format_args!("{batch} sequences of up to {max_k} keys");
-            let reason = format_args!(
-                "all sequences together may have less than 2^32 tiles of {TILE} keys; split the batch"
-            );
-            return Err(Error::unsupported(feature, reason));
-        }
-        Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
-        Splits::Exactly(count) => count.into(),
-        Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
-            let feature = format_args!("splits of {keys} keys");
-            return Err(Error::unsupported(
-                feature,
-                format_args!("a chunk must be a multiple of {CHUNK} keys"),
-            ));
-        }
-        Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
-    };
-    if batch.saturating_mul(most) < MAX_SPLITS {
-        return Ok(());
-    }
-    let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", p.splits);
-    Err(Error::unsupported(
-        feature,
-        "all sequences together may have less than 2^16 splits; use longer splits",
-    ))
 }

@@ -12,6 +12,8 @@ pub(super) struct Broadcast<'a> {
     pub name: &'a Names,
     pub address: u64,
     pub elements: u64,
+    /// The name of the field with their number.
+    pub size: &'static str,
     pub unit: u64,
     pub shape: [usize; 4],
     /// Elements of a row.
@@ -65,7 +67,7 @@ impl Broadcast<'_> {
             return Err(Error::unsupported(feature, "rows must be less than 2^32 bytes apart"));
         }
         let footprint = Footprint { base: self.address, unit, dims };
-        fits(name, &footprint, self.elements)?;
+        fits(self.size, &footprint, self.elements)?;
         Ok(footprint)
     }
 }
@@ -83,6 +85,8 @@ pub(super) fn bias(bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     }
     let unit = dtype.bytes() as u64;
     let (strides, alignment) = ([batch, head, row], WORD);
-    let view = Broadcast { name: &BIAS, address, elements, unit, shape, row: shape[3], strides, alignment };
+    let size = BIAS.elements;
+    let view =
+        Broadcast { name: &BIAS, size, address, elements, unit, shape, row: shape[3], strides, alignment };
     view.check(p, [p.seqlen_q, 1], p.seqlen_k)
 }

@@ -37,11 +37,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     if keys.dtype == DType::F32 {
         return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16 or e4m3"));
     }
-    let columns = 16 / keys.dtype.bytes();
-    if !head_dim.is_multiple_of(columns) {
-        let feature = format_args!("head_dim {head_dim} of an {} cache", keys.dtype.name());
-        return Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")));
-    }
+    whole_chunks(keys.dtype, head_dim)?;
     let check = if used == Use::Written { output } else { input };
     let footprints = [check(&KEYS, keys)?, check(&VALUES, values)?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {
@@ -65,6 +61,16 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         (&K_SCALE, scale(&K_SCALE, k_scale)?),
         (&V_SCALE, scale(&V_SCALE, v_scale)?),
     ])
+}
+
+/// Checks that a row of a head has whole 16-byte chunks.
+pub(super) fn whole_chunks(dtype: DType, head_dim: usize) -> Result<(), Error> {
+    let columns = 16 / dtype.bytes();
+    if head_dim.is_multiple_of(columns) {
+        return Ok(());
+    }
+    let feature = format_args!("head_dim {head_dim} of an {} cache", dtype.name());
+    Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")))
 }
 
 /// Checks that no size is 0.
@@ -100,10 +106,15 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
         let reason = format_args!("sequences have at most {MAX_SEQLEN} positions");
         return Err(Error::unsupported(feature, reason));
     }
-    if cache.total_k == Some(0) {
-        return Err(Error::invalid("cache.total_k", 0, "it must be 1 or more"));
+    total_k(cache.total_k)
+}
+
+/// Checks the maximum of keys of all sequences together.
+pub(super) fn total_k(keys: Option<usize>) -> Result<(), Error> {
+    match keys {
+        Some(0) => Err(Error::invalid("cache.total_k", 0, "it must be 1 or more")),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks a scale for this number of sequences and heads.
@@ -154,7 +165,7 @@ pub(super) fn per_head(
         }
     }
     let footprint = Footprint { base, unit: 4, dims };
-    super::fits(name, &footprint, elements)?;
+    super::fits(name.elements, &footprint, elements)?;
     Ok(footprint)
 }
 

@@ -46,7 +46,7 @@ pub(super) fn row_values(
         let expected = "no stride may be negative, and output rows must not overlap";
         return Err(Error::invalid(name.strides, value, expected));
     }
-    fits(name, &footprint, view.elements)?;
+    fits(name.elements, &footprint, view.elements)?;
     Ok(footprint)
 }
 

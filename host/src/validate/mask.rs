@@ -13,11 +13,6 @@ pub(super) fn mask(mask: &Mask, p: &Problem) -> Result<Part, Error> {
             let footprint = cache::index(&PREFIX, lengths, p.batch as u64, "one per sequence")?;
             Ok((&PREFIX, Some(footprint)))
         }
-        Mask::Chunked { chunk: 0 } => Err(Error::invalid(
-            "mask.chunk",
-            0,
-            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
-        )),
         Mask::Chunked { .. } => Ok((&PREFIX, None)),
         Mask::Bits(bits) => Ok((&MASK_BITS, Some(self::bits(bits, p)?))),
     }
@@ -37,7 +32,7 @@ fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
         let expected = format_args!("rows must be {row} bytes apart or more, a bit per column");
         return Err(Error::invalid(MASK_BITS.strides, value, expected));
     }
-    let (name, unit, alignment) = (&MASK_BITS, 1, 1);
-    let view = Broadcast { name, address, elements, unit, shape, row, strides, alignment };
+    let (name, size, unit, alignment) = (&MASK_BITS, MASK_BITS.bytes, 1, 1);
+    let view = Broadcast { name, size, address, elements, unit, shape, row, strides, alignment };
     view.check(p, [p.seqlen_q; 2], columns)
 }

@@ -1,6 +1,7 @@
 //! Checks that do not depend on tensors, and the first difference of two problems.
+use super::keys::keys;
 use super::latent;
-use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN};
+use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN, Mask};
 use crate::{CacheShape, DType, Error, Problem};
 
 /// Permitted range of score factors (times log2 e) with ALiBi or a bias: kernels divide slopes and biases by
@@ -59,7 +60,9 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
             "a launch may have less than 2^31 blocks, at least one per head; split the batch",
         ));
     }
+    keys(p)?;
     latent::problem(p)?;
+    mask(&p.mask)?;
     scores(p)
 }
 
@@ -119,6 +122,18 @@ fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
         (Some(_), Some(_)) => ["max_seqlen_q", "cache.max_k"],
     };
     [(longest_q, p.seqlen_q), ("rows of q", rows_q), (longest_k, p.seqlen_k), ("rows of k", rows_k)]
+}
+
+/// Checks the number of a mask.
+fn mask(mask: &Mask) -> Result<(), Error> {
+    match mask {
+        Mask::Chunked { chunk: 0 } => Err(Error::invalid(
+            "mask.chunk",
+            0,
+            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the score transformations. The kernel computes in base 2, so the converted numbers must also be

@@ -70,7 +70,7 @@ fn outputs_log_sum_exps_and_refusals() {
                 ),
             ),
             (
-                "mask.bits.elements",
+                "mask.bits.bytes",
                 attention.attend(
                     &stream,
                     &full.mask_bits(MaskBits::new(&bits, [1, 8, 100, 100])),

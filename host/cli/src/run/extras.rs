@@ -24,6 +24,10 @@ pub(super) fn read(
             file.invalid(format_args!("has `{one}`, and the mask is {other} too; leave one of them out"))
         );
     }
+    if let Some(keys) = scores.mask_keys.filter(|_| !file.has("mask_bits")) {
+        let what = format_args!("has no `mask_bits`, whose columns --mask-keys {keys} would count");
+        return Err(file.invalid(format_args!("{what}; leave --mask-keys out")));
+    }
     let prefixes = file.has("prefix_lengths").then(|| prefixes(file, problem)).transpose()?;
     Ok(Extras {
         sinks: sinks(file, problem.heads_q)?,

@@ -176,6 +176,11 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     }
     let both = ["run", "--device", "cpu", "--causal", "--input", &file("prefix_lengths", i32, &[2])];
     check(&both, 2, "has `prefix_lengths`, and the mask is --causal too; leave one of them out");
+    let no_bits =
+        ["run", "--device", "cpu", "--mask-keys", "8", "--input", &file("prefix_lengths", i32, &[2])];
+    check(&no_bits, 2, "has no `mask_bits`, whose columns --mask-keys 8 would count; leave --mask-keys out");
+    // Sinks that a merge kernel would add, in a workspace: the reference needs none.
+    report(&["run", "--device", "cpu", "--input", &file("sinks", f32, &[4])]);
     // A valid bias, without a kernel.
     let bias = file("bias", f32, &[1, 4, 8, 8]);
     for device in ["cpu", "sim"] {

@@ -1,0 +1,80 @@
+//! Checks of a problem's keys: in tensors or in a KV cache, and in how many splits.
+use super::cache::{total_k, whole_chunks};
+use crate::problem::MAX_ROWS;
+use crate::request::{Alignment, Splits};
+use crate::{CacheShape, DType, Error, Problem};
+use spec::MAX_SEQUENCES;
+
+/// The device counts the splits of all sequences in 16 bits.
+const MAX_SPLITS: u64 = 1 << 16;
+/// Keys per tile, and the exclusive bound of the number of tiles.
+const TILE: u64 = 16;
+const MAX_TILES: u64 = 1 << 32;
+/// Chunks are multiples of this many keys.
+const CHUNK: u32 = 128;
+
+/// Checks the keys of a problem with valid sizes.
+pub(super) fn keys(p: &Problem) -> Result<(), Error> {
+    let Some(cache) = &p.cache else { return in_tensors(p) };
+    on_cache(p, cache)?;
+    splits(p)
+}
+
+fn in_tensors(p: &Problem) -> Result<(), Error> {
+    let (Splits::Chunk(_) | Splits::Exactly(2..)) = p.splits else { return Ok(()) };
+    let feature = format_args!("{:?} of keys in tensors", p.splits);
+    Err(Error::unsupported(feature, "only requests on a KV cache take a number of splits; use Splits::Auto"))
+}
+
+fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
+    if cache.dtype != p.dtype && cache.dtype != DType::E4m3 {
+        let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), cache.dtype.name());
+        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype or e4m3"));
+    }
+    whole_chunks(cache.dtype, p.head_dim)?;
+    total_k(cache.total_k)?;
+    if p.alignment == Alignment::TopLeft {
+        let reason = "on a KV cache the last query aligns with the last key; use bottom-right";
+        return Err(Error::unsupported("alignment top-left on a KV cache", reason));
+    }
+    let many = p.varlen.is_some() || p.rows() > MAX_ROWS && p.latent().is_none();
+    if !many && p.batch > MAX_SEQUENCES as usize {
+        let feature = format_args!("batch {}", p.batch);
+        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
+        return Err(Error::unsupported(feature, reason));
+    }
+    Ok(())
+}
+
+/// Checks the number of splits on a KV cache.
+fn splits(p: &Problem) -> Result<(), Error> {
+    let (batch, max_k) = (p.batch as u64, p.seqlen_k as u64);
+    let most = match p.splits {
+        Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
+        Splits::Auto => {
+            let feature = format_args!("{batch} sequences of up to {max_k} keys");
+            let reason = format_args!(
+                "all sequences together may have less than 2^32 tiles of {TILE} keys; split the batch"
+            );
+            return Err(Error::unsupported(feature, reason));
+        }
+        Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
+        Splits::Exactly(count) => count.into(),
+        Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
+            let feature = format_args!("splits of {keys} keys");
+            return Err(Error::unsupported(
+                feature,
+                format_args!("a chunk must be a multiple of {CHUNK} keys"),
+            ));
+        }
+        Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
+    };
+    if batch.saturating_mul(most) < MAX_SPLITS {
+        return Ok(());
+    }
+    let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", p.splits);
+    Err(Error::unsupported(
+        feature,
+        "all sequences together may have less than 2^16 splits; use longer splits",
+    ))
+}
