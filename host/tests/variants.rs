@@ -160,7 +160,7 @@ fn refusals_name_the_value_and_what_would_be_right() {
 /// kernel exists.
 #[rustfmt::skip]
 const WITHOUT_KERNEL: &[(Change, &[&str])] = &[
-    (|f| f.bias(bias([2, 4, 128, 100])), &["mask full and a bias of f16"]),
+    (|f| f.bias(bias([2, 4, 128, 100])), &["mask full and a bias of f16", "remove the bias"]),
     (|f| f.mask(Mask::Causal).bias(Bias { dtype: DType::F32, ..bias([1, 1, 1, 100]) }),
         &["mask causal and a bias of f32"]),
     (|f| f.mask(Mask::Prefix(Prefix::All(9))), &["mask prefix 9"]),
