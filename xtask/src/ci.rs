@@ -20,7 +20,10 @@ const DEMO: &str = "fwd_f16_d64_causal";
 /// first run, it compiles only the kernels that the demo may need, not the other three hundred.
 pub fn demo(root: &Path, arguments: &[String]) -> Result {
     setup::device_compiler(root)?;
-    println!("building the program and its kernels");
+    println!(
+        "building the program and its kernels: {:.0} minutes on two idle cores with nothing compiled",
+        budgets::DEMO_MINUTES / 2.0
+    );
     let mut command = cargo();
     // Uses the tests' profile. It optimises the code that matters, and compiles the rest in half the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);

@@ -118,7 +118,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let (device, gpu) = match kind {
         DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel".into()))),
         DeviceKind::Sim => {
-            (Device::open(&args.device, console)?, Err("a simulator has no clocks".to_owned()))
+            (Device::open(&args.device, console)?, Err("a simulator has no driver and no clocks".to_owned()))
         }
         DeviceKind::Auto | DeviceKind::Gpu(_) => {
             let opened = Device::gpu(args.device.ordinal(), console);
@@ -171,7 +171,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, driver {}; {}", self.device, self.driver, self.clocks[1])?;
+        match self.dry_run {
+            true => writeln!(f, "{}: a dry run, without driver and clocks", self.device)?,
+            false => writeln!(f, "{}, driver {}; {}", self.device, self.driver, self.clocks[1])?,
+        }
         let rows = |step: &Option<Value>, key: &str| {
             step.as_ref().and_then(|step| step[key].as_array()).map_or(0, Vec::len)
         };

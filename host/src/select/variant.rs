@@ -175,9 +175,12 @@ fn none(p: &Problem) -> Error {
     kinds.sort_unstable();
     kinds.dedup();
     let keys = if p.cache.is_some() { "on a KV cache" } else { "in tensors" };
+    let (fault, remedy) = match p.bias {
+        None => ("takes this mask with these scores", ""),
+        Some(_) => ("adds a bias to the scores under this mask", "remove the bias, or "),
+    };
     let reason = format_args!(
-        "no kernel for keys {keys} takes this mask with these scores; request a combination for which {} \
-         has kernels: {}",
+        "no kernel for keys {keys} {fault}; {remedy}request a combination for which {} has kernels: {}",
         p.dtype.name(),
         kinds.join(", ")
     );

@@ -240,6 +240,7 @@ mod tests {
             missing: vec!["nothing & all".into()],
             folder: "here".into(),
         };
+        assert!(report.to_string().starts_with("NVIDIA <L4>, driver 580.1; after\n2 kernels"), "{report}");
         let page = html(&report);
         for words in
             ["NVIDIA &lt;L4&gt;", "2040 MHz", "341.2", "0.250", "<svg>drawn", "nothing &amp; all", "seed 7"]
@@ -257,5 +258,7 @@ mod tests {
         for words in [label.as_str(), "1695", "predicted us", "measured over predicted: geomean", "NOT ALL"] {
             assert!(page.contains(words), "{words}: {page}");
         }
+        report.dry_run = true;
+        assert!(report.to_string().starts_with("NVIDIA <L4>: a dry run, without"), "{report}");
     }
 }
