@@ -50,7 +50,9 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
-    let tensors = memory.forward(&[1 << 32, 2 << 32, 3 << 32, 7 << 32, 8 << 32, 9 << 32], 4 << 32, 5 << 32);
+    // More addresses than any case has buffers.
+    let inputs: [u64; 16] = std::array::from_fn(|n| (7 + n as u64) << 32);
+    let tensors = memory.forward(&inputs, 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));

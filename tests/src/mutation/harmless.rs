@@ -48,7 +48,7 @@ const NAMED: [Source; 6] = [SLACK, EDGES[0], EDGES[1], MODEST, FIRST_STEP, ADVAN
 const SLACK: Source = ["softmax.rs", "SLACK"];
 const EDGES: [Source; 2] = [["overlap.rs", "if edge {"], ["mainloop.rs", "if edge {"]];
 const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
-const FIRST_STEP: Source = ["kernels-gpu/src/mask.rs", "$step(n, true)"];
+const FIRST_STEP: Source = ["kernels-gpu/src/blocks.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
 /// Keys that no row sees.
@@ -106,7 +106,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mask.rs", "warp.any(self.end.last() > 0"],
+        source: ["blocks.rs", "warp.any(self.end.last() > 0"],
         reason: SKIP,
         ..CLASS
     },

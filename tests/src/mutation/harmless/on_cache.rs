@@ -104,7 +104,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::Bound],
-        source: ["mask.rs", "(rows.first + rows.tile).min(rows.q_len)"],
+        source: ["blocks.rs", "(rows.first + rows.tile).min(rows.q_len)"],
         kernels: is_paged,
         reason: "One block of keys more, of which no row sees any: masked, they add nothing.",
         ..CLASS
