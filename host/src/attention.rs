@@ -1,6 +1,8 @@
 //! Planning and launching on one device.
 use crate::maps::Maps;
+use crate::place::Place;
 use crate::plan::{Plan, PlanOf, Request, plan_with, sealed::Subject};
+use crate::variant::Compiled;
 use crate::{Capabilities, Driver, Error, Launch, MapDescription, Tuning, image};
 use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,9 +13,19 @@ pub struct Attention<D: Driver> {
     driver: D,
     /// The kernels of [`KERNELS`], by index.
     kernels: [OnceLock<D::Kernel>; KERNELS.len()],
+    /// The kernels of variants.
+    variants: OnceLock<Box<Loaded<D>>>,
     loading: Mutex<()>,
     maps: Maps,
     tuning: Tuning,
+}
+
+/// A loaded kernel of a variant, and those that were loaded after it. Nothing moves: a launch holds a kernel
+/// without a lock while another thread adds one.
+struct Loaded<D: Driver> {
+    of: &'static Compiled,
+    kernel: D::Kernel,
+    next: OnceLock<Box<Loaded<D>>>,
 }
 
 impl<D: Driver> std::fmt::Debug for Attention<D> {
@@ -35,7 +47,8 @@ impl<D: Driver> Attention<D> {
     /// Attention with measured choices, which override the selection table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
         let (kernels, loading) = ([const { OnceLock::new() }; _], Mutex::new(()));
-        Attention { driver, kernels, loading, maps: Maps::default(), tuning }
+        let variants = OnceLock::new();
+        Attention { driver, kernels, variants, loading, maps: Maps::default(), tuning }
     }
 
     /// The driver.
@@ -68,9 +81,13 @@ impl<D: Driver> Attention<D> {
         plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
-    /// The kernel at a place in [`KERNELS`], loaded.
-    fn kernel(&self, place: usize) -> Result<&D::Kernel, Error> {
-        let (slot, contract) = (&self.kernels[place], &KERNELS[place]);
+    /// The kernel at a place, loaded.
+    fn kernel(&self, place: Place) -> Result<&D::Kernel, Error> {
+        let index = match place {
+            Place::Table(index) => usize::from(index),
+            Place::Variant(of) => return self.of_variant(of),
+        };
+        let (slot, contract) = (&self.kernels[index], &KERNELS[index]);
         if let Some(kernel) = slot.get() {
             return Ok(kernel);
         }
@@ -80,6 +97,27 @@ impl<D: Driver> Attention<D> {
             let _ = slot.set(image::load(&self.driver, contract)?);
         }
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
+    }
+
+    /// A variant's kernel, loaded.
+    fn of_variant(&self, of: &'static Compiled) -> Result<&D::Kernel, Error> {
+        let mut slot = &self.variants;
+        let mut held = None;
+        loop {
+            match slot.get() {
+                Some(loaded) if loaded.of == of => return Ok(&loaded.kernel),
+                Some(loaded) => slot = &loaded.next,
+                // Another thread may have filled it before this one got the lock.
+                None if held.is_none() => {
+                    held = Some(self.loading.lock().unwrap_or_else(PoisonError::into_inner));
+                }
+                None => {
+                    let (kernel, next) = (image::load_variant(&self.driver, of)?, OnceLock::new());
+                    // Only this function sets it, under the lock.
+                    let _ = slot.set(Box::new(Loaded { of, kernel, next }));
+                }
+            }
+        }
     }
 
     /// Loads `ptx` for the kernel `symbol` instead of the embedded module, for example a kernel under
@@ -102,7 +140,7 @@ impl<D: Driver> Attention<D> {
 
     /// The form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
     pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
-        image::kind(&self.driver, plan.contract().symbol)
+        image::kind(&self.driver, plan.launch().place())
     }
 
     /// [Binds](Plan::bind) a plan to a request and [enqueues](Attention::enqueue) the launch on the caller's
@@ -135,6 +173,8 @@ impl<D: Driver> Attention<D> {
     /// - `stream` belongs to this driver's context, and `self` lives until the launch has run.
     /// - Each buffer of the request, including its scratch memory, is device memory of this driver's context,
     ///   has the stated size, and lives until the launch has run.
+    /// - If the request has a [variant](crate::variant), these promises hold for the memory that its parameters
+    ///   name, too, and the PTX of its kernels was compiled from their types.
     /// - Until the launch has run, other work writes none of the request's inputs, and does not touch its
     ///   outputs, workspace and counters, except in the order of this stream.
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {

@@ -1,5 +1,7 @@
 //! The source of a kernel. It is machine code for exactly this device if this build carries such code
 //! (feature `cubins`), otherwise PTX.
+use crate::place::Place;
+use crate::variant::Compiled;
 use crate::{Contract, Driver, Error, lzma, ptx};
 
 #[cfg(feature = "cubins")]
@@ -23,9 +25,27 @@ pub(crate) fn load<D: Driver>(driver: &D, contract: &Contract) -> Result<D::Kern
     }
 }
 
-/// The source that [`load`] uses: `cubin` or `PTX`.
-pub(crate) fn kind<D: Driver>(driver: &D, symbol: &str) -> &'static str {
-    if cubin(driver, symbol).is_some() { "cubin" } else { "PTX" }
+/// Loads a variant's kernel.
+pub(crate) fn load_variant<D: Driver>(driver: &D, kernel: &Compiled) -> Result<D::Kernel, Error> {
+    let contract = &kernel.info().contract;
+    match own_cubin(driver, kernel) {
+        // SAFETY: `VariantKernel::cubins` has the caller's promise.
+        Some(cubin) => unsafe { driver.load_cubin(cubin, contract) },
+        None => driver.load(kernel.ptx()?, contract),
+    }
+}
+
+/// The source that [`load`] and [`load_variant`] use: `cubin` or `PTX`.
+pub(crate) fn kind<D: Driver>(driver: &D, place: Place) -> &'static str {
+    let is_machine_code = match place {
+        Place::Table(_) => cubin(driver, place.contract().symbol).is_some(),
+        Place::Variant(kernel) => own_cubin(driver, kernel).is_some(),
+    };
+    if is_machine_code { "cubin" } else { "PTX" }
+}
+
+fn own_cubin<D: Driver>(driver: &D, kernel: &Compiled) -> Option<&'static [u8]> {
+    kernel.cubin(driver.capabilities().arch()).filter(|_| driver.takes_cubins())
 }
 
 fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {

@@ -8,8 +8,8 @@ pub use spec::{
 
 use crate::Error;
 use spec::{
-    DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED,
-    PAGED_VARIANTS, VARIANTS,
+    HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED, PAGED_VARIANTS,
+    VARIANTS,
 };
 
 /// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's kernels, and
@@ -22,11 +22,6 @@ pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
 /// Every kernel for prefill on a KV cache.
 pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
-}
-
-/// The decode kernel with this name.
-pub(crate) fn decode(symbol: &str) -> Option<&'static AttnInfo> {
-    DECODES.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
 /// The entry with this symbol.

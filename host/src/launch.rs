@@ -1,8 +1,10 @@
 //! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
+use crate::place::Place;
+use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FwdParams,
-    HopperPagedParams, HopperParams, KERNELS, MergeParams, PagedParams, PrefixParams, RaggedMap, SinkParams,
+    HopperPagedParams, HopperParams, MergeParams, PagedParams, Plain, PrefixParams, RaggedMap, SinkParams,
     SplitParams, TensorMap, VarlenParams,
 };
 
@@ -24,15 +26,14 @@ pub struct Launch {
 /// A kernel, and its range of [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
-    /// Its index in [`KERNELS`].
-    place: u16,
+    place: Place,
     grid: [u32; 3],
     params: [u16; 2],
 }
 
 /// Bytes of the largest parameters: the first kernel's without tensor maps, its mask's, its scores' and the
 /// second kernel's. A test adds them up.
-const MOST: usize = 832;
+const MOST: usize = 744 + MAX_BYTES;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
 
@@ -44,19 +45,14 @@ struct Bytes([u8; MOST]);
 struct WithMaps([u8; MAPS + MOST]);
 
 /// The parameter struct of a kernel.
-///
-/// # Safety
-/// Every byte is initialised: the type is plain data without padding (`no_padding!` checks this).
-pub(crate) unsafe trait Params: Copy {
+pub(crate) trait Params: Plain {
     /// Number of tensor maps at its start.
     const MAPS: usize = 0;
 }
 macro_rules! params {
     ($($plain:ty),*; with maps: $($mapped:ty),*) => {
-        // SAFETY: `spec` checks the type with `no_padding!`.
-        $(unsafe impl Params for $plain {})*
-        // SAFETY: as above.
-        $(unsafe impl Params for $mapped {
+        $(impl Params for $plain {})*
+        $(impl Params for $mapped {
             const MAPS: usize = 4;
         })*
     };
@@ -69,15 +65,15 @@ params! {
 }
 
 impl Launch {
-    /// A launch of one kernel, by its index in [`KERNELS`], without tensor maps.
-    pub(crate) fn new<P: Params>(place: usize, grid: [u32; 3], params: &P) -> Self {
+    /// A launch of one kernel, without tensor maps.
+    pub(crate) fn new<P: Params>(place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         Self::from_params(place, grid, params, None)
     }
 
     /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
     pub(crate) fn with_maps<P: Params>(
-        place: usize,
+        place: Place,
         grid: [u32; 3],
         params: &P,
         maps: [MapDescription; 4],
@@ -87,25 +83,25 @@ impl Launch {
     }
 
     fn from_params<P: Params>(
-        place: usize,
+        place: Place,
         grid: [u32; 3],
         params: &P,
         maps: Option<[MapDescription; 4]>,
     ) -> Self {
+        let mut all = WithMaps([0; MAPS + MOST]);
+        params.write(&mut all.0[..size_of::<P>()]);
+        let (from, own) = (P::MAPS * size_of::<TensorMap>(), size_of::<P>());
         let mut bytes = Bytes([0; MOST]);
-        let own = &bytes_of(params)[P::MAPS * size_of::<TensorMap>()..];
-        bytes.0[..own.len()].copy_from_slice(own);
-        let first = Kernel { place: place as u16, grid, params: [0, own.len() as u16] };
+        bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
+        let first = Kernel { place, grid, params: [0, (own - from) as u16] };
         Launch { first, second: None, maps, params: bytes, reason: "" }
     }
 
     /// Adds a second kernel with parameters `params`.
-    pub(crate) fn then<P: Params>(mut self, place: usize, grid: [u32; 3], params: &P) -> Self {
+    pub(crate) fn then<P: Params>(mut self, place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
-        let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
-        let end = start + own.len();
-        self.params.0[start..end].copy_from_slice(own);
-        self.second = Some(Kernel { place: place as u16, grid, params: [start as u16, end as u16] });
+        let (start, end) = self.append(size_of::<P>(), |to| params.write(to));
+        self.second = Some(Kernel { place, grid, params: [start, end] });
         self
     }
 
@@ -113,19 +109,30 @@ impl Launch {
     /// second kernel is added.
     pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
-        let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
-        let end = start + own.len();
-        self.params.0[start..end].copy_from_slice(own);
-        self.first.params[1] = end as u16;
+        self.first.params[1] = self.append(size_of::<P>(), |to| params.write(to)).1;
         self
+    }
+
+    /// Adds the bytes of a variant's parameters, as [`Launch::with`].
+    pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
+        self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
+        self
+    }
+
+    /// Writes parameters behind those of the first kernel, and returns where they lie.
+    fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> (u16, u16) {
+        let start = self.first.params[1];
+        let end = start + bytes as u16;
+        write(&mut self.params.0[start.into()..end.into()]);
+        (start, end)
     }
 
     /// Adds a second kernel with the first kernel's grid and its parameters `P`. It gets no parameters of
     /// mask and scores.
-    pub(crate) fn then_alike<P: Params>(mut self, place: usize) -> Self {
+    pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];
-        self.second = Some(Kernel { place: place as u16, params, ..self.first });
+        self.second = Some(Kernel { place, params, ..self.first });
         self
     }
 
@@ -137,7 +144,12 @@ impl Launch {
 
     /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
     pub const fn contract(&self) -> &'static Contract {
-        &KERNELS[self.first.place as usize]
+        self.first.place.contract()
+    }
+
+    /// The main kernel's place.
+    pub(crate) const fn place(&self) -> Place {
+        self.first.place
     }
 
     /// The grid in thread blocks.
@@ -162,9 +174,9 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Indices of its kernels in [`KERNELS`].
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
-        std::iter::once(self.first).chain(self.second).map(|kernel| kernel.place.into())
+    /// Its kernels.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
+        std::iter::once(self.first).chain(self.second).map(|kernel| kernel.place)
     }
 
     /// Descriptions of its tensor maps.
@@ -172,19 +184,19 @@ impl Launch {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
 
-    /// Calls `launch` for each kernel in launch order, with its index in [`KERNELS`], its grid and the bytes
-    /// of its parameters. `encode` makes the tensor maps.
+    /// Calls `launch` for each kernel in launch order, with its grid and the bytes of its parameters.
+    /// `encode` makes the tensor maps.
     ///
     /// # Errors
     /// The errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
-        mut launch: impl FnMut(usize, [u32; 3], &[u8]) -> Result<(), Error>,
+        mut launch: impl FnMut(Place, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (Kernel { place, grid, .. }, own) = (self.first, self.bytes(&self.first));
         match &self.maps {
-            None => launch(place.into(), grid, own)?,
+            None => launch(place, grid, own)?,
             Some(maps) => {
                 let mut all = WithMaps([0; MAPS + MOST]);
                 let (places, rest) = all.0.split_at_mut(MAPS);
@@ -198,17 +210,11 @@ impl Launch {
                         .for_each(|(b, word)| *b = word.to_ne_bytes());
                 }
                 rest[..own.len()].copy_from_slice(own);
-                launch(place.into(), grid, &all.0[..MAPS + own.len()])?;
+                launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
-        self.second.map_or(Ok(()), |kernel| launch(kernel.place.into(), kernel.grid, self.bytes(&kernel)))
+        self.second.map_or(Ok(()), |kernel| launch(kernel.place, kernel.grid, self.bytes(&kernel)))
     }
-}
-
-/// The bytes of a kernel's parameters.
-fn bytes_of<P: Params>(params: &P) -> &[u8] {
-    // SAFETY: the bytes are readable while the value lives; the trait promises that all are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }
 
 #[cfg(test)]
@@ -218,8 +224,8 @@ mod tests {
     #[test]
     fn every_launch_has_room_for_its_parameters() {
         let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
-        let variant =
-            masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
+        let ours = masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
+        let variant = ours.max(MAX_BYTES);
         let maps = 4 * size_of::<TensorMap>();
         let tiles = [
             size_of::<FwdParams>(),

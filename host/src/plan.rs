@@ -24,6 +24,7 @@ pub type PlanOf<R> = Plan<<R as sealed::Request>::Subject>;
 pub(crate) mod sealed {
     use super::{Capabilities, Chosen, Error, Launch, Scratch, Tuning};
     use crate::lower::Refusal;
+    use crate::place::Place;
     use std::fmt::Debug;
 
     pub trait Request {
@@ -68,8 +69,8 @@ pub(crate) mod sealed {
 
     /// A kernel and its companions, such as the combine kernel.
     pub trait Kernels: Copy + Debug + PartialEq {
-        /// Indices of the launched kernels in [`spec::KERNELS`].
-        fn places(&self) -> impl Iterator<Item = usize>;
+        /// The launched kernels.
+        fn places(&self) -> impl Iterator<Item = Place>;
 
         /// Bytes of workspace and of counters that launches use.
         fn scratch_bytes(&self) -> [u64; 2] {
@@ -78,6 +79,7 @@ pub(crate) mod sealed {
     }
 }
 use crate::lower::Refusal;
+use crate::place::Place;
 use sealed::{Kernels, Subject};
 
 /// A selected kernel, its reason, and the fallback for tensors that it does not accept.
@@ -137,7 +139,7 @@ impl<K: Kernels> Chosen<K> {
     fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Tensors(reason) => {
-                let symbols = self.kernel.places().map(|place| spec::KERNELS[place].symbol);
+                let symbols = self.kernel.places().map(|place| place.contract().symbol);
                 Error::unsupported(symbols.take(1).collect::<String>(), reason)
             }
             Refusal::Request(error) => error,
@@ -168,8 +170,8 @@ impl<S: Subject> Plan<S> {
         ScratchBytes { workspace, counters }
     }
 
-    /// Indices of all kernels that launches may use; fallbacks come last.
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
+    /// All kernels that launches may use; fallbacks come last.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         let Chosen { kernel, fallback, .. } = &self.chosen;
         let all = self.launch.kernels().chain(kernel.places());
         all.chain(fallback.iter().flat_map(Kernels::places))

@@ -3,6 +3,7 @@
 use crate::request::{
     Alignment, AttentionRequest, KeysValues, KvCache, Mask, Paged, Prefix, Queries, Splits,
 };
+use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
 use spec::{ScoreKinds, Window};
 
@@ -52,6 +53,8 @@ pub struct Problem {
     pub cache: Option<CacheShape>,
     /// The number of splits per sequence.
     pub splits: Splits,
+    /// The caller's own mask and scores, if the request has them.
+    pub variant: Option<AnyVariant>,
 }
 
 /// The properties of a [`KvCache`] that planning uses.
@@ -117,6 +120,7 @@ impl Problem {
             varlen: None,
             cache: None,
             splits: Splits::Auto,
+            variant: None,
         }
     }
 
@@ -124,6 +128,7 @@ impl Problem {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
+        variant: Option<AnyVariant>,
     }
 
     /// Changes [`scale`](#structfield.scale): a factor above 0.
@@ -162,6 +167,9 @@ impl Problem {
 
     /// The mask kind of the cheapest kernel that solves the problem.
     pub fn mask_kind(&self) -> MaskKind {
+        if let Some(variant) = self.variant {
+            return variant.mask();
+        }
         match (self.cheapest_mask(), self.sides()) {
             (Mask::Prefix(_), _) => MaskKind::Prefix,
             (Mask::Chunked { .. }, _) => MaskKind::Chunked,
@@ -175,13 +183,15 @@ impl Problem {
 
     /// The transformations of scores for which only some kernels exist.
     pub fn score_kinds(&self) -> ScoreKinds {
-        ScoreKinds { sink: self.sinks, bias: self.bias, own: false }
+        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
+        self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
     /// The simplest mask that shows the mask's keys, for these lengths.
     fn cheapest_mask(&self) -> Mask {
         let longest = self.seqlen_q.max(self.seqlen_k);
         match self.mask {
+            mask if self.variant.is_some() => mask,
             Mask::Prefix(Prefix::All(0)) => Mask::Causal,
             Mask::Prefix(Prefix::All(keys)) if keys as usize >= self.seqlen_k => Mask::Full,
             Mask::Chunked { chunk } if chunk as usize >= longest => Mask::Causal,
@@ -200,8 +210,13 @@ impl Problem {
 
     /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
     pub(crate) fn is_bottom_right(&self) -> bool {
-        let sees_all = self.sides() == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi;
+        let sees_all = self.is_anywhere(self.sides());
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
+    }
+
+    /// Whether a query's position does not matter with these sides: it sees every key, without slopes.
+    fn is_anywhere(&self, sides: (i32, i32)) -> bool {
+        sides == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi && self.variant.is_none()
     }
 
     /// The window parameters of the mask's kernels: numbers of visible keys before and after a query's
@@ -274,13 +289,14 @@ struct Meaning {
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
     splits: Splits,
+    variant: Option<AnyVariant>,
 }
 
 impl Meaning {
     fn new(p: &Problem) -> Self {
         let (kind, mut window) = (p.mask_kind(), p.window());
         // If every query sees every key, or bits name its keys, without ALiBi, alignment does not matter.
-        if !p.alibi && window.left == Window::UNBOUNDED && window.right == Window::UNBOUNDED {
+        if p.is_anywhere((window.left, window.right)) {
             window.shift = 0;
         }
         Meaning {
@@ -298,6 +314,7 @@ impl Meaning {
             varlen: p.varlen.map(|rows| (rows, p.alignment)),
             cache: p.cache,
             splits: p.splits,
+            variant: p.variant,
         }
     }
 }
@@ -325,7 +342,7 @@ impl AttentionRequest<'_> {
             heads_q,
             heads_k,
             head_dim,
-            mask: self.mask.anywhere(),
+            mask: self.bounds().anywhere(),
             alignment: self.alignment,
             scale: self.scores.scale,
             softcap: self.scores.softcap,
@@ -335,7 +352,16 @@ impl AttentionRequest<'_> {
             varlen,
             cache,
             splits: self.splits,
+            variant: self.variant.map(|with| with.variant()),
         }
+    }
+}
+
+impl AttentionRequest<'_> {
+    /// The request's mask. A causal variant's is causal, though the request does not say so.
+    fn bounds(&self) -> Mask {
+        let kind = self.variant.map(|with| with.variant().mask());
+        if (kind, self.mask) == (Some(MaskKind::Causal), Mask::Full) { Mask::Causal } else { self.mask }
     }
 }
 
@@ -368,6 +394,9 @@ impl std::fmt::Display for Problem {
         }
         if let Some(bias) = self.bias {
             write!(f, ", bias {}", bias.name())?;
+        }
+        if let Some(variant) = self.variant {
+            write!(f, ", variant {}", variant.name())?;
         }
         match self.varlen {
             Some([rows_q, rows_k]) => write!(f, ", varlen rows {rows_q}/{rows_k}"),

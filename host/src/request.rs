@@ -19,6 +19,9 @@ pub use scratch::{Counters, Scratch, Splits, Workspace};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
 
+use crate::variant::{Variant, WithVariant};
+use spec::MaskMarker;
+
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
@@ -132,6 +135,8 @@ pub struct AttentionRequest<'a> {
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
+    /// Your own mask and scores, in kernels that you compile.
+    pub variant: Option<WithVariant>,
     /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
     pub config: Option<&'a str>,
 }
@@ -151,6 +156,7 @@ impl<'a> AttentionRequest<'a> {
             lse: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
+            variant: None,
             config: None,
         }
     }
@@ -276,8 +282,16 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
+    /// Runs a variant with these parameters. The request's mask, softcap and slopes count if the variant's
+    /// mask is [`Local`](crate::spec::Local) with other scores; leave them unset otherwise. The alignment always
+    /// counts.
+    pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
+        self.variant = Some(variant.with(params));
+        self
+    }
+
     /// Runs this kernel instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a kernel
-    /// for KV caches, or a name of the lineage.
+    /// for KV caches, or of the request's variant, or a name of the lineage.
     pub const fn config(mut self, config: &'a str) -> Self {
         self.config = Some(config);
         self
@@ -286,7 +300,7 @@ impl<'a> AttentionRequest<'a> {
     /// The request without `config`: it borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
-        let AttentionRequest { scores, lse, scratch, splits, .. } = *self;
+        let AttentionRequest { scores, lse, scratch, splits, variant, .. } = *self;
         AttentionRequest {
             mask,
             alignment,
@@ -294,6 +308,7 @@ impl<'a> AttentionRequest<'a> {
             lse,
             scratch,
             splits,
+            variant,
             ..AttentionRequest::new(q, queries, kv, o)
         }
     }

@@ -8,18 +8,19 @@ pub(crate) use decode::{Decode, at_once, row_blocks};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 
-use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
+use crate::place::Place;
+use crate::{AttnInfo, Capabilities, Error, Problem};
 use spec::{Keys, MERGES, MergeInfo, Schedule as Order};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
     pub kernel: &'static AttnInfo,
-    /// Its index in [`KERNELS`].
-    pub place: usize,
+    /// Where it stands.
+    pub place: Place,
     pub schedule: Schedule,
-    /// Index of the merge kernel that adds sinks to the output, if the kernel itself does not.
-    pub merge: Option<usize>,
+    /// The merge kernel that adds sinks to the output, if the kernel itself does not.
+    pub merge: Option<Place>,
     /// Rows of Q of all heads.
     rows: u64,
 }
@@ -52,10 +53,12 @@ impl Scheduled {
         let adds_sinks = kernel.scores.sink || matches!(schedule, Schedule::Decode(_));
         let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.dtype; 2];
         let merge = MERGES.iter().find(merges).filter(|_| p.sinks && !adds_sinks);
-        let merge = merge.map(|merge| place(&merge.contract));
+        let merge = merge.map(|merge| Place::of(&merge.contract));
         let [[batches, rows, heads, _], _] = p.shapes();
         let rows = (batches as u64).saturating_mul(rows as u64).saturating_mul(heads as u64);
-        Ok(Scheduled { kernel, place: place(&kernel.contract), schedule, merge, rows })
+        let own = p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
+        let place = own.map_or_else(|| Place::of(&kernel.contract), Place::Variant);
+        Ok(Scheduled { kernel, place, schedule, merge, rows })
     }
 
     /// Bytes of workspace for the LSE that the merge kernel reads; 0 without one.
@@ -72,17 +75,12 @@ impl Scheduled {
         }
     }
 
-    /// Indices of its kernels; the combine or merge kernel follows the main kernel.
-    pub fn kernels(&self) -> impl Iterator<Item = usize> {
+    /// Its kernels; the combine or merge kernel follows the main kernel.
+    pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let combine = match &self.schedule {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
             Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
         };
         std::iter::once(self.place).chain(combine).chain(self.merge)
     }
-}
-
-/// Index in [`KERNELS`] of a kernel of the table.
-pub(crate) fn place(contract: &Contract) -> usize {
-    KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol).unwrap_or_default()
 }

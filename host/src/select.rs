@@ -84,7 +84,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         ));
     }
     let mask = p.mask_kind();
-    if config.is_some_and(|name| kernels::decode(name).is_some()) && decode::takes(p) {
+    if config.is_some_and(|name| decode::by_name(p, name).is_some()) && decode::takes(p) {
         return decode::choose(p, on, config);
     }
     let few = if config.is_none() { decode::on_tensors(q) } else { None };
@@ -138,7 +138,10 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
 /// large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let entry: &'static AttnInfo = kernels::by_name(name, mask)?;
+    let entry = match p.variant {
+        Some(variant) => variant::by_name(variant, p, name)?,
+        None => kernels::by_name(name, mask)?,
+    };
     let general = variant::covers(entry.mask, mask, false);
     let scores = p.score_kinds();
     let merges = scores.sink && !entry.scores.sink;

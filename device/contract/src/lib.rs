@@ -23,6 +23,7 @@ pub use element::{Bf16, DType, E4m3, Element, F16, F32, Native, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};
+pub use padding::Plain;
 pub use parts::RowParts;
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};

@@ -31,6 +31,11 @@ pub struct RaggedMap {
     pub map: TensorMap,
 }
 
+crate::no_padding! {
+    TensorMap { words }
+    RaggedMap { map }
+}
+
 impl RaggedMap {
     /// The row at which every sequence ends.
     pub const END: u32 = 1 << 30;

@@ -3,19 +3,19 @@ use super::tensors::{pages, scales, tensor};
 use crate::Error;
 use crate::launch::Launch;
 use crate::request::Append;
-use spec::{APPEND_COLUMNS, AppendParams, FastDiv, KERNELS, RowParts, Slots};
+use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots};
 
-/// The launch of the kernel with this index in [`KERNELS`], for valid tensors.
+/// The launch of the kernel, for valid tensors.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there are too many tokens or columns for one launch.
-pub(crate) fn append(append: &Append, place: usize) -> Result<Launch, Error> {
+pub(crate) fn append(append: &Append, place: Place) -> Result<Launch, Error> {
     let latent = append.pages.latent_columns().map(|_| append.halves());
     let Append { k, v, pages: cache, slots } = latent.as_ref().unwrap_or(append);
     let [_, _, heads, head_dim] = k.shape;
     let rows = (slots.elements as usize).checked_mul(heads);
     let parts = rows
-        .and_then(|rows| RowParts::new(rows, head_dim / APPEND_COLUMNS, KERNELS[place].threads))
+        .and_then(|rows| RowParts::new(rows, head_dim / APPEND_COLUMNS, place.contract().threads))
         .zip(FastDiv::new(heads as u32));
     let Some((parts, heads)) = parts else {
         let feature = format_args!("{} tokens of {heads} heads of {head_dim} columns", slots.elements);

@@ -96,12 +96,12 @@ fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
     AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
-/// A request, its kernel, and the kernel's index in [`spec::KERNELS`].
+/// A request and its kernel.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
     p: Problem,
     kernel: &'a AttnInfo,
-    place: usize,
+    place: Place,
 }
 
 impl Lowering<'_> {
@@ -176,7 +176,7 @@ impl Lowering<'_> {
     ) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
         // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
-        let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask != MaskKind::Local;
+        let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
         let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);

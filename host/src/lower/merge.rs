@@ -3,7 +3,7 @@ use super::tensors::tensor;
 use crate::launch::Launch;
 use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use crate::{DType, Error};
-use spec::{FastDiv, KERNELS, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
+use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// A merge without its list: the part on which a launch depends.
@@ -62,11 +62,11 @@ impl Merged {
     }
 }
 
-/// The launch of the kernel with this index in [`KERNELS`], for valid tensors.
+/// The launch of the kernel, for valid tensors.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there are too many rows or columns for one launch.
-pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
+pub(crate) fn merge(merged: &Merged, place: Place) -> Result<Launch, Error> {
     params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn merge(merged: &Merged, place: usize) -> Result<Launch, Error> {
 /// The errors of [`merge`].
 pub(super) fn with_sinks(
     launch: Launch,
-    place: usize,
+    place: Place,
     state: State,
     sinks: Sinks,
     lse: Option<LseView>,
@@ -89,11 +89,11 @@ pub(super) fn with_sinks(
 }
 
 /// The parameters of the kernel with this index.
-fn params(merged: &Merged, place: usize) -> Result<MergeParams, Error> {
+fn params(merged: &Merged, place: Place) -> Result<MergeParams, Error> {
     let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;
     let all = batch.checked_mul(rows).and_then(|rows| rows.checked_mul(heads));
-    let parts = all.and_then(|all| RowParts::new(all, head_dim / MERGE_COLUMNS, KERNELS[place].threads));
+    let parts = all.and_then(|all| RowParts::new(all, head_dim / MERGE_COLUMNS, place.contract().threads));
     let (Some(parts), Some(by_heads), Some(by_rows), Ok(count)) =
         (parts, FastDiv::new(heads as u32), FastDiv::new(rows as u32), u32::try_from(*count))
     else {

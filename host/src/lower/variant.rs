@@ -7,6 +7,9 @@ use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkPar
 
 /// The launch with the parameters of its kernel's mask, and then of its scores.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
+    if let Some(variant) = &r.variant {
+        return launch.with_bytes(variant.bytes());
+    }
     let launch = match (kernel.mask, &r.mask) {
         (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
         (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),

@@ -2,6 +2,7 @@
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Refusal};
+use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNCUT};
@@ -73,7 +74,7 @@ impl Subject for AttentionRequest<'static> {
 }
 
 impl Kernels for Scheduled {
-    fn places(&self) -> impl Iterator<Item = usize> {
+    fn places(&self) -> impl Iterator<Item = Place> {
         self.kernels()
     }
 

@@ -2,23 +2,18 @@
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
+use crate::place::Place;
 use crate::request::{Append, Merge};
 use crate::{Capabilities, Error, Launch, Tuning, select, validate};
 
-/// Index of a kernel in [`spec::KERNELS`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Place(usize);
-
 impl Kernels for Place {
-    fn places(&self) -> impl Iterator<Item = usize> {
-        std::iter::once(self.0)
+    fn places(&self) -> impl Iterator<Item = Place> {
+        std::iter::once(*self)
     }
 }
 
-impl Place {
-    fn chosen((place, reason): (usize, &'static str)) -> Chosen<Self> {
-        Chosen { kernel: Place(place), reason, fallback: None }
-    }
+fn chosen((kernel, reason): (Place, &'static str)) -> Chosen<Place> {
+    Chosen { kernel, reason, fallback: None }
 }
 
 impl Request for Append {
@@ -37,7 +32,7 @@ impl Subject for Append {
     type Kernel = Place;
 
     fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
-        select::append(self, on).map(Place::chosen)
+        select::append(self, on).map(chosen)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
@@ -51,7 +46,7 @@ impl Subject for Append {
     }
 
     fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
-        Ok(lower::append(self, kernel.0)?)
+        Ok(lower::append(self, *kernel)?)
     }
 }
 
@@ -71,7 +66,7 @@ impl Subject for Merged {
     type Kernel = Place;
 
     fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
-        select::merge(self.types(), on).map(Place::chosen)
+        select::merge(self.types(), on).map(chosen)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
@@ -86,6 +81,6 @@ impl Subject for Merged {
     }
 
     fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
-        Ok(lower::merge(self, kernel.0)?)
+        Ok(lower::merge(self, *kernel)?)
     }
 }

@@ -1,6 +1,6 @@
 //! The schedule of decode: the number of splits per sequence, the number of thread blocks, and the places of
 //! partial results. All numbers follow from upper bounds, because the lengths live on the device.
-use super::place;
+use crate::place::Place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
@@ -55,8 +55,8 @@ pub struct Decode {
     pub workspace: u64,
     /// Bytes of counters, if the launch has counters.
     pub counters: u64,
-    /// Index of the combine kernel.
-    pub combine: usize,
+    /// The combine kernel.
+    pub combine: Place,
     /// Whether sequences are not split because the workspace is missing.
     pub uncut: bool,
 }
@@ -94,7 +94,7 @@ impl Decode {
             columns,
             workspace: if whole { 0 } else { workspace },
             counters: if whole { 0 } else { counters },
-            combine: place(&combine),
+            combine: Place::of(&combine),
             uncut: whole && slots > 0,
         })
     }

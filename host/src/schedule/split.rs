@@ -1,6 +1,6 @@
 //! Split-KV of work tiles: the number of splits per tile, the places of their partial results, and the
 //! combine kernel.
-use super::place;
+use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
@@ -68,9 +68,9 @@ impl Split {
         self.rows_bytes() + self.all_rows() * 4
     }
 
-    /// Index of the combine kernel.
-    pub fn combine(&self) -> usize {
-        place(&self.combine.contract)
+    /// The combine kernel.
+    pub fn combine(&self) -> Place {
+        Place::of(&self.combine.contract)
     }
 
     /// The combine kernel, and its parameter of queries per head.

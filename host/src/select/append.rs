@@ -1,15 +1,15 @@
 //! Selection of append kernels.
 use crate::request::Append;
-use crate::schedule::place;
+use crate::place::Place;
 use crate::{Capabilities, Error};
 use spec::{APPENDS, Target};
 
-/// The first append kernel for these dtypes that the device can run, by its index in [`spec::KERNELS`], and
+/// The first append kernel for these dtypes that the device can run and
 /// the reason.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there is none.
-pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(usize, &'static str), Error> {
+pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'static str), Error> {
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);
     let mut refusal = None;
@@ -21,7 +21,7 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(usize, &'sta
                     (Some(_), Target::From(80)) => "integer arithmetic rounds to e4m3, on every device",
                     (Some(_), _) => "the device has an instruction that rounds to e4m3",
                 };
-                return Ok((place(&kernel.contract), reason));
+                return Ok((Place::of(&kernel.contract), reason));
             }
             Err(error) => refusal = Some(error),
         }

@@ -23,7 +23,11 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     if let Some(columns) = p.latent() {
         return mla::choose(p, columns, on, config);
     }
-    let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
+    let paged = |name: &str| match p.variant {
+        Some(variant) => variant::by_name(variant, p, name).ok(),
+        None => kernels::paged().find(|entry| entry.contract.symbol == name),
+    };
+    let named = config.and_then(paged);
     if named.is_none() && decode::takes(p) {
         return decode::choose(p, on, config);
     }

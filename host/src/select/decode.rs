@@ -3,9 +3,9 @@ use super::{ASKED, Choice, Query, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::schedule::{Decode, at_once, row_blocks};
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cmp::Reverse;
-use spec::{DECODES, Keys, MAX_SEQUENCES, PageKind};
+use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
 
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
@@ -14,7 +14,7 @@ const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 /// slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
-    (p.cache.is_some() || counted && p.is_bottom_right()) && DECODES.iter().any(|entry| solves(entry, p))
+    (p.cache.is_some() || counted && p.is_bottom_right()) && list(p).any(|entry| solves(entry, p))
 }
 
 const FEW: &str = "few queries on many keys: decode kernels read keys and values once for all rows of a key \
@@ -60,6 +60,16 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
+/// The decode kernels of a problem's variant, or those of the table.
+fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
+}
+
+/// The decode kernel with this symbol.
+pub(super) fn by_name(p: &Problem, symbol: &str) -> Option<&'static AttnInfo> {
+    list(p).find(|e| e.contract.symbol == symbol)
+}
+
 /// Whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
@@ -69,7 +79,7 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && e.head_dim as usize >= p.head_dim
         && p.rows() <= MAX_ROWS
         && variant::covers(e.mask, p.mask_kind(), true)
-        && e.scores.bias == p.bias
+        && (e.scores.bias == p.bias || p.variant.is_some())
         && (e.keys == ANY_PAGES || tiled)
 }
 
@@ -79,7 +89,7 @@ fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
     !matches!(p.splits, Splits::Chunk(_))
-        || DECODES.iter().any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
+        || list(p).any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
 
 /// Whether the entry fits the number of rows: false if two thread blocks should share its rows. 16 sequences
@@ -107,7 +117,7 @@ fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
 fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     let larger =
         |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
-    let one_block = DECODES.iter().filter(larger).any(|other| row_blocks(other, p) == 1);
+    let one_block = list(p).filter(larger).any(|other| row_blocks(other, p) == 1);
     match row_blocks(e, p) {
         _ if at_once(e, p, on) > 1 => {
             "more blocks than SMs: an SM holds several, and one loads while another finds its keys"
@@ -126,7 +136,7 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 /// kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
-        let Some(entry) = kernels::decode(name) else {
+        let Some(entry) = by_name(p, name) else {
             let expected = "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
                  `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
@@ -144,7 +154,7 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
         let plain = [e.mask == MaskKind::Local, e.keys == ANY_PAGES];
         (e.head_dim, cost(e, p, on), e.tile_m, plain, Reverse(at_once(e, p, on)))
     };
-    let fitting = DECODES.iter().filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on));
+    let fitting = list(p).filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on));
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
     match fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size)) {
         Some(entry) => {

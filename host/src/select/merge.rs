@@ -1,15 +1,15 @@
 //! Selection of merge kernels.
-use crate::schedule::place;
+use crate::place::Place;
 use crate::{Capabilities, DType, Error};
 use spec::MERGES;
 
 const REASON: &str = "the only kernel for these dtypes of states and output";
 
-/// The merge kernel for these dtypes of states and output, by its index in [`spec::KERNELS`], and its reason.
+/// The merge kernel for these dtypes of states and output and its reason.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is none, or the device does not run it.
-pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(usize, &'static str), Error> {
+pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(Place, &'static str), Error> {
     let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
     let Some(kernel) = kernel else {
         let feature = format_args!("{} of {} states", output.name(), states.name());
@@ -17,5 +17,5 @@ pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(
         return Err(Error::unsupported(feature, reason));
     };
     on.runs(&kernel.contract)?;
-    Ok((place(&kernel.contract), REASON))
+    Ok((Place::of(&kernel.contract), REASON))
 }

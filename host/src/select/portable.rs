@@ -183,6 +183,37 @@ pub(super) fn choose(
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
     let matches = |e: &AttnInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
     let candidates = || PLANNED.iter().filter(|e| matches(e) && on.runs(&e.contract).is_ok());
+    if let Some(head_dim) = head_dim
+        && let Some(choice) = by_table(p, on, scratch, head_dim, candidates())
+    {
+        return Ok(choice);
+    }
+    let first = candidates().find(|entry| !entry.splits);
+    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
+        let feature =
+            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
+        let reason =
+            format_args!("no kernel fits into its {} bytes of shared memory per block", on.smem_per_block);
+        Error::unsupported(feature, reason)
+    })
+}
+
+/// The first line of the table with a kernel among the candidates, which have this head dim and fit the
+/// device.
+pub(super) fn by_table(
+    p: &Problem,
+    on: &Capabilities,
+    scratch: Scratch,
+    head_dim: u32,
+    candidates: impl Iterator<Item = &'static AttnInfo> + Clone,
+) -> Option<Choice> {
+    // For other masks, lines that hold for full and causal ones.
+    let masks: &[MaskKind] = match p.mask_kind() {
+        MaskKind::Full => FULL,
+        MaskKind::Causal => CAUSAL,
+        MaskKind::Local if p.variant.is_none() => &[MaskKind::Local],
+        _ => &[MaskKind::Full, MaskKind::Causal],
+    };
     let class = Class::of(on);
     let uncut = Cell::new(false);
     let fills = |e: &AttnInfo, fills: Fills| {
@@ -203,24 +234,17 @@ pub(super) fn choose(
         }
     };
     for line in TABLE {
-        let concerns =
-            Some(line.head_dim) == head_dim && line.masks.contains(&mask) && line.classes.contains(&class);
+        let is_of_masks = masks.iter().all(|mask| line.masks.contains(mask));
+        let concerns = line.head_dim == head_dim && is_of_masks && line.classes.contains(&class);
         let holds = |e: &AttnInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
-            && let Some(entry) = candidates().find(|e| holds(e))
+            && let Some(entry) = candidates.clone().find(|e| holds(e))
         {
-            return Ok(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
+            return Some(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
         }
     }
-    let first = candidates().find(|entry| !entry.splits);
-    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
-        let feature =
-            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
-        let reason =
-            format_args!("no kernel fits into its {} bytes of shared memory per block", on.smem_per_block);
-        Error::unsupported(feature, reason)
-    })
+    None
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Selection among kernels with sinks, with a bias, or with a mask that has parameters. Each combination of
-//! mask and scores has few kernels, so one rule serves all.
+//! Selection among kernels with sinks, with a bias, with a mask that has parameters, or of a caller's variant.
+//! Each combination of mask and scores has few kernels, so one rule serves all.
 use super::hopper::NO_MAPS;
-use super::{Choice, Query, attention};
+use super::{Choice, Query, attention, portable};
 use crate::request::Scratch;
-use crate::{AttnInfo, Error, MaskKind, Problem};
+use crate::variant::AnyVariant;
+use crate::{AttnInfo, Contract, Error, MaskKind, Problem};
 use spec::{Keys, Schedule, ScoreKinds};
 
 const HOPPER: &str =
@@ -32,7 +33,32 @@ pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool 
 /// Whether only kernels of this file solve a problem.
 pub(super) fn is_needed(p: &Problem) -> bool {
     let plain = matches!(p.mask_kind(), MaskKind::Full | MaskKind::Causal | MaskKind::Local);
-    !plain || p.score_kinds() != ScoreKinds::NONE
+    !plain || p.score_kinds() != ScoreKinds::NONE || p.variant.is_some()
+}
+
+/// The kernels among which a problem has its own: those of its variant, or those of the table.
+pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    let table = p.variant.is_none().then(spec::attention);
+    p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten())
+}
+
+/// The kernel of a variant with this symbol, for the request's kind of tensors.
+///
+/// # Errors
+/// [`Error::Invalid`] names the kernels that it could be.
+pub(super) fn by_name(variant: AnyVariant, p: &Problem, name: &str) -> Result<&'static AttnInfo, Error> {
+    let of_front = || variant.kernels().filter(|e| is_of_front(e, p));
+    of_front().find(|e| e.contract.symbol == name).ok_or_else(|| {
+        let symbols: Vec<_> = of_front().map(|e| e.contract.symbol).collect();
+        let expected = format_args!(
+            "it must be a kernel of variant {} for {} and {}: one of [{}]",
+            variant.name(),
+            p.dtype.name(),
+            front(p),
+            symbols.join(", ")
+        );
+        Error::invalid("config", name, expected)
+    })
 }
 
 /// Checks that kernels with the mask take the request's softcap and slopes.
@@ -56,7 +82,7 @@ pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Whether a kernel runs on the request's kind of tensors, with work tiles of whole sequences.
+/// Whether a kernel runs on the request's kind of tensors, with work tiles.
 fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     let keys = match e.keys {
         Keys::Batched => p.cache.is_none() && p.varlen.is_none(),
@@ -65,7 +91,16 @@ fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
         Keys::Latent => p.latent().is_some(),
     };
     let kv_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
-    keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed && !e.splits
+    keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed
+}
+
+/// The request's kind of tensors, in words.
+const fn front(p: &Problem) -> &'static str {
+    match (p.varlen, p.cache) {
+        (_, Some(_)) => "keys on a KV cache",
+        (Some(_), None) => "varlen tensors",
+        (None, None) => "dense tensors",
+    }
 }
 
 /// Whether a kernel has the problem's mask and scores.
@@ -83,13 +118,17 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.head_dim as usize >= p.head_dim;
-    let solving: Vec<_> = spec::attention().filter(solves).collect();
+    let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
     // The smallest head dim first, then this mask before a more general one.
     let rank = |e: &AttnInfo| (e.head_dim, e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
-        return match solving.iter().find(|e| !e.has_maps()) {
-            _ if p.sinks => merged(q),
+        return match solving.iter().copied().find(|e| !e.has_maps()).or(solving.first().copied()) {
+            None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
+            Some(kernel) if p.variant.is_some() && on.runs(&kernel.contract).is_ok() => {
+                q.takes(kernel).map_err(|reason| Error::unsupported(kernel.contract.symbol, reason))?;
+                Ok(Choice::new(kernel, ONLY))
+            }
             Some(kernel) => Err(on.runs(&kernel.contract).err().unwrap_or_else(|| none(p))),
             None => Err(none(p)),
         };
@@ -105,6 +144,12 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         (Some(_), Some(_)) => LARGE,
         (Some(_), None) => SMALL,
     };
+    // Tiles of a variant that are tiles of the table have the table's lines.
+    let line = (p.variant.is_some() && p.varlen.is_none() && p.cache.is_none()).then(|| {
+        let split = split.iter().copied().filter(|e| runs(&e) && rank(e) == best);
+        portable::by_table(p, on, q.scratch, best.0, fitting().chain(split))
+    });
+    let Choice { kernel: portable, reason, .. } = line.flatten().unwrap_or(Choice::new(portable, reason));
     let keys = match (p.varlen, p.cache) {
         (None, None) => p.seqlen_k,
         _ => p.totals()[1] / p.batch,
@@ -118,7 +163,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     };
     Ok(match q.takes(kernel) {
         _ if !on.tensor_maps => Choice::new(portable, NO_MAPS),
-        Ok(()) => Choice { kernel, reason: HOPPER, fallback: Some(portable) },
+        Ok(()) => Choice { kernel, reason: HOPPER, fallback: large.or(small) },
         Err(reason) => Choice::new(portable, reason),
     })
 }
@@ -164,6 +209,21 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
 
 /// The error for a combination of mask and scores that no kernel solves.
 fn none(p: &Problem) -> Error {
+    if let Some(variant) = p.variant {
+        let has = |e: &AttnInfo| {
+            let Contract { symbol, .. } = e.contract;
+            format!("{symbol} ({}, {}, head_dim {})", e.family(), e.dtype.name(), e.head_dim)
+        };
+        let kernels: Vec<_> = variant.kernels().map(has).collect();
+        let reason = format_args!(
+            "variant {} has no kernel for {}, {} and this head_dim; it has {}; compile one more (`entry!`)",
+            variant.name(),
+            p.dtype.name(),
+            front(p),
+            kernels.join(", ")
+        );
+        return Error::unsupported(p, reason);
+    }
     let of_front = || spec::attention().filter(|e| is_of_front(e, p));
     let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
     if let Some(largest) = largest {

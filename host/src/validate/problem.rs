@@ -1,11 +1,13 @@
 //! Checks that do not depend on tensors, and the first difference of two problems.
 use super::keys::keys;
 use super::latent;
+use super::variant::variant;
 use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN, Mask};
 use crate::{CacheShape, DType, Error, Problem};
+use spec::ScoreKinds;
 
-/// Permitted range of score factors (times log2 e) with ALiBi or a bias: kernels divide slopes and biases by
-/// them.
+/// Permitted range of score factors (times log2 e) with ALiBi, a bias or a variant's scores: kernels divide
+/// slopes, biases and the variant's scores by them.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
@@ -63,6 +65,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     keys(p)?;
     latent::problem(p)?;
     mask(&p.mask)?;
+    variant(p)?;
     scores(p)
 }
 
@@ -98,6 +101,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all.push(("splits", format!("{:?}", p.splits)));
     all.push(("bias", optional(p.bias.map(|dtype| dtype.name().to_owned()))));
     all.push(("sinks", p.sinks.to_string()));
+    all.push(("variant", optional(p.variant.map(|variant| variant.name().to_owned()))));
     all
 }
 
@@ -163,15 +167,16 @@ fn scores(p: &Problem) -> Result<(), Error> {
             Some(("scale", scale, "scale / softcap", ratio)),
         ],
     };
-    let beside = [("ALiBi slopes", p.alibi), ("a bias", p.bias.is_some())];
-    let beside = beside.into_iter().find(|(_, is_there)| *is_there);
-    if let Some((which, _)) = beside.filter(|_| !BESIDE_ALIBI.contains(&scale_log2)) {
+    let own = p.variant.is_some_and(|variant| variant.scores() != ScoreKinds::NONE);
+    let beside = [
+        ("ALiBi slopes", "slopes", p.alibi),
+        ("a bias", "the bias", p.bias.is_some()),
+        ("a variant's scores", "what is added to scores", own),
+    ];
+    let beside = beside.into_iter().find(|(.., is_there)| *is_there);
+    if let Some((which, divided, _)) = beside.filter(|_| !BESIDE_ALIBI.contains(&scale_log2)) {
         let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
-        let reason = if p.alibi {
-            "kernels divide slopes by it, so it must be between 1e-20 and 1e20"
-        } else {
-            "kernels divide the bias by it, so it must be between 1e-20 and 1e20"
-        };
+        let reason = format_args!("kernels divide {divided} by it, so it must be between 1e-20 and 1e20");
         return Err(Error::unsupported(format_args!("{what} {value:e} with {which}"), reason));
     }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());

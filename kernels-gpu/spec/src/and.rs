@@ -1,5 +1,7 @@
 //! Parameters of two: of a mask and its scores, of two masks, of two scores.
 
+use crate::Plain;
+
 /// Parameters of two: `a`, then `b`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +10,14 @@ pub struct And<A, B> {
     pub a: A,
     /// The second.
     pub b: B,
+}
+
+impl<A: Plain, B: Plain> Plain for And<A, B> {
+    fn write(&self, to: &mut [u8]) {
+        let (a, b) = to.split_at_mut(size_of::<A>());
+        self.a.write(a);
+        self.b.write(b);
+    }
 }
 
 impl<A, B> And<A, B> {

@@ -62,6 +62,10 @@ pub struct HopperParams<Q = TensorMap, K = Q> {
 }
 contract::no_padding! {
     HopperParams<TensorMap> { q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len }
+    HopperParams<RaggedMap> { q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len }
+    HopperParams<RaggedMap, PagedMap> {
+        q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len
+    }
 }
 // The host writes four tensor maps where parameters begin.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());

@@ -43,9 +43,10 @@ pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
 pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
+pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
-    Path, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
+    Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
 pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};

@@ -2,7 +2,7 @@
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
 //! among the keys ([`crate::Window::shift`]).
-use crate::{And, FastDiv, Integers, ScoreKinds};
+use crate::{And, FastDiv, Integers, Plain, ScoreKinds};
 
 /// The mask kind, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,9 +43,9 @@ pub trait MaskMarker: Copy {
     const KIND: MaskKind = MaskKind::Own;
     /// What becomes of scores under it, beside the softcap and the slopes of [`Local`].
     const SCORES: ScoreKinds = ScoreKinds::NONE;
-    /// The mask's own parameters: `#[repr(C)]`, a multiple of 8 bytes, without padding. A kernel whose mask
-    /// has any is a [`crate::With`] kernel.
-    type Params: Copy;
+    /// The mask's own parameters: a multiple of 8 bytes. A kernel whose mask has any is a [`crate::With`]
+    /// kernel.
+    type Params: Plain;
 }
 
 /// Every query sees every key.

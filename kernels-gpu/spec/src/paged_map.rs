@@ -22,6 +22,7 @@ pub struct PageBoxes {
     pitch: u32,
 }
 contract::no_padding! {
+    PagedMap { map }
     PageBoxes { rows, pitch }
 }
 

@@ -1,5 +1,5 @@
 //! What becomes of scores beside a mask: kinds as types, and their parameters.
-use crate::{And, Element, MaskKind, MaskMarker, ScoreKinds};
+use crate::{And, Element, MaskKind, MaskMarker, Plain, ScoreKinds};
 use core::marker::PhantomData;
 
 /// What becomes of scores, as a type. Its value is what a kernel loads for a work tile. `(A, B)` is first
@@ -8,7 +8,7 @@ pub trait ScoreMarker: Copy {
     /// The type as a value.
     const KINDS: ScoreKinds = ScoreKinds::OWN;
     /// Its own parameters, as [`MaskMarker::Params`].
-    type Params: Copy;
+    type Params: Plain;
 }
 
 /// Mask `Mask` with scores `S`, which follow the mask's own (softcap and slopes of [`crate::Local`]).

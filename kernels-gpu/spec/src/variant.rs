@@ -33,14 +33,15 @@ pub struct WithParams<P, X> {
 }
 
 impl<P, X> WithParams<P, X> {
-    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
+    /// Does not compile for types with padding between them, or behind them: a launch copies the bytes.
+    const NO_PADDING: () = assert!(
+        size_of::<Self>() == size_of::<P>() + size_of::<X>(),
+        "the variant's parameters must be a multiple of 8 bytes, aligned to 8 bytes at most: add a `reserved` field"
+    );
+
+    /// Both.
     pub const fn new(kernel: P, variant: X) -> Self {
-        const {
-            assert!(
-                size_of::<Self>() == size_of::<P>() + size_of::<X>(),
-                "the variant's parameters must be a multiple of 8 bytes: add a `reserved` field"
-            )
-        }
+        const { Self::NO_PADDING }
         WithParams { kernel, variant }
     }
 }
@@ -55,7 +56,10 @@ impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;
     const TARGET: Target = K::TARGET;
-    const THREADS: u32 = K::THREADS;
+    const THREADS: u32 = {
+        Self::Params::NO_PADDING;
+        K::THREADS
+    };
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     const PARAM_ALIGN: u32 = K::PARAM_ALIGN;
     const BOXES: &'static [[u32; 2]] = K::BOXES;
@@ -68,6 +72,11 @@ impl<K: AttnKernel> Kernel for With<K> {
 impl<K: AttnKernel> Line for With<K> {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo { contract: Contract::of::<Self>(""), ..K::INFO };
+}
+
+impl<K: AttnKernel> AttnKernel for With<K> {
+    type Isa = K::Isa;
+    type Mask = K::Mask;
 }
 
 #[cfg(test)]

@@ -1,0 +1,28 @@
+//! Where a kernel of a launch stands: in the table, or among a variant's kernels.
+use crate::variant::Compiled;
+use crate::{Contract, KERNELS};
+
+/// A kernel, by its place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    /// The kernel with this index in [`KERNELS`].
+    Table(u16),
+    /// A variant's kernel.
+    Variant(&'static Compiled),
+}
+
+impl Place {
+    /// The place of a kernel of the table.
+    pub fn of(contract: &Contract) -> Self {
+        let found = KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol);
+        Place::Table(found.unwrap_or_default() as u16)
+    }
+
+    /// The kernel's launch contract.
+    pub const fn contract(self) -> &'static Contract {
+        match self {
+            Place::Table(index) => &KERNELS[index as usize],
+            Place::Variant(kernel) => &kernel.info().contract,
+        }
+    }
+}

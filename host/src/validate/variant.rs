@@ -1,0 +1,39 @@
+//! Checks of what a request says beside its variant.
+use crate::request::Mask;
+use crate::{Error, MaskKind, Problem};
+
+/// Checks that a variant's mask and scores go with the request's.
+pub(super) fn variant(p: &Problem) -> Result<(), Error> {
+    let Some(variant) = p.variant else { return Ok(()) };
+    let (name, kind) = (variant.name(), variant.mask());
+    let goes = match (kind, p.mask) {
+        (MaskKind::Local, mask) => matches!(mask, Mask::Full | Mask::Causal | Mask::Window { .. }),
+        (_, Mask::Full) => true,
+        (MaskKind::Causal, mask) => mask == Mask::Causal,
+        _ => false,
+    };
+    if !goes {
+        let expected = match kind {
+            MaskKind::Local => format!("variant {name} has mask local: it takes full, causal and windows"),
+            kind => format!("variant {name} has mask {} of its own: leave the request's mask unset", kind.name()),
+        };
+        return Err(Error::invalid("mask", p.mask, expected));
+    }
+    let local = kind == MaskKind::Local;
+    let softcap = p.softcap.filter(|_| !local).map(|softcap| ("softcap", softcap.to_string()));
+    let alibi = (p.alibi && !local).then(|| ("alibi", "slopes".to_owned()));
+    if let Some((what, value)) = softcap.or(alibi) {
+        let expected = format_args!(
+            "only variants of mask local take it; leave it to the scores of variant {name}, or build them on \
+             `Scored<Local, ..>`"
+        );
+        return Err(Error::invalid(what, value, expected));
+    }
+    let bias = p.bias.map(|dtype| ("bias", dtype.name()));
+    let sinks = (p.sinks && variant.scores().sink).then_some(("sinks", "one per head"));
+    if let Some((what, value)) = bias.or(sinks) {
+        let expected = format_args!("variant {name} has scores of its own: give it to their parameters");
+        return Err(Error::invalid(what, value, expected));
+    }
+    Ok(())
+}

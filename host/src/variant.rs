@@ -1,0 +1,274 @@
+//! Attention variants: masks and scores of the caller's own, in kernels that the caller compiles.
+//!
+//! A [`Variant`] is a list of kernels with one mask `M`. A request names it ([`AttentionRequest::variant`]) with
+//! the mask's parameters. The request is then validated, planned and launched like any other, and the planner
+//! selects among the variant's kernels. `docs/your-own-attention.md` shows the kernels' side.
+//!
+//! [`AttentionRequest`]: crate::request::AttentionRequest
+//! [`AttentionRequest::variant`]: crate::request::AttentionRequest::variant
+//!
+//! ```no_run
+//! # fn main() -> Result<(), ferroflash::Error> {
+//! use ferroflash::request::{AttentionRequest, TensorView};
+//! use ferroflash::spec::{And, Causal, F16, Fwd, Scored, Sink, SinkParams, With};
+//! use ferroflash::variant::{Variant, VariantKernel};
+//! use ferroflash::{Capabilities, DType, plan};
+//! # let [q, k, v, o, sinks] = [1, 2, 3, 4, 5].map(|n| n << 40);
+//!
+//! type Mask = Scored<Causal, Sink>; // yours: your own `MaskMod` or `ScoreMod`
+//! type Kernel = With<Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+//! // The macro `variant!` writes such a list, with the PTX that the build script has compiled.
+//! static VARIANT: Variant<Mask> =
+//!     Variant::new("causal with sinks", &[VariantKernel::new::<Kernel>("causal_sink", "// its PTX")]);
+//!
+//! let view = |address| TensorView::bshd(address, 1 << 20, DType::F16, [1, 1024, 16, 64]);
+//! let request = AttentionRequest::dense(view(q), view(k), view(v), view(o))
+//!     .variant(&VARIANT, And::new((), SinkParams { base: sinks }));
+//! let l4 = Capabilities::profile("l4").expect("a known card"); // yours: `Attention::capabilities`
+//! assert_eq!(plan(&request, l4)?.contract().symbol, "causal_sink");
+//! # Ok(())
+//! # }
+//! ```
+use crate::{AttnInfo, Error};
+use spec::{AttnKernel, Contract, MaskKind, MaskMarker, Plain, ScoreKinds};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Most bytes of a variant's parameters. Longer lists belong into device memory.
+pub const MAX_BYTES: usize = 256;
+
+/// A variant of attention: kernels with mask `M`.
+pub struct Variant<M: 'static> {
+    name: &'static str,
+    kernels: &'static [VariantKernel<M>],
+}
+
+/// A compiled kernel with mask `M`.
+pub struct VariantKernel<M: 'static> {
+    compiled: Compiled,
+    mask: PhantomData<fn() -> M>,
+}
+
+/// A kernel of a variant, with its code.
+#[doc(hidden)]
+pub struct Compiled {
+    info: AttnInfo,
+    /// Bytes of its parameters.
+    params: usize,
+    ptx: &'static str,
+    /// Machine code by architecture: 80 is sm_80.
+    cubins: &'static [(u32, &'static [u8])],
+}
+
+impl<M: MaskMarker + 'static> VariantKernel<M> {
+    /// Kernel `K`, compiled as `symbol`. [`Attention::load`](crate::Attention::load) checks that `ptx` has
+    /// this kernel, with these parameters.
+    pub const fn new<K: AttnKernel<Mask = M>>(symbol: &'static str, ptx: &'static str) -> Self {
+        let info = AttnInfo { contract: Contract::of::<K>(symbol), ..K::INFO };
+        let compiled = Compiled { info, params: size_of::<K::Params>(), ptx, cubins: &[] };
+        VariantKernel { compiled, mask: PhantomData }
+    }
+
+    /// Adds machine code, by architecture: 80 is sm_80. Without code for its architecture, a GPU gets the PTX.
+    ///
+    /// # Safety
+    /// - Each file is the unchanged output of NVIDIA's assembler for this kernel's PTX. CUDA trusts the file's
+    ///   headers.
+    #[must_use]
+    pub const unsafe fn cubins(mut self, cubins: &'static [(u32, &'static [u8])]) -> Self {
+        self.compiled.cubins = cubins;
+        self
+    }
+}
+
+impl<M: MaskMarker + 'static> Variant<M> {
+    /// A variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype, head dim,
+    /// tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
+    ///
+    /// # Panics
+    /// At compile time, if there is no kernel.
+    pub const fn new(name: &'static str, kernels: &'static [VariantKernel<M>]) -> Self {
+        assert!(!kernels.is_empty(), "a variant has at least one kernel");
+        Variant { name, kernels }
+    }
+
+    /// The variant with the parameters of its mask and scores.
+    pub fn with(&'static self, params: M::Params) -> WithVariant {
+        const {
+            assert!(size_of::<M::Params>() <= MAX_BYTES, "a variant's parameters have at most 256 bytes");
+        }
+        let mut bytes = [0; MAX_BYTES];
+        params.write(&mut bytes[..size_of::<M::Params>()]);
+        WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16 }
+    }
+
+    /// The variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
+    pub const fn any(&'static self) -> AnyVariant {
+        AnyVariant(self)
+    }
+}
+
+/// Lists the kernels of a [`Variant`]: `variant!("name", kernels::{t5_d64, t5_d128})` for the modules
+/// `kernels::t5_d64` and `kernels::t5_d128` of `entry!`. The build script must have written their PTX to
+/// `OUT_DIR`, as `CudaBuilder::copy_to` does.
+#[macro_export]
+macro_rules! variant {
+    ($name:expr, $($module:ident)::+::{$($kernel:ident),+ $(,)?}) => {
+        $crate::variant::Variant::new($name, &[$(
+            $crate::variant::VariantKernel::new::<$($module)::+::$kernel::Kernel>(
+                $($module)::+::$kernel::CONTRACT.symbol,
+                include_str!(concat!(env!("OUT_DIR"), "/", stringify!($kernel), ".ptx")),
+            )
+        ),+])
+    };
+}
+
+/// A variant of any mask.
+#[derive(Clone, Copy)]
+pub struct AnyVariant(&'static dyn List);
+
+/// A variant with the parameters of its mask and scores, for a request.
+#[derive(Clone, Copy, PartialEq)]
+pub struct WithVariant {
+    variant: AnyVariant,
+    bytes: [u8; MAX_BYTES],
+    len: u16,
+}
+
+/// A list of kernels, whatever their mask is.
+trait List: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn kernel(&self, index: usize) -> Option<&'static Compiled>;
+    fn kinds(&self) -> (MaskKind, ScoreKinds);
+}
+
+impl<M: MaskMarker + 'static> List for Variant<M> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn kernel(&self, index: usize) -> Option<&'static Compiled> {
+        self.kernels.get(index).map(|kernel| &kernel.compiled)
+    }
+    fn kinds(&self) -> (MaskKind, ScoreKinds) {
+        (M::KIND, M::SCORES)
+    }
+}
+
+impl AnyVariant {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Its kernels.
+    pub fn kernels(self) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+        self.compiled().map(Compiled::info)
+    }
+
+    /// The kind of its mask.
+    pub fn mask(&self) -> MaskKind {
+        self.0.kinds().0
+    }
+
+    /// What becomes of scores.
+    pub fn scores(&self) -> ScoreKinds {
+        self.0.kinds().1
+    }
+
+    /// Its kernels with their code.
+    pub(crate) fn compiled(self) -> impl Iterator<Item = &'static Compiled> + Clone {
+        (0..).map_while(move |index| self.0.kernel(index))
+    }
+}
+
+impl WithVariant {
+    /// The variant.
+    pub const fn variant(&self) -> AnyVariant {
+        self.variant
+    }
+
+    /// The bytes of its parameters.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl Compiled {
+    /// The kernel.
+    pub const fn info(&self) -> &AttnInfo {
+        &self.info
+    }
+
+    /// Machine code for an architecture.
+    pub(crate) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
+        self.cubins.iter().find(|(of, _)| *of == arch).map(|(_, cubin)| *cubin)
+    }
+
+    /// The PTX, if it has the kernel with its parameters.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the kernel that the PTX lacks, or the bytes of the parameters that it takes.
+    pub(crate) fn ptx(&self) -> Result<&'static str, Error> {
+        let symbol = self.info.contract.symbol;
+        let entries = || self.ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
+        let Some((_, params)) = entries().find(|(name, _)| name.trim() == symbol) else {
+            let names: Vec<_> = entries().map(|(name, _)| name.trim()).collect();
+            let has = if names.is_empty() { "no kernel".to_owned() } else { names.join(", ") };
+            let expected = format_args!(
+                "its PTX has {has}; the build script must compile this kernel: `CudaBuilder::entry` with its \
+                 contract"
+            );
+            return Err(Error::invalid("variant", symbol, expected));
+        };
+        let bytes = params.split([')', ']']).next().and_then(|first| first.rsplit_once('['));
+        let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<usize>().ok()).unwrap_or_default();
+        if bytes != self.params {
+            let expected = format_args!(
+                "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from the \
+                 same sources",
+                self.params
+            );
+            return Err(Error::invalid("variant", symbol, expected));
+        }
+        Ok(self.ptx)
+    }
+}
+
+impl PartialEq for AnyVariant {
+    /// Whether both are one variant.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self.0, other.0)
+    }
+}
+
+impl PartialEq for Compiled {
+    /// Whether both are one kernel.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Compiled").field(&self.info.contract.symbol).finish()
+    }
+}
+
+impl fmt::Debug for AnyVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Variant").field(&self.name()).finish()
+    }
+}
+
+impl fmt::Debug for WithVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithVariant").field("variant", &self.variant).field("bytes", &self.bytes()).finish()
+    }
+}
+
+impl<M: MaskMarker + 'static> fmt::Debug for Variant<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let symbols = self.kernels.iter().map(|kernel| kernel.compiled.info.contract.symbol);
+        f.debug_struct("Variant").field("name", &self.name).field("kernels", &symbols.collect::<Vec<_>>()).finish()
+    }
+}
