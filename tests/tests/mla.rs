@@ -43,7 +43,10 @@ fn other_lengths_under_one_plan() {
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
         let case = DecodeCase { heads: [16, 1], ..latent([260, 96]) };
-        check(&DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed), Some(carried()));
+        check(
+            &DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed),
+            Some(carried()),
+        );
     }
 }
 
