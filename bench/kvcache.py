@@ -26,6 +26,7 @@ class Append(ctypes.Structure):
         + [(name, ctypes.c_int32) for name in ("dtype", "cache_dtype", "wide_slots")]
         + [(name, ctypes.c_float) for name in ("k_scale", "v_scale")]
         + [(name, ctypes.c_void_p) for name in ("k_scales", "v_scales")]
+        + [("head_dim_v", ctypes.c_int64)]
     )
 
 

@@ -232,8 +232,8 @@ impl Problem {
         (clamp(left), clamp(right))
     }
 
-    /// The kernel's scale parameters: the factor of scores times log2(e), and `scale / softcap`. With
-    /// softcap, the first is the softcap's factor; without it, the second is 0.
+    /// The kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With softcap: the
+    /// softcap times log2(e), and `scale / softcap`.
     pub(crate) fn base_two(&self) -> (f32, f32) {
         match self.softcap {
             None => (self.softmax_scale() * std::f32::consts::LOG2_E, 0.0),

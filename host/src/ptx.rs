@@ -1,4 +1,4 @@
-//! The kernels' PTX: this build's, or the files of a folder that replace some of it.
+//! The kernels' PTX. The build embeds it; files of a folder may replace some of it.
 use crate::{Error, lzma};
 use std::io;
 use std::path::{Path, PathBuf};

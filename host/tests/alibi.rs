@@ -99,10 +99,8 @@ fn on_a_cache_kernels_of_many_queries_have_them() {
     let symbol = |decode: &AttentionRequest<'_>| plan(decode, l4()).map(|made| made.contract().symbol);
     assert_eq!(symbol(&decode), Ok("decode_f16_d128_causal_8_tiles_w4"));
     assert_eq!(symbol(&decode.alibi(slopes(7))), Ok("paged_f16_d128_local_128x32"));
-    // A merge kernel adds the sinks, from the LSE in the workspace.
     let sinks = decode.alibi(slopes(7)).sinks(Sinks { address: 8 * FAR, elements: 4 });
     for (wrong, word) in [
-        (sinks, "workspace.bytes: 0; paged_f16_d128_local_128x32 needs 32"),
         (decode.alibi(slopes(7)).splits(Splits::Exactly(3)), "without ALiBi slopes"),
         (decode.alibi(slopes(7)).config("decode_f16_d128_causal_8_tiles_w4"), "config"),
         (decode.alibi(AlibiSlopes::new(7 * FAR, 3)), "alibi.elements"),
@@ -111,5 +109,5 @@ fn on_a_cache_kernels_of_many_queries_have_them() {
         let error = symbol(&wrong).expect_err("refused").to_string();
         assert!(error.contains(word), "{error}");
     }
-    assert_eq!(symbol(&sinks.scratch(Scratch::Fastest)), Ok("paged_f16_d128_local_128x32"));
+    assert_eq!(symbol(&sinks), Ok("paged_f16_d128_local_sink_128x32"));
 }

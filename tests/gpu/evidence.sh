@@ -3,7 +3,7 @@
 #   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
 #   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
 #   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
-#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, cache
+#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, cache, paged
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
 # Several machines may fill one OUT. The exit code is the number of failed commands.
 #
@@ -27,13 +27,15 @@ sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools o
 sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
 sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV, append and merge kernels
 sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels: dense, varlen, paged
-sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode, MLA and portable paged kernels
+sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode and MLA kernels
+sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels
 sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
 agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
 agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
 agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV, append and merge kernels
 agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels
-agree-cache | 570 | - | agree-cache.json: decode, MLA and portable paged kernels
+agree-cache | 570 | - | agree-cache.json: decode and MLA kernels
+agree-paged | 570 | - | agree-paged.json: portable paged kernels
 soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
 fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
 invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
@@ -126,7 +128,8 @@ part() {
         forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
         hopper) kernels '^hopper' ;;
-        cache) kernels '^decode|^mla|^paged' ;;
+        cache) kernels '^decode|^mla' ;;
+        paged) kernels '^paged' ;;
     esac
 }
 

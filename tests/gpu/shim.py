@@ -44,18 +44,19 @@ CASES = [
     ("sinks, window", BF16, [1, 300, 300, 2, 2, 128], {"sinks": torch.tensor([1.0, 4.0]), "window_size": (40, 0)}),
     ("sinks by a merge", F16, [1, 100, 150, 4, 4, 192], {"sinks": torch.tensor([0.5, -1.0, 3.0, 0.0])}),
     ("a kernel by its name", F16, [1, 128, 128, 2, 2, 64], {"config": "fwd_f16_d64_full_128x64"}),
-]
-# Cases that no kernel solves yet. A case moves to CASES with its first kernel.
-WITHOUT_KERNEL = [
     ("bias", F16, [2, 150, 200, 4, 2, 64], {"bias": torch.randn(1, 4, 150, 200).half()}),
     ("bias of each batch, bf16", BF16, [2, 150, 200, 4, 2, 128], {"bias": torch.randn(2, 4, 150, 200).bfloat16()}),
-    ("bias of keys, f32", F16, [2, 77, 200, 4, 4, 64], {"bias": torch.randn(2, 1, 1, 200), "causal": True}),
+    ("bias of keys, f32", F16, [2, 77, 200, 4, 4, 64], {"bias": torch.randn(2, 1, 1, 200)}),
     ("prefix", F16, [2, 300, 300, 2, 2, 64], {"prefix": 77}),
     ("prefix of each", F16, [3, 150, 200, 2, 2, 128], {"prefix": torch.tensor([0, 60, 999], dtype=torch.int32)}),
     ("chunked", BF16, [1, 300, 400, 2, 2, 64], {"chunked": 100}),
     ("bits", F16, [2, 40, 200, 4, 4, 64], {"mask_bits": torch.randint(0, 256, (2, 1, 40, 25), dtype=torch.uint8)}),
     ("a tree", F16, [1, 8, 200, 4, 2, 128],
      {"mask_bits": torch.tensor([[[1], [3], [5], [9], [19], [37], [73], [145]]], dtype=torch.uint8)[None], "mask_keys": 8}),
+]
+# Valid cases that no kernel solves. A case moves to CASES with its first kernel.
+WITHOUT_KERNEL = [
+    ("bias of keys, f32, causal", F16, [2, 77, 200, 4, 4, 64], {"bias": torch.randn(2, 1, 1, 200), "causal": True}),
 ]
 REFUSED = [
     ("dropout", {"dropout_p": 0.1}),

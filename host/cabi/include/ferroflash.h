@@ -129,7 +129,7 @@ typedef struct ferroflash_attention {
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
     int64_t head_dim; /* a multiple of 8, at most 512 (latent: 576); of 16 if the KV cache is e4m3 */
-    /* Elements from one batch, row, head and column to the next. Element [b, s, h, d] of q is
+    /* Strides count elements from one batch, row, head or column to the next. Element [b, s, h, d] of q is
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
      * | layout | strides |
@@ -156,9 +156,9 @@ typedef struct ferroflash_attention {
     const char *config;   /* name of the kernel to run; NULL: the planner chooses */
     void *workspace;      /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
     uint64_t workspace_bytes;
-    /* Device memory, a multiple of 4, that is zero before each launch. A launch leaves it zero. Zero it
-     * before the first launch and after a launch that failed. Use it from one stream at a time. NULL: a
-     * second kernel combines the splits. */
+    /* Device memory, a multiple of 4. The caller sets this memory to zero before the first launch, and again
+     * after a launch that failed. A launch that succeeds leaves it zero. One stream at a time may use it.
+     * NULL: a second kernel combines the splits. */
     void *counters;
     uint64_t counters_bytes;
     /* A struct may end here. All fields from here on are optional: 0 or NULL turns them off. */

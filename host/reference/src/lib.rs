@@ -46,6 +46,7 @@ pub use cases::{edges, grid, headline, reproducer, soak};
 pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges, paged_edges};
 pub use extras::{BiasTensor, BitsTensor, Extras};
 pub use inputs::Random;
+pub use masks::{fit, one as one_mask};
 pub use memory::{Layout, Memory, PEAK, Place};
 pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
 pub use runner::{Loaded, Outcome};

@@ -114,7 +114,7 @@ pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignme
 }
 
 /// One mask of a kind, for blocks of `n` keys.
-pub(super) fn one(kind: MaskKind, n: usize) -> Mask {
+pub fn one(kind: MaskKind, n: usize) -> Mask {
     match kind {
         MaskKind::Local => window(Some(2 * n as u32), Some(n as u32)),
         MaskKind::Chunked => Mask::Chunked { chunk: 2 * n as u32 + 3 },
@@ -123,7 +123,7 @@ pub(super) fn one(kind: MaskKind, n: usize) -> Mask {
 }
 
 /// The mask for a problem's sizes: bits for its sequences, heads, queries and keys.
-pub(super) fn fit(p: Problem) -> Problem {
+pub fn fit(p: Problem) -> Problem {
     match p.mask {
         Mask::Bits(MaskBits { shape: [batch, heads, _, columns], .. }) => {
             let shape = [batch.min(p.batch), heads.min(p.heads_q), p.seqlen_q, columns.min(p.seqlen_k)];

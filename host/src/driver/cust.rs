@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// The same context, for entering it, and for keeping it alive with its objects.
+    /// cust's handle of `context`. It enters the context, and keeps it alive with its objects.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }

@@ -34,8 +34,8 @@ impl RawDriver {
         unsafe { Self::current_of(None) }
     }
 
-    /// A driver on the current context, which lives as long as `keeper`. The driver and everything that it
-    /// makes hold `keeper`.
+    /// A driver on the current context. The value `keeper` keeps that context alive. The driver holds
+    /// `keeper`, and so does every object that the driver makes.
     ///
     /// # Safety
     /// - The current context outlives `keeper`. Without a keeper: that of [`RawDriver::current`].

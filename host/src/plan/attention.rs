@@ -8,7 +8,8 @@ use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNCUT};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
-/// Selects and schedules the kernel for a valid problem: the named one, or the planner's choice.
+/// Selects a kernel for a valid problem and schedules it. If the request names a kernel, that kernel is
+/// selected; otherwise the planner chooses.
 ///
 /// # Errors
 /// The errors of [`select::attention`] and of [`Scheduled::new`].

@@ -20,8 +20,9 @@ pub(super) fn takes(p: &Problem) -> bool {
 const FEW: &str = "few queries on many keys: decode kernels read keys and values once for all rows of a key \
                    head, and split sequences";
 
-/// Maximum of queries per sequence, maximum of rows (queries x query heads per key head) and minimum of keys
-/// with which decode kernels are faster than work tiles of queries, if keys and values are tensors.
+/// Bounds for keys and values in tensors: the most queries per sequence, the most rows (queries x query heads
+/// per key head) and the fewest keys. Within these bounds, decode kernels are faster than work tiles of
+/// queries.
 ///
 /// Time of decode kernels relative to that of work tiles (H200, bf16, L2 cold, 1 to 64 sequences of up to
 /// 4096 keys):

@@ -39,7 +39,7 @@ impl Line {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
 
-    /// For few queries on many keys, where slices of them give the SMs more even work than whole tiles.
+    /// For few queries on many keys. Slices of the keys give the SMs more even work than whole tiles.
     const fn split(head_dim: u32) -> Self {
         let line = Line::new(head_dim, 128, SPLITS).only(DIVIDED).with_keys(2048);
         Line { tiles_per_100_sms: 0, splits: true, ..line }

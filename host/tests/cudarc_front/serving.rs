@@ -115,7 +115,6 @@ fn caches_of_any_kind() {
                 "cache.keys",
                 Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
             ),
-            ("sinks", Inputs::cached(flat, paged).varlen_queries(&starts, 2).sinks(&scales)),
         ];
         for (name, request) in &cases {
             let error = front.attend(&stream, request, &mut scratch).map(|_| ()).expect_err(name).to_string();

@@ -118,7 +118,7 @@ mod tests {
             let unseen: Vec<_> = traits(kernel.symbol).filter(|it| !seen.contains(it)).collect();
             assert!(unseen.is_empty(), "{}: {unseen:?}", kernel.symbol);
         }
-        assert!(sample.len() * 9 < spec::KERNELS.len() * 2, "{} kernels are no sample", sample.len());
+        assert!(sample.len() * 4 < spec::KERNELS.len(), "{} kernels are no sample", sample.len());
     }
 
     #[test]

@@ -181,10 +181,11 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     check(&no_bits, 2, "has no `mask_bits`, whose columns --mask-keys 8 would count; leave --mask-keys out");
     // Sinks that a merge kernel would add, in a workspace: the reference needs none.
     report(&["run", "--device", "cpu", "--input", &file("sinks", f32, &[4])]);
-    // A valid bias, without a kernel.
+    // A valid bias, for which kernels with causal masks do not exist.
     let bias = file("bias", f32, &[1, 4, 8, 8]);
     for device in ["cpu", "sim"] {
-        check(&["run", "--device", device, "--input", &bias], 2, "mask full and a bias of f32");
+        let run = ["run", "--device", device, "--causal", "--input", &bias];
+        check(&run, 2, "mask causal and a bias of f32");
     }
 }
 

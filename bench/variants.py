@@ -1,0 +1,210 @@
+"""Times FerroFlash's masks, scores and biases beside what a PyTorch user calls: flex_attention (torch.compile, Triton) and
+SDPA with a bias. Same tensors, same timer, one process.
+
+    python3 variants.py --out variants.json                    # all variants, f16, head dims 64 and 128, 1024 and 4096 keys
+    python3 variants.py --only bias prefix --seqlens 8192 --dtypes f16 bf16
+
+Each variant is written once for FerroFlash (arguments of flash_attn_func) and once for flex_attention (score_mod, mask_mod).
+The float64 reference runs flex_attention's functions on index tensors, so both results are compared with one definition.
+`without` is FerroFlash without the variant: the price of sinks. Times are of compare.py's timers, in shuffled rounds. A ratio is
+the peer's time divided by FerroFlash's. Ends with the rows that it has after --seconds.
+"""
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import compare
+import ferroflash
+import report
+
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+BACKENDS = {"sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
+CAUSAL = lambda b, h, q, k: q >= k
+
+
+class Variant:
+    """One variant on tensors: FerroFlash's arguments, flex_attention's functions, and other peers."""
+
+    def __init__(self, name, args, score=None, mask=None, sinks=None, bias=None, without=None, heads=(16, 16), queries=None):
+        self.name, self.args, self.score, self.mask, self.sinks = name, args, score, mask, sinks
+        self.bias, self.without, self.heads, self.queries = bias, without, heads, queries
+
+
+def variants(batch, heads, keys, dim, dtype, device):
+    """Every variant, by name, as a function that makes it: tensors of one variant live at a time."""
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], device=device)
+
+    def alibi():
+        return Variant("alibi", dict(causal=True, alibi_slopes=slopes), lambda s, b, h, q, k: s - slopes[h] * (q - k), CAUSAL)
+
+    def softcap():
+        return Variant("softcap", dict(causal=True, softcap=20.0), lambda s, b, h, q, k: 20.0 * torch.tanh(s / 20.0), CAUSAL)
+
+    def bias():
+        of = torch.randn(1, heads, keys, keys, dtype=dtype, device=device)
+        return Variant("bias", dict(bias=of), lambda s, b, h, q, k: s + of[0, h, q, k], bias=of)
+
+    def prefix():
+        most = keys // 4
+        return Variant("prefix", dict(prefix=most), mask=lambda b, h, q, k: (q >= k) | (k < most))
+
+    def chunked():
+        chunk = keys // 4
+        return Variant("chunked", dict(chunked=chunk), mask=lambda b, h, q, k: (q >= k) & (q // chunk == k // chunk))
+
+    def tree(rows=64):
+        # Node i's parent is one of the nodes before it.
+        sees, parents = torch.eye(rows, dtype=torch.bool), random.Random(1)
+        for i in range(1, rows):
+            sees[i] |= sees[parents.randrange(i)]
+        bits = (sees.view(rows, rows // 8, 8).long() << torch.arange(8)).sum(-1).to(torch.uint8).to(device)
+        sees, before = sees.to(device), keys - rows
+        return Variant("tree", dict(mask_bits=bits.view(1, 1, rows, -1), mask_keys=rows), queries=rows,
+                       mask=lambda b, h, q, k: (k < before) | sees[q, (k - before).clamp(0, rows - 1)])
+
+    def sinks(name, extra, mask):
+        logits = torch.randn(64, device=device)
+        return lambda: Variant(name, dict(sinks=logits, **extra), mask=mask, sinks=logits, without=extra, heads=(64, 8))
+
+    return {"alibi": alibi, "softcap": softcap, "bias": bias, "prefix": prefix, "chunked": chunked, "tree": tree,
+            "sinks": sinks("sinks", dict(causal=True), CAUSAL),
+            "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)),
+                                  lambda b, h, q, k: (q >= k) & (q - k < 128))}
+
+
+def attend(v, q, k, values, b, h, rows, dtype):
+    """Rows of one head with every step in `dtype`."""
+    kv = h // (q.shape[1] // k.shape[1])
+    scores = (q[b, h][rows].to(dtype) @ k[b, kv].to(dtype).T) / math.sqrt(q.shape[3])
+    at = torch.tensor(b, device=q.device), torch.tensor(h, device=q.device), rows[:, None], torch.arange(k.shape[2], device=q.device)[None]
+    if v.score:
+        scores = v.score(scores, *at).to(dtype)
+    if v.mask:
+        scores = scores.masked_fill(~v.mask(*at), float("-inf"))
+    if v.sinks is not None:
+        scores = torch.cat([scores, v.sinks[h].to(dtype).expand(len(rows), 1)], 1)
+    return torch.softmax(scores, -1)[:, :k.shape[2]] @ values[b, kv].to(dtype)
+
+
+def check(v, q, k, values, o):
+    """max|o - exact| <= 2 * max|naive - exact| + 1e-5 on rows of the first and the last head."""
+    n = q.shape[2]
+    rows = (torch.arange(n) if n <= 256 else torch.cat([torch.arange(64), torch.linspace(64, n - 65, 128).long(), torch.arange(n - 64, n)]))
+    rows, error, naive = rows.to(q.device), 0.0, 0.0
+    for b, h in {(0, 0), (q.shape[0] - 1, q.shape[1] - 1)}:
+        exact = attend(v, q, k, values, b, h, rows, torch.float64)
+        naive = max(naive, (attend(v, q, k, values, b, h, rows, q.dtype).double() - exact).abs().max().item())
+        found = (o[b, h][rows].double() - exact).abs().max().item()
+        error = found if not found <= error else error
+    return {"passed": error <= 2 * naive + 1e-5, "error": error, "tolerance": 2 * naive + 1e-5}
+
+
+def contenders(v, q, k, values):
+    """{name: call}, each call returns O as (batch, heads, seqlen, head_dim)."""
+    ours = lambda args: lambda: ferroflash.flash_attn_func_bhsd(q, k, values, **args)
+    calls = {"ferroflash": ours(v.args)}
+    if v.without is not None:
+        calls["without"] = ours(v.without)
+    gqa = q.shape[1] != k.shape[1]
+    blocks = create_block_mask(v.mask, None, None, q.shape[2], k.shape[2], device=q.device) if v.mask else None
+
+    def flex(q, k, values):
+        if v.sinks is None:
+            return flex_attention(q, k, values, score_mod=v.score, block_mask=blocks, enable_gqa=gqa)
+        o, lse = flex_attention(q, k, values, block_mask=blocks, enable_gqa=gqa, return_lse=True)
+        return (o * torch.sigmoid(lse - v.sinks[None, :, None])[..., None]).to(q.dtype)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(flex, dynamic=False)
+    calls["flex"] = lambda: compiled(q, k, values)
+    if v.bias is not None:
+        def sdpa(backend):
+            def call():
+                with sdpa_kernel(backend):
+                    return F.scaled_dot_product_attention(q, k, values, attn_mask=v.bias)
+            return call
+        calls.update({name: sdpa(backend) for name, backend in BACKENDS.items()})
+    return calls
+
+
+def run(v, batch, keys, dim, dtype, args, rng):
+    """Rows of one variant on one shape."""
+    queries, (heads, kv_heads) = v.queries or keys, v.heads
+    tensor = lambda h, n: torch.randn(batch, n, h, dim, dtype=DTYPES[dtype], device="cuda").transpose(1, 2)
+    q, k, values = tensor(heads, queries), tensor(kv_heads, keys), tensor(kv_heads, keys)
+    calls, verdicts = contenders(v, q, k, values), {}
+    for name, call in list(calls.items()):
+        try:
+            verdicts[name] = check(v, q, k, values, call()) if name != "without" else None
+        except Exception as reason:
+            if name in ("ferroflash", "without"):
+                raise
+            print(f"{v.name}: {name} is not available: {repr(reason)[:140]}", file=sys.stderr)
+            del calls[name]
+    timing = "hot" if 4e-12 * batch * heads * queries * keys * dim < 0.2 else "cold"
+    times = {name: [] for name in calls}
+    for _ in range(args.rounds):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(compare.measure(calls[name], timing)[0])
+    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    launch = ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0]
+    label = f"{v.name} {dtype} b{batch} h{heads}/{kv_heads} q{queries} k{keys} d{dim}"
+    print(f"{timing:4} {label:44} " + "  ".join(f"{name} {us:.1f}" for name, us in medians.items())
+          + "".join(f"  WRONG {name} {found}" for name, found in verdicts.items() if found and not found["passed"]), flush=True)
+    return [{"suite": v.name, "label": label, "inputs": "normal", "dtype": dtype, "timing": timing, "peer": name, "us": us,
+             "rounds_us": times[name], "ratio": us / medians["ferroflash"], "check": verdicts[name],
+             "entry": launch.describe()["entry"] if name == "ferroflash" else None} for name, us in medians.items()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", help="variants")
+    parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=DTYPES)
+    parser.add_argument("--dims", nargs="+", type=int, default=[64, 128])
+    parser.add_argument("--seqlens", nargs="+", type=int, default=[1024, 4096])
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--out", help="JSON")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    rng, begun, rows = random.Random(args.seed), time.time(), []
+    shapes = [(dtype, keys, dim) for dtype in args.dtypes for keys in args.seqlens for dim in args.dims]
+    for dtype, keys, dim in shapes:
+        for name, make in variants(args.batch, 16, keys, dim, DTYPES[dtype], "cuda").items():
+            if args.only and name not in args.only or dim == 128 and name.startswith("sinks") and not args.only:
+                continue
+            if time.time() - begun > args.seconds:
+                print(f"--seconds {args.seconds}: {name} {dtype} {keys} {dim} and all after it were not measured", file=sys.stderr)
+                break
+            try:
+                rows += run(make(), args.batch, keys, dim, dtype, args, rng)
+            except Exception as reason:
+                print(f"{name} {dtype} {keys} {dim}: FAILED {repr(reason)[:300]}", flush=True)
+                rows.append({"suite": name, "failed": repr(reason)[:300], "passed": False})
+            torch.cuda.empty_cache()
+    found = report.summary(rows)
+    for entry in found:
+        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
+              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
+    if args.out:
+        command = " ".join(["python3 variants.py", *sys.argv[1:]])
+        with open(args.out, "w") as file:
+            json.dump({"command": command, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": args.seed,
+                       "rows": rows, "summary": found}, file, indent=1)
+    wrong = [row for row in rows if row.get("passed") is False or row.get("peer") == "ferroflash" and not row["check"]["passed"]]
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
