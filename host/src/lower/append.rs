@@ -2,6 +2,7 @@
 use super::tensors::{pages, scales, tensor};
 use crate::Error;
 use crate::launch::Launch;
+use crate::place::Place;
 use crate::request::Append;
 use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots};
 

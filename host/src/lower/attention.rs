@@ -5,6 +5,7 @@ use super::tensors::{
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
+use crate::place::Place;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
 use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};

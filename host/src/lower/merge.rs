@@ -1,6 +1,7 @@
 //! Parameters of merge kernels, and the part of a list of states on which a launch depends.
 use super::tensors::tensor;
 use crate::launch::Launch;
+use crate::place::Place;
 use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use crate::{DType, Error};
 use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};

@@ -56,7 +56,7 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 }
 
 /// Every compiled attention kernel.
-pub fn attention() -> impl Iterator<Item = &'static AttnInfo> {
+pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let plain = [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
     let portable = [VARIANTS, PAGED_VARIANTS];
     let hopper = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];

@@ -57,7 +57,7 @@ impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;
     const TARGET: Target = K::TARGET;
     const THREADS: u32 = {
-        Self::Params::NO_PADDING;
+        let () = Self::Params::NO_PADDING;
         K::THREADS
     };
     const SMEM_BYTES: usize = K::SMEM_BYTES;
