@@ -96,7 +96,7 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
         ("l4", dense([4, 2048, 16, 64]), "near_d64_128x64", "key blocks of 64 in sequence"),
         ("h200", dense([16, 512, 16, 64]), "near_d64_128x64", "key blocks of 64 in sequence"),
         ("h200", dense([1, 8192, 1, 64]).scratch(Scratch::Fastest), "near_d64_split", "split-KV"),
-        ("h200", dense([1, 8192, 1, 64]), "near_d64_64x64", "`Scratch::Fastest` for split-KV"),
+        ("h200", dense([1, 8192, 1, 64]), "near_d64_64x64", "few queries for this device"),
         ("a100", dense([4, 2048, 16, 128]), "near_d128_128x48", "two with 48 do"),
         // Tiles without a line go by size.
         ("l4", dense([1, 128, 2, 64]), "near_d64_64x64", "few queries for this device"),
@@ -115,7 +115,7 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
         let made = plan(&request.variant(&ALL, NEAR), card(on)).expect(symbol);
         assert_eq!(made.contract().symbol, symbol, "{on}: {}", made.reason());
         assert!(made.reason().contains(why), "{symbol} on {on}: {}", made.reason());
-        assert_eq!(supports(&made.problem(), card(on)).is_ok(), !symbol.ends_with("split"), "{symbol}");
+        assert!(supports(&made.problem(), card(on)).is_ok(), "{symbol}");
     }
 }
 
@@ -150,6 +150,7 @@ fn parameters_follow_the_kernels_own() -> Result<(), Error> {
         assert_ne!(made.bind(&again)?, made.bind(&request)?);
         // SAFETY: as above.
         unsafe { attention.launch(&made, &again, &0)? };
+        attention.driver().launches.lock().expect("no panic").clear();
     }
     let loaded = attention.driver().loaded();
     let own: Vec<_> = loaded.iter().filter(|symbol| symbol.starts_with("near")).collect();

@@ -1,4 +1,5 @@
-//! Every line of the table becomes an entry.
+//! Entries: every line of the table becomes one, and [`entry!`](crate::entry) makes those of the caller.
+#[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
 use spec::{AttnKernel, Forward, Kernel, Paged, Sm80, Split, VariantParams, Varlen, With};
 use tile::{Block, Smem};
@@ -48,6 +49,36 @@ impl<K: Portable> RunAs<With<K>, Sm80> for K {
     }
 }
 
+/// Makes a kernel of the caller's crate an entry of its PTX: `entry!(t5_d64: With<Fwd<..>>);`. The module
+/// `t5_d64` then has the type `Kernel`, and its `CONTRACT` for `CudaBuilder::entry`.
+#[macro_export]
+macro_rules! entry {
+    ($symbol:ident: $config:ty) => {
+        #[doc = concat!("The kernel `", stringify!($symbol), "`.")]
+        pub mod $symbol {
+            use super::*;
+            /// The kernel, as a type.
+            pub type Kernel = $config;
+            /// Its launch contract, for the build script.
+            pub const CONTRACT: $crate::spec::Contract =
+                $crate::spec::Contract::of::<Kernel>(stringify!($symbol));
+        }
+
+        #[doc = concat!("Entry `", stringify!($symbol), "`.")]
+        ///
+        /// # Safety
+        /// - Launched as its `Kernel` says, with parameters that describe memory of the device.
+        #[$crate::cuda_std::kernel]
+        pub unsafe fn $symbol(params: <$symbol::Kernel as $crate::spec::Kernel>::Params) {
+            // SAFETY: the launch contract, which `Kernel` states and the host keeps.
+            let (block, smem) =
+                unsafe { $crate::tile::Block::enter($crate::cuda_std::parameter_address!($symbol)) };
+            <$symbol::Kernel as $crate::entries::Run>::run(params, block, smem)
+        }
+    };
+}
+
+#[cfg(feature = "entries")]
 macro_rules! emit {
     ($(#[$doc:meta])* $list:ident: $info:ident,
         $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
@@ -72,5 +103,7 @@ macro_rules! emit {
         )*
     };
 }
+#[cfg(feature = "entries")]
 spec::for_each_kernel!(emit);
+#[cfg(feature = "entries")]
 spec::for_each_lineage!(emit);

@@ -20,6 +20,7 @@
 //! - [`softmax`]: online softmax with a lazy maximum.
 //! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of its results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
+//! - [`prelude`]: names for crates with masks and scores of their own (`docs/your-own-attention.md`).
 #![no_std]
 // The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
 #![deny(unsafe_code)]
@@ -55,6 +56,8 @@ pub mod paged;
 #[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]
+pub mod prelude;
+#[forbid(unsafe_code)]
 pub mod rows;
 #[forbid(unsafe_code)]
 pub mod score;
@@ -76,3 +79,5 @@ pub mod varlen;
 pub mod wide;
 #[forbid(unsafe_code)]
 pub mod work;
+
+pub use {cuda_std, spec, tile};

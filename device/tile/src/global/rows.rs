@@ -116,6 +116,12 @@ impl<'p> GlobalInts<'p> {
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
     }
 
+    /// The f32 with the bits of integer `i`, as [`nearest`](Self::nearest).
+    #[inline(always)]
+    pub fn nearest_f32(self, i: u32) -> f32 {
+        f32::from_bits(self.nearest(i) as u32)
+    }
+
     /// Integer `i`; 0 if it does not exist.
     #[inline(always)]
     pub fn get(self, i: u32) -> i32 {

@@ -1,0 +1,12 @@
+//! Names for crates with masks and scores of their own: `use kernels_gpu::prelude::*`.
+pub use crate::entry;
+pub use crate::mask::MaskMod;
+pub use crate::rows::Sequence;
+pub use crate::score::ScoreMod;
+pub use core::ops::Range;
+pub use spec::{
+    And, Bf16, Bias, Bits, Causal, Chunked, Decode, F16, F32, FastDiv, Full, Fwd, FwdHopper, FwdHopperWide,
+    FwdOverlap, FwdSpecialised, FwdWide, Integers, Local, MaskMarker, PageKind, Paged, Prefix, ScoreKinds,
+    ScoreMarker, Scored, Sink, Split, Varlen, With, no_padding,
+};
+pub use tile::global::{GlobalBytes, GlobalInts};
