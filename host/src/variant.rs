@@ -113,13 +113,17 @@ impl<M: MaskMarker + 'static> Variant<M> {
 /// `OUT_DIR`, as `CudaBuilder::copy_to` does.
 #[macro_export]
 macro_rules! variant {
+    (@kernel [$($module:ident)::+] $kernel:ident) => {
+        $crate::variant::VariantKernel::new::<$($module)::+::$kernel::Kernel>(
+            $($module)::+::$kernel::CONTRACT.symbol,
+            include_str!(concat!(env!("OUT_DIR"), "/", stringify!($kernel), ".ptx")),
+        )
+    };
+    (@kernels $name:expr, $module:tt $($kernel:ident),+) => {
+        $crate::variant::Variant::new($name, &[$($crate::variant!(@kernel $module $kernel)),+])
+    };
     ($name:expr, $($module:ident)::+::{$($kernel:ident),+ $(,)?}) => {
-        $crate::variant::Variant::new($name, &[$(
-            $crate::variant::VariantKernel::new::<$($module)::+::$kernel::Kernel>(
-                $($module)::+::$kernel::CONTRACT.symbol,
-                include_str!(concat!(env!("OUT_DIR"), "/", stringify!($kernel), ".ptx")),
-            )
-        ),+])
+        $crate::variant!(@kernels $name, [$($module)::+] $($kernel),+)
     };
 }
 

@@ -6,7 +6,7 @@ pub use crate::score::ScoreMod;
 pub use core::ops::Range;
 pub use spec::{
     And, Bf16, Bias, Bits, Causal, Chunked, Decode, F16, F32, FastDiv, Full, Fwd, FwdHopper, FwdHopperWide,
-    FwdOverlap, FwdSpecialised, FwdWide, Integers, Local, MaskMarker, PageKind, Paged, Prefix, ScoreKinds,
-    ScoreMarker, Scored, Sink, Split, Varlen, With, no_padding,
+    FwdOverlap, FwdSpecialised, FwdWide, Integers, Local, MaskMarker, Paged, Prefix, Rows, ScoreKinds,
+    ScoreMarker, Scored, Sink, Split, Tiles, Varlen, With, no_padding,
 };
 pub use tile::global::{GlobalBytes, GlobalInts};

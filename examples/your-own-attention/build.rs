@@ -1,0 +1,16 @@
+//! Compiles the kernels to PTX, into `OUT_DIR`, where `variant!` finds them.
+use kernels::{documents_d64, neighbours_d64, streaming_d64, streaming_decode_d64, t5_d64, t5_varlen_d64};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let contracts = [
+        streaming_d64::CONTRACT,
+        streaming_decode_d64::CONTRACT,
+        documents_d64::CONTRACT,
+        neighbours_d64::CONTRACT,
+        t5_d64::CONTRACT,
+        t5_varlen_d64::CONTRACT,
+    ];
+    let kernels = cuda_builder::CudaBuilder::new("kernels").entries(contracts);
+    kernels.copy_to(std::env::var("OUT_DIR")?).build()?.emit_rerun_if_changed();
+    Ok(())
+}
