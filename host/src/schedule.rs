@@ -56,7 +56,8 @@ impl Scheduled {
         let merge = merge.map(|merge| Place::of(&merge.contract));
         let [[batches, rows, heads, _], _] = p.shapes();
         let rows = (batches as u64).saturating_mul(rows as u64).saturating_mul(heads as u64);
-        let own = p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
+        let own =
+            p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
         let place = own.map_or_else(|| Place::of(&kernel.contract), Place::Variant);
         Ok(Scheduled { kernel, place, schedule, merge, rows })
     }

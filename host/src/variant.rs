@@ -214,7 +214,8 @@ impl Compiled {
     /// [`Error::Invalid`] names the kernel that the PTX lacks, or the bytes of the parameters that it takes.
     pub(crate) fn ptx(&self) -> Result<&'static str, Error> {
         let symbol = self.info.contract.symbol;
-        let entries = || self.ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
+        let entries =
+            || self.ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
         let Some((_, params)) = entries().find(|(name, _)| name.trim() == symbol) else {
             let names: Vec<_> = entries().map(|(name, _)| name.trim()).collect();
             let has = if names.is_empty() { "no kernel".to_owned() } else { names.join(", ") };
@@ -273,6 +274,9 @@ impl fmt::Debug for WithVariant {
 impl<M: MaskMarker + 'static> fmt::Debug for Variant<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let symbols = self.kernels.iter().map(|kernel| kernel.compiled.info.contract.symbol);
-        f.debug_struct("Variant").field("name", &self.name).field("kernels", &symbols.collect::<Vec<_>>()).finish()
+        f.debug_struct("Variant")
+            .field("name", &self.name)
+            .field("kernels", &symbols.collect::<Vec<_>>())
+            .finish()
     }
 }

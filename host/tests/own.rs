@@ -211,9 +211,11 @@ fn a_wrong_variant_is_refused_in_words() {
     let near = |head_dim| dense([4, 2048, 16, head_dim]).variant(&WRONG, NEAR);
     let request = near(64);
     let mut bf16 = request;
-    for view in [Some(&mut bf16.q), Some(&mut bf16.o)].into_iter().flatten().chain(
-        bf16.kv.tensors_mut().into_iter().flatten(),
-    ) {
+    for view in [Some(&mut bf16.q), Some(&mut bf16.o)]
+        .into_iter()
+        .flatten()
+        .chain(bf16.kv.tensors_mut().into_iter().flatten())
+    {
         view.dtype = DType::Bf16;
     }
     let causal = |request: AttentionRequest<'static>| {

@@ -59,7 +59,10 @@ pub fn ci(root: &Path) -> Result {
     let steps: [Step<'_>; 12] = [
         ("tidy", &|| tidy::run(root)),
         ("evidence", &|| evidence::check(root)),
-        ("fmt", &|| run(&["fmt", "--all", "--check"])),
+        ("fmt", &|| {
+            run(&["fmt", "--all", "--check"])?;
+            run(&["fmt", "--all", "--check", "--manifest-path", "examples/your-own-attention/Cargo.toml"])
+        }),
         ("kernels", &|| kernels_hold(root)),
         ("clippy", &|| all(&["clippy"], &["--all-targets", "--", "-Dwarnings"])),
         ("doc", &|| all(&["doc"], &["--no-deps"])),

@@ -1,6 +1,6 @@
 //! Selection of append kernels.
-use crate::request::Append;
 use crate::place::Place;
+use crate::request::Append;
 use crate::{Capabilities, Error};
 use spec::{APPENDS, Target};
 

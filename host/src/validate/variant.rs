@@ -15,7 +15,9 @@ pub(super) fn variant(p: &Problem) -> Result<(), Error> {
     if !goes {
         let expected = match kind {
             MaskKind::Local => format!("variant {name} has mask local: it takes full, causal and windows"),
-            kind => format!("variant {name} has mask {} of its own: leave the request's mask unset", kind.name()),
+            kind => {
+                format!("variant {name} has mask {} of its own: leave the request's mask unset", kind.name())
+            }
         };
         return Err(Error::invalid("mask", p.mask, expected));
     }
