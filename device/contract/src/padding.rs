@@ -2,6 +2,17 @@
 
 /// A value without padding. Numbers and arrays are plain; [`no_padding!`](crate::no_padding) makes a struct
 /// plain.
+///
+/// ```compile_fail,E0277
+/// #[repr(C)]
+/// #[derive(Clone, Copy)]
+/// struct Lengths {
+///     base: u64,
+///     count: u32, // four bytes of padding follow
+/// }
+/// fn launch(_: impl contract::Plain) {}
+/// launch(Lengths { base: 0, count: 0 });
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a launch copies `{Self}` byte by byte, and nothing says that it has no padding",
     label = "may have padding",

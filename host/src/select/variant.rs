@@ -147,7 +147,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     // Tiles of a variant that are tiles of the table have the table's lines.
     let line = (p.variant.is_some() && p.varlen.is_none() && p.cache.is_none()).then(|| {
         let split = split.iter().copied().filter(|e| runs(&e) && rank(e) == best);
-        portable::by_table(p, on, q.scratch, best.0, fitting().chain(split))
+        portable::by_table(p, on, q.scratch, best.0, fitting().chain(split).filter(is_tile_of_table))
     });
     let Choice { kernel: portable, reason, .. } = line.flatten().unwrap_or(Choice::new(portable, reason));
     let keys = match (p.varlen, p.cache) {
@@ -166,6 +166,12 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         Ok(()) => Choice { kernel, reason: HOPPER, fallback: large.or(small) },
         Err(reason) => Choice::new(portable, reason),
     })
+}
+
+/// Whether a kernel of the table has this kernel's tile and schedule.
+fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
+    let tile = |e: &AttnInfo| (e.head_dim, [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
+    spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
 }
 
 /// Work tiles of a kernel, at least one per sequence and head.

@@ -97,8 +97,8 @@ impl MaskMod for Neighbours {
 /// A learned bias per head and distance (T5, Raffel et al., 2020): its buckets, one by one.
 #[derive(Clone, Copy)]
 pub struct T5 {
-    params: T5Params,
-    first: i32,
+    /// The head's biases.
+    bias: Integers,
 }
 
 #[repr(C)]
@@ -107,7 +107,7 @@ pub struct T5Params {
     /// f32 `[head][distance]`.
     pub bias: Integers,
     /// Distances of a head. Keys that are farther away have the last one's bias.
-    pub distances: i32,
+    pub distances: u32,
     pub reserved: u32,
 }
 no_padding! { T5Params { bias, distances, reserved } }
@@ -118,20 +118,21 @@ impl ScoreMarker for T5 {
 
 impl ScoreMod for T5 {
     fn load(params: &T5Params, of: &Sequence) -> Self {
-        T5 { params: *params, first: of.head as i32 * params.distances }
+        T5 { bias: params.bias.part(of.head * params.distances, params.distances) }
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        let distance = (p - k).max(0).min(self.params.distances - 1);
-        s + GlobalInts::new(&self.params.bias).nearest_f32((self.first + distance) as u32)
+        s + GlobalInts::new(&self.bias).nearest_f32((p - k) as u32)
     }
 }
 
 /// Tiles of 128 queries and 64 keys for head dim 64: `docs/your-own-attention.md` has the numbers.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
+/// Tiles of 128 queries and 32 keys: half the registers for scores, for functions that need many.
+type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
 
 entry!(streaming_d64: With<Large<Streaming>>);
 entry!(streaming_decode_d64: With<Decode<F16, F16, Streaming, Rows, 2, 4, 8, 3>>);
 entry!(documents_d64: With<Large<Documents>>);
-entry!(neighbours_d64: With<Large<Neighbours>>);
-entry!(t5_d64: With<Large<Scored<Causal, T5>>>);
+entry!(neighbours_d64: With<Small<Neighbours>>);
+entry!(t5_d64: With<Small<Scored<Causal, T5>>>);
 entry!(t5_varlen_d64: With<Varlen<Large<Scored<Causal, T5>>>>);
