@@ -1,0 +1,59 @@
+//! Problems as kernels see them: which problems one plan serves.
+use super::{CacheShape, Problem};
+use crate::request::{Alignment, Mask, Prefix, Splits};
+use crate::variant::AnyVariant;
+use crate::{DType, MaskKind};
+use spec::Window;
+
+impl Problem {
+    /// Whether both problems mean one problem to a kernel, however they are written. Sinks do not count.
+    pub(crate) fn means(&self, other: &Problem) -> bool {
+        Meaning::new(self) == Meaning::new(other)
+    }
+}
+
+/// A problem as kernels see it.
+#[derive(PartialEq)]
+struct Meaning {
+    sizes: [usize; 6],
+    dtype: DType,
+    kind: MaskKind,
+    /// The prefix or the chunk of a mask.
+    number: Option<u32>,
+    window: Window,
+    scores: (f32, f32),
+    alibi: bool,
+    bias: Option<DType>,
+    /// Rows of varlen sequences, with the alignment of each.
+    varlen: Option<([usize; 2], Alignment)>,
+    cache: Option<CacheShape>,
+    splits: Splits,
+    variant: Option<AnyVariant>,
+}
+
+impl Meaning {
+    fn new(p: &Problem) -> Self {
+        let (kind, mut window) = (p.mask_kind(), p.window());
+        // If every query sees every key, or bits name its keys, without ALiBi, alignment does not matter.
+        if p.is_anywhere((window.left, window.right)) {
+            window.shift = 0;
+        }
+        Meaning {
+            sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim],
+            dtype: p.dtype,
+            kind,
+            number: match p.cheapest_mask() {
+                Mask::Prefix(Prefix::All(number)) | Mask::Chunked { chunk: number } => Some(number),
+                _ => None,
+            },
+            window,
+            scores: p.base_two(),
+            alibi: p.alibi,
+            bias: p.bias,
+            varlen: p.varlen.map(|rows| (rows, p.alignment)),
+            cache: p.cache,
+            splits: p.splits,
+            variant: p.variant,
+        }
+    }
+}
