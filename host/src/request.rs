@@ -283,8 +283,8 @@ impl<'a> AttentionRequest<'a> {
     }
 
     /// Runs a variant with these parameters. The request's mask, softcap and slopes count if the variant's
-    /// mask is [`Local`](crate::spec::Local) with other scores; leave them unset otherwise. The alignment always
-    /// counts.
+    /// mask is [`Local`](crate::spec::Local) with other scores; leave them unset otherwise. The alignment
+    /// always counts.
     pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
         self.variant = Some(variant.with(params));
         self

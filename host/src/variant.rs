@@ -1,8 +1,8 @@
 //! Attention variants: masks and scores of the caller's own, in kernels that the caller compiles.
 //!
-//! A [`Variant`] is a list of kernels with one mask `M`. A request names it ([`AttentionRequest::variant`]) with
-//! the mask's parameters. The request is then validated, planned and launched like any other, and the planner
-//! selects among the variant's kernels. `docs/your-own-attention.md` shows the kernels' side.
+//! A [`Variant`] is a list of kernels with one mask `M`. A request names it ([`AttentionRequest::variant`])
+//! with the mask's parameters. The host then validates, plans and launches the request like any other, and
+//! the planner selects among the variant's kernels. `docs/your-own-attention.md` shows the kernels' side.
 //!
 //! [`AttentionRequest`]: crate::request::AttentionRequest
 //! [`AttentionRequest::variant`]: crate::request::AttentionRequest::variant
@@ -44,6 +44,16 @@ pub struct Variant<M: 'static> {
 }
 
 /// A compiled kernel with mask `M`.
+///
+/// A list has kernels of one mask:
+///
+/// ```compile_fail,E0271
+/// use ferroflash::spec::{Causal, F16, Full, Fwd};
+/// use ferroflash::variant::{Variant, VariantKernel};
+///
+/// type Kernel = Fwd<F16, Full, 8, 2, 1, 4, 4, 4, 2>;
+/// static CAUSAL: Variant<Causal> = Variant::new("causal", &[VariantKernel::new::<Kernel>("k", "// PTX")]);
+/// ```
 pub struct VariantKernel<M: 'static> {
     compiled: Compiled,
     mask: PhantomData<fn() -> M>,
@@ -69,11 +79,11 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
         VariantKernel { compiled, mask: PhantomData }
     }
 
-    /// Adds machine code, by architecture: 80 is sm_80. Without code for its architecture, a GPU gets the PTX.
+    /// Adds machine code, by architecture: 80 is sm_80. A GPU of another architecture gets the PTX.
     ///
     /// # Safety
-    /// - Each file is the unchanged output of NVIDIA's assembler for this kernel's PTX. CUDA trusts the file's
-    ///   headers.
+    /// - Each file is the unchanged output of NVIDIA's assembler for this kernel's PTX. CUDA trusts the
+    ///   file's headers.
     #[must_use]
     pub const unsafe fn cubins(mut self, cubins: &'static [(u32, &'static [u8])]) -> Self {
         self.compiled.cubins = cubins;
@@ -82,8 +92,8 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
 }
 
 impl<M: MaskMarker + 'static> Variant<M> {
-    /// A variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype, head dim,
-    /// tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
+    /// A variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype, head
+    /// dim, tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
     ///
     /// # Panics
     /// At compile time, if there is no kernel.
@@ -229,8 +239,8 @@ impl Compiled {
         let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<usize>().ok()).unwrap_or_default();
         if bytes != self.params {
             let expected = format_args!(
-                "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from the \
-                 same sources",
+                "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from \
+                 the same sources",
                 self.params
             );
             return Err(Error::invalid("variant", symbol, expected));

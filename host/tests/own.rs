@@ -1,5 +1,5 @@
-//! Variants of the caller: which of their kernels run and why, what these are told, and how wrong variants are
-//! refused.
+//! Variants of the caller: which of their kernels run and why, the parameters of these kernels, and the
+//! errors of wrong variants.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -222,24 +222,30 @@ fn a_wrong_variant_is_refused_in_words() {
         request.variant(&CAUSAL, And::new((), SinkParams { base: 9 * FAR }))
     };
     let sinks = Sinks { address: 14 * FAR, elements: 16 };
+    let bias = Bias::rows(9 * FAR, 1 << 30, DType::F16, [1, 1, 2048, 2048], 2048);
+    let window = Mask::Window { left: Some(1), right: None };
     let varlen = varlen(64).variant(&WRONG, NEAR);
     #[rustfmt::skip]
     let cases: &[(AttentionRequest<'_>, &[&str])] = &[
-        (bf16, &["variant wrong has no kernel for bf16, dense tensors", "near_d64 (forward, f16, head_dim 64)", "`entry!`"]),
+        (bf16, &["variant wrong has no kernel for bf16, dense tensors",
+            "near_d64 (forward, f16, head_dim 64)", "`entry!`"]),
         (near(512), &["head_dim 512", "variant wrong", "near_d256"]),
         (varlen, &["variant wrong has no kernel for f16, varlen tensors"]),
-        (request.config("near_d63"), &["config: near_d63", "variant wrong", "[near_d64, near_d128, near_d256]"]),
+        (request.config("near_d63"), &["config: near_d63", "variant wrong",
+            "[near_d64, near_d128, near_d256]"]),
         (request.mask(Mask::Causal), &["mask: causal", "variant wrong has mask own of its own", "unset"]),
         (request.softcap(30.0), &["softcap: 30", "variant wrong", "Scored<Local, ..>"]),
         (request.alibi(AlibiSlopes::new(9 * FAR, 16)), &["alibi: slopes", "variant wrong"]),
-        (request.bias(Bias::rows(9 * FAR, 1 << 30, DType::F16, [1, 1, 2048, 2048], 2048)), &["bias: f16", "variant wrong"]),
-        (causal(dense([4, 2048, 16, 64])).sinks(sinks), &["sinks: one per head", "variant causal with sinks"]),
-        (causal(dense([4, 2048, 16, 64]).mask(Mask::Window { left: Some(1), right: None })), &["mask: window 1,-1"]),
+        (request.bias(bias), &["bias: f16", "variant wrong"]),
+        (causal(dense([4, 2048, 16, 64])).sinks(sinks), &["sinks: one per head",
+            "variant causal with sinks"]),
+        (causal(dense([4, 2048, 16, 64]).mask(window)), &["mask: window 1,-1"]),
         (causal(dense([4, 2048, 16, 64])).scale(1e-30), &["scale 1e-30 with a variant's scores"]),
         // What only loading shows.
         (near(64), &["variant: near_d64", "its PTX has t5", "`CudaBuilder::entry`"]),
         (near(128), &["variant: near_d128", "its PTX has no kernel"]),
-        (near(256), &["variant: near_d256", "takes 296 bytes of parameters and its type 312", "same sources"]),
+        (near(256), &["variant: near_d256", "takes 296 bytes of parameters and its type 312",
+            "same sources"]),
     ];
     for (request, says) in cases {
         let made = attention.plan(request);

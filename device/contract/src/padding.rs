@@ -47,8 +47,8 @@ impl<T: Plain, const N: usize> Plain for [T; N] {
     }
 }
 
-/// Checks at compile time that `#[repr(C)]` structs have no padding, and makes them [`Plain`](crate::Plain). A
-/// call names every field, in order.
+/// Checks at compile time that `#[repr(C)]` structs have no padding, and makes them [`Plain`](crate::Plain).
+/// A call names every field, in order.
 ///
 /// ```
 /// #[repr(C)]
@@ -84,8 +84,8 @@ macro_rules! no_padding {
             let (mut next, mut bytes) = (0, 0);
             while next < SIZES.len() {
                 let displaced = concat!(
-                    stringify!($name), " has padding, is not `#[repr(C)]`, or lists its fields in another order: \
-                     write `#[repr(C)]` above it, and add a `reserved` field where padding would be"
+                    stringify!($name), " has padding, is not `#[repr(C)]`, or lists its fields in another \
+                     order: write `#[repr(C)]` above it, and add a `reserved` field where padding would be"
                 );
                 assert!(OFFSETS[next] == bytes, "{}", displaced);
                 bytes += SIZES[next];

@@ -1,5 +1,5 @@
-//! Selection among kernels with sinks, with a bias, with a mask that has parameters, or of a caller's variant.
-//! Each combination of mask and scores has few kernels, so one rule serves all.
+//! Selection among kernels with sinks, with a bias, with a mask that has parameters, or of a caller's
+//! variant. Each combination of mask and scores has few kernels, so one rule serves all.
 use super::hopper::NO_MAPS;
 use super::{Choice, Query, attention, portable};
 use crate::request::Scratch;

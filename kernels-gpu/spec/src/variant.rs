@@ -36,7 +36,8 @@ impl<P, X> WithParams<P, X> {
     /// Does not compile for types with padding between them, or behind them: a launch copies the bytes.
     const NO_PADDING: () = assert!(
         size_of::<Self>() == size_of::<P>() + size_of::<X>(),
-        "the variant's parameters must be a multiple of 8 bytes, aligned to 8 bytes at most: add a `reserved` field"
+        "parameters of masks and scores must be a multiple of 8 bytes, with at most that alignment: add a \
+         `reserved` field"
     );
 
     /// Both.
