@@ -43,6 +43,12 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
+    /// The same if `is_taken`, otherwise none.
+    #[inline(always)]
+    pub fn or_none(self, is_taken: bool) -> Self {
+        if is_taken { self } else { Unchecked(0) }
+    }
+
     /// That of lane `lane`.
     #[inline(always)]
     pub fn of_lane(self, warp: Warp, lane: u32) -> Self {
@@ -122,6 +128,18 @@ impl Span {
     pub fn used(self, seqused: &Integers, index: u32) -> Self {
         let used = GlobalInts::new(seqused);
         if used.is_empty() { self } else { self.cut(used.get(index)) }
+    }
+
+    /// The same if there is a row, and at most `most` of them: decode's part of a mixed batch.
+    #[inline(always)]
+    pub fn few(self, most: u32) -> Option<Self> {
+        (1..=most).contains(&self.rows).then_some(self)
+    }
+
+    /// The same if there are more than `few` rows: prefill's part of a mixed batch.
+    #[inline(always)]
+    pub fn many(self, few: u32) -> Option<Self> {
+        (self.rows > few).then_some(self)
     }
 
     /// At most the first `used` of them.

@@ -1,4 +1,5 @@
 //! One work item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
+use super::batch::Batch;
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
@@ -39,27 +40,17 @@ impl Find for Rows {
 }
 
 /// Parameters of a decode kernel whose mask and scores have parameters `X`.
-pub trait Told<X>: 'static {
-    /// The kernel's parameters.
-    fn decode(&self) -> &DecodeParams;
+pub trait Told<X>: Batch + 'static {
     /// The parameters of its mask and scores.
     fn variant(&self) -> &X;
 }
 impl Told<()> for DecodeParams {
-    #[inline(always)]
-    fn decode(&self) -> &DecodeParams {
-        self
-    }
     #[inline(always)]
     fn variant(&self) -> &() {
         &()
     }
 }
 impl<X: 'static> Told<X> for WithParams<DecodeParams, X> {
-    #[inline(always)]
-    fn decode(&self) -> &DecodeParams {
-        &self.kernel
-    }
     #[inline(always)]
     fn variant(&self) -> &X {
         &self.variant
@@ -130,11 +121,10 @@ fn attend_all<
 ) {
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-    let few = Unchecked::load(p.decode(), block.warp().lane());
+    let few = p.keys(block.warp().lane());
     smem.rounds(&mut block, items, p, few, |told, few, index, block, mut smem| {
-        let p = told.decode();
         block.forget_thread();
-        let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+        let Some(item) = Item::of::<Mask, _>(told, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
         if item.counts {
@@ -142,7 +132,7 @@ fn attend_all<
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    store_empty::<Q, _, D>(p.decode(), &block);
+    store_empty::<Q, _, D>(p, &block);
 }
 
 /// Processes one work item.
@@ -163,7 +153,8 @@ fn attend<
     block: &mut Block<C>,
     smem: Smem<C>,
 ) {
-    let (p, variant) = (told.decode(), told.variant());
+    let own = told.own(item.sequence);
+    let (p, variant) = (&*own, told.variant());
     let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {

@@ -1,6 +1,6 @@
 //! Merges the partial results that several warps, or several splits, have for equal rows.
+use super::batch::Batch;
 use super::schedule::Item;
-use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{DecodeParams, Kernel};
@@ -73,10 +73,13 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
 /// Stores the results of sequences without keys, which have no work items, one block per sequence. The last
 /// blocks do it: if many sequences have no keys, these blocks have no work items.
 #[inline(always)]
-pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(p: &DecodeParams, block: &Block<K>) {
+pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch, block: &Block<K>) {
+    let p = batch.decode();
     let from_the_end = block.count() - 1 - block.index();
     for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count }) {
-        if Unchecked::load(p, sequence).clamped(p.order.max_keys) == 0 {
+        if batch.keys(sequence).clamped(p.order.max_keys) == 0 && batch.takes(sequence) {
+            let own = batch.own(sequence);
+            let p = &*own;
             let each = p.order.kv_heads.get() * p.order.row_blocks.get();
             for of in (Steps { at: 0, step: 1, end: each }) {
                 let item = Item::whole(p, sequence, of);

@@ -1,5 +1,6 @@
 //! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
 //! no state survives a launch.
+use super::batch::Batch;
 use crate::lengths::Unchecked;
 use crate::mask::keys_of;
 use crate::rows::Rows;
@@ -84,8 +85,8 @@ struct Cut<'p> {
 impl Sequence {
     /// Sequence `i`. A sequence that does not exist has no key.
     #[inline(always)]
-    fn of<Mask: MaskFn>(p: &DecodeParams, i: u32) -> Self {
-        Self::new::<Mask>(p, Unchecked::load(p, i))
+    fn of<Mask: MaskFn>(p: &impl Batch, i: u32) -> Self {
+        Self::new::<Mask>(p.decode(), p.keys(i))
     }
 
     #[inline(always)]
@@ -180,15 +181,15 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
 /// many sequences and finds few. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us, 41.7
 /// us without this function, 35.0 us planned for 8.)
 #[inline(always)]
-fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
-    let order = &p.order;
+fn may_be(p: &impl Batch, index: u32, warp: Warp) -> bool {
+    let order = &p.decode().order;
     let shares = if order.splits == 0 { order.share as u32 + 1 } else { 0 };
     if order.chunk.get() > 1 || index < shares {
         return true;
     }
     let mut alive = 0;
     for of in (Steps { at: 0, step: 1, end: order.lengths.count.div_ceil(32) }) {
-        let length = Unchecked::load(p, of * 32 + warp.lane());
+        let length = p.keys(of * 32 + warp.lane());
         alive += u32::from(length.clamped(order.max_keys) > 0);
     }
     index - shares < warp.sum(alive) * order.splits.max(1)
@@ -198,13 +199,13 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
 /// warps exchange their sums.
 #[inline(always)]
 fn item_of_many<Mask: MaskFn, K: Kernel>(
-    p: &DecodeParams,
+    p: &impl Batch,
     index: u32,
     block: &mut Block<K>,
     tally: Tally<'_, TALLY>,
 ) -> Option<Item> {
     let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
-    let groups = p.order.lengths.count.div_ceil(32);
+    let groups = p.decode().order.lengths.count.div_ceil(32);
     let mine = Steps { at: number, step: warps, end: groups };
     let mut tiles = 0;
     for of in mine {
@@ -213,7 +214,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     let sums = tally.write([(number, warp.sum(tiles))].into_iter(), block);
     let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
-    let cut = Cut::of(p, all);
+    let cut = Cut::of(p.decode(), all);
     let mine = mine.map(|of| {
         let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
         (of, warp.sum(cut.weight(sequence)))
@@ -256,22 +257,23 @@ impl Item {
     /// per lane.
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
-        p: &DecodeParams,
+        batch: &impl Batch,
         few: Unchecked,
         index: u32,
         block: &mut Block<K>,
         smem: &mut Smem<K>,
     ) -> Option<Self> {
+        let p = batch.decode();
         let spread = p.order.spread;
         let index = if index < 2 * spread { index % 2 * spread + index / 2 } else { index };
         let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count <= 32 {
             item_of_few::<Mask>(p, few, index, block.warp())
-        } else if !may_be(p, index, block.warp()) {
+        } else if !may_be(batch, index, block.warp()) {
             None
         } else {
-            smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
+            smem.lend(block, |tally, block| item_of_many::<Mask, K>(batch, index, block, tally))
         }?;
         // Lengths above the host's bound need more slots than the workspace has.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
