@@ -1,6 +1,6 @@
 //! Every line of the table becomes an entry.
 use cuda_std::{kernel, parameter_address};
-use spec::{AttnKernel, Forward, Kernel, Paged, Sm80, Split, VariantParams, Varlen, With};
+use spec::{AttnKernel, Forward, Kernel, ManyQueries, Paged, Sm80, Split, VariantParams, Varlen, With};
 use tile::{Block, Smem};
 
 /// A configuration that has a kernel.
@@ -26,7 +26,7 @@ macro_rules! run_as {
         })*
     };
 }
-run_as!(Split, Varlen, Paged);
+run_as!(Split, Varlen, Paged, ManyQueries);
 
 impl<K: AttnKernel + RunAs<With<K>, <K as AttnKernel>::Isa>> Run for With<K> {
     #[inline(always)]

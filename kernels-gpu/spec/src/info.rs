@@ -114,6 +114,8 @@ pub enum Queries {
     Varlen,
     /// Either; the parameters decide.
     Any,
+    /// Varlen, on a KV cache. The kernel takes the sequences of few queries, or those of many.
+    Mixed,
 }
 
 /// The layout of keys and values.
@@ -144,6 +146,8 @@ impl AttnInfo {
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
             _ if matches!(self.keys, Keys::Latent) => "mla",
+            (_, Queries::Mixed, Schedule::Transposed) => "mixed few",
+            (_, Queries::Mixed, _) => "mixed many",
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",

@@ -28,6 +28,7 @@ mod kernels;
 mod lineage;
 mod mask;
 mod merge;
+mod mixed;
 mod mla;
 mod order;
 mod paged;
@@ -59,6 +60,7 @@ pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
+pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries, ManySequences};
 pub use mla::Mla;
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
@@ -70,8 +72,8 @@ pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
-    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MLAS, PACKED, PAGED, PAGED_VARIANTS,
-    PLANNED, VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
+    MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
 };
 pub use variant::{AttnKernel, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -8,6 +8,9 @@ use core::marker::PhantomData;
 /// Decode kernel `K` on the sequences of few queries.
 pub struct FewQueries<K>(PhantomData<K>);
 
+/// The combine kernel of [`FewQueries`], for launches without counters.
+pub struct FewCombine<E, const D: usize>(PhantomData<E>);
+
 /// Prefill kernel `K` on a KV cache, on the sequences of many queries.
 pub struct ManyQueries<K>(PhantomData<K>);
 
@@ -61,5 +64,131 @@ impl ManySequences {
     #[inline(always)]
     pub fn begin(start: u32, tile_m: u32, least: &FastDiv) -> u32 {
         (start / tile_m).wrapping_add(least.div_rem(start).0)
+    }
+}
+
+contract::no_padding! {
+    FewParams { decode, cu_seqlens_q, most, reserved }
+    ManyParams { paged, least, reserved }
+}
+
+impl<P: Scheduled> Scheduled for ManyParams<P> {
+    fn order(&self) -> &TileOrder {
+        self.paged.order()
+    }
+    fn blocks(&self) -> u32 {
+        self.paged.blocks()
+    }
+}
+
+made_of!(
+    ManyQueries<K>: ManyParams<<K::Isa as IsaMarker>::Paged>,
+    |p: &ManyParams<<K::Isa as IsaMarker>::Paged>| p.blocks(),
+    { queries: Queries::Mixed, keys: Keys::Cache(PageKind::Rows) }
+);
+
+impl<E: Element, const D: usize> Kernel for FewCombine<E, D> {
+    type Params = FewParams;
+    const THREADS: u32 = <DecodeCombine<E, D>>::THREADS;
+    const SMEM_BYTES: usize = <DecodeCombine<E, D>>::SMEM_BYTES;
+    const BLOCKS_PER_SM: u32 = <DecodeCombine<E, D>>::BLOCKS_PER_SM;
+    fn grid(params: &FewParams) -> [u32; 3] {
+        [params.decode.order.blocks, 1, 1]
+    }
+}
+
+impl<E: Element, const D: usize> Line for FewCombine<E, D> {
+    type Info = DecodeCombineInfo;
+    const INFO: DecodeCombineInfo =
+        DecodeCombineInfo { contract: Contract::of::<Self>(""), ..<DecodeCombine<E, D>>::INFO };
+}
+
+impl<K: Kernel<Params = DecodeParams>> Kernel for FewQueries<K> {
+    type Params = FewParams;
+    const TARGET: Target = K::TARGET;
+    const THREADS: u32 = K::THREADS;
+    const SMEM_BYTES: usize = K::SMEM_BYTES;
+    const BLOCKS_PER_SM: u32 = K::BLOCKS_PER_SM;
+    fn grid(params: &FewParams) -> [u32; 3] {
+        K::grid(&params.decode)
+    }
+}
+
+impl<K: AttnKernel + Kernel<Params = DecodeParams>> Line for FewQueries<K> {
+    type Info = AttnInfo;
+    const INFO: AttnInfo =
+        AttnInfo { contract: Contract::of::<Self>(""), queries: Queries::Mixed, ..K::INFO };
+}
+
+impl<K: AttnKernel + Kernel<Params = DecodeParams>> AttnKernel for FewQueries<K> {
+    type Isa = K::Isa;
+    type Mask = K::Mask;
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::{vec, vec::Vec};
+
+    /// Distributes a head's query blocks like the device: each block of a sequence of `least` queries or more
+    /// has one index, and an index has at most one block.
+    fn check(lengths: &[u32], more: u32, tile_m: u32, least: u32) {
+        let starts: Vec<u32> =
+            lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();
+        let rows = lengths.iter().sum::<u32>() + more;
+        let by = FastDiv::new(least).expect("1 or more");
+        let (sequences, m_blocks) =
+            ManySequences::new(lengths.len() as u32, rows, tile_m, least).expect("valid");
+        let mut taken: Vec<_> = lengths
+            .iter()
+            .map(|n| vec![0; if *n >= least { n.div_ceil(tile_m) as usize } else { 0 }])
+            .collect();
+        for m_block in 0..m_blocks {
+            let begin = |b: u32| ManySequences::begin(starts[b as usize], tile_m, &by);
+            let found = sequences.find(m_block, |first, step| {
+                let looked_at = (0..32).map(|lane| first + lane * step).filter(|b| *b < sequences.count);
+                looked_at.filter(|b| begin(*b) <= m_block).count() as u32
+            });
+            let found = found.expect("the first sequence begins with block 0");
+            assert_eq!(sequences.find_by_halves(m_block, |b| begin(b) <= m_block), found);
+            if let Some(taken) = taken[found as usize].get_mut((m_block - begin(found)) as usize) {
+                *taken += 1;
+            }
+        }
+        assert!(
+            taken.iter().flatten().all(|n| *n == 1),
+            "{lengths:?}, tiles of {tile_m}, {least}: {taken:?}"
+        );
+    }
+
+    #[test]
+    fn every_tile_of_many_queries_once() {
+        for (tile_m, least) in [(32, 2), (64, 5), (128, 5), (128, 17), (128, 130)] {
+            for count in [1, 2, 31, 32, 33, 65, 1025] {
+                let sets: [&[u32]; 6] = [
+                    &[1],
+                    &[0, 700],
+                    &[1, 0, 4, 5, 700, 6],
+                    &[least, least - 1],
+                    &[128, 127, 1, 1, 1, 129],
+                    &[64, 5, 0, 0, 65],
+                ];
+                for set in sets {
+                    let lengths: Vec<u32> = set.iter().copied().cycle().take(count).collect();
+                    if lengths.iter().sum::<u32>() > 0 {
+                        check(&lengths, 0, tile_m, least);
+                    }
+                    check(&lengths, 1000, tile_m, least);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn single_queries_leave_few_blocks() {
+        assert_eq!(ManySequences::new(256, 256, 128, 5).map(|(_, blocks)| blocks), Some(53));
+        assert_eq!(ManySequences::new(256, 1, 128, 5).map(|(_, blocks)| blocks), Some(1));
+        assert!(ManySequences::new(0, 1, 128, 5).is_none());
     }
 }

@@ -182,6 +182,24 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
     }
     $crate::lines! { $emit
+    /// Every compiled decode kernel for the sequences of few queries of a mixed batch.
+    MIXED_FEW: AttnInfo, mixed_few [F16 Bf16]
+    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`FewCombine`].
+    MIXED_COMBINES: DecodeCombineInfo, mixed_combine [F16 Bf16]
+    d64: FewCombine<E, 4>;
+    d128: FewCombine<E, 8>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled portable kernel for the sequences of many queries of a mixed batch.
+    MIXED_MANY: AttnInfo, mixed_many [F16 Bf16]
+    d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    }
+    $crate::lines! { $emit
     /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
     /// ALiBi slopes. Kernels of one head dim and mask are sorted by preference for long sequences. A kernel
     /// with the suffix `_split` is a split-KV kernel.

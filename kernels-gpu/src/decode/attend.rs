@@ -5,7 +5,6 @@ use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::capped::Capped;
 use crate::entries::{Run, RunAs};
-use crate::lengths::Unchecked;
 use crate::mask::MaskMod;
 use crate::partial::Partial;
 use crate::rows::Sequence;
@@ -14,8 +13,8 @@ use crate::variant::{MaskFn, Scores};
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
-    DType, Decode, DecodeCombine, DecodeParams, Kernel, Local, MaskKind, MaskMarker, PageMarker, Rows, Sm80,
-    Tiles, With, WithParams,
+    DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, Kernel, Local, MaskKind,
+    MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
 use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
@@ -45,6 +44,12 @@ pub trait Told<X>: Batch + 'static {
     fn variant(&self) -> &X;
 }
 impl Told<()> for DecodeParams {
+    #[inline(always)]
+    fn variant(&self) -> &() {
+        &()
+    }
+}
+impl Told<()> for FewParams {
     #[inline(always)]
     fn variant(&self) -> &() {
         &()
@@ -99,6 +104,24 @@ impl<
     #[inline(always)]
     fn run_as(p: WithParams<DecodeParams, Mask::Params>, block: Block<With<Self>>, smem: Smem<With<Self>>) {
         attend_all::<With<Self>, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
+    }
+}
+
+impl<
+    Q: LoadAs<E::As>,
+    E: Stored,
+    Mask: MaskFn + MaskMarker<Params = ()>,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> Run for FewQueries<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>
+{
+    #[inline(always)]
+    fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
+        const { assert!(!Mask::LEFT, "the schedule knows no sequence's queries, so it finds no first key") }
+        attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
     }
 }
 
@@ -240,24 +263,36 @@ fn attend<
 }
 
 impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
-    /// The block of a sequence's first split merges the sequence's splits. [`Local`] without a window also
-    /// schedules kernels of other masks, which take all keys.
     #[inline(always)]
-    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
-        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        let few = Unchecked::load(&p, block.warp().lane());
-        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
-            let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
-                return ControlFlow::Break(());
-            };
-            if item.counts && item.split == 0 && item.splits > 1 {
-                merge_splits::<E, _, D>(p, &item, block)
-            }
-            if index + block.count() < item.items {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
+    fn run(p: DecodeParams, block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(&p, block, smem)
     }
+}
+
+impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
+    #[inline(always)]
+    fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(&p, block, smem)
+    }
+}
+
+/// The block of a sequence's first split merges the sequence's splits. [`Local`] without a window also
+/// schedules kernels of other masks, which take all keys.
+#[inline(always)]
+fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
+    p: &C::Params,
+    mut block: Block<C>,
+    smem: Smem<C>,
+) {
+    let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+    let few = p.keys(block.warp().lane());
+    smem.rounds(&mut block, items, p, few, |p, few, index, block, mut smem| {
+        let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
+            return ControlFlow::Break(());
+        };
+        if item.counts && item.split == 0 && item.splits > 1 {
+            merge_splits::<E, _, D>(&p.own(item.sequence), &item, block)
+        }
+        if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
 }
