@@ -1,9 +1,9 @@
 //! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
 use crate::{Contract, Error, MapDescription};
 use spec::{
-    AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FwdParams,
-    HopperPagedParams, HopperParams, KERNELS, MergeParams, PagedParams, PrefixParams, RaggedMap, SinkParams,
-    SplitParams, TensorMap, VarlenParams,
+    AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
+    HopperPagedParams, HopperParams, KERNELS, ManyParams, MergeParams, PagedParams, PrefixParams, RaggedMap,
+    SinkParams, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -13,6 +13,8 @@ pub struct Launch {
     first: Kernel,
     /// The combine kernel for the first kernel's splits, or the merge kernel that adds sinks.
     second: Option<Kernel>,
+    /// The prefill kernel of a mixed batch.
+    third: Option<Kernel>,
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
@@ -63,6 +65,7 @@ macro_rules! params {
 }
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
+    FewParams, ManyParams,
     AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
@@ -96,16 +99,21 @@ impl Launch {
         let own = &bytes_of(params)[P::MAPS * size_of::<TensorMap>()..];
         bytes.0[..own.len()].copy_from_slice(own);
         let first = Kernel { place: place as u16, grid, params: [0, own.len() as u16] };
-        Launch { first, second: None, maps, params: bytes, reason: "" }
+        Launch { first, second: None, third: None, maps, params: bytes, reason: "" }
     }
 
-    /// Adds a second kernel with parameters `params`.
+    /// Adds a kernel with parameters `params`; behind it, no other kernel brings parameters.
     pub(crate) fn then<P: Params>(mut self, place: usize, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (own, start) = (bytes_of(params), usize::from(self.first.params[1]));
         let end = start + own.len();
         self.params.0[start..end].copy_from_slice(own);
-        self.second = Some(Kernel { place: place as u16, grid, params: [start as u16, end as u16] });
+        let next = Some(Kernel { place: place as u16, grid, params: [start as u16, end as u16] });
+        if self.second.is_none() {
+            self.second = next
+        } else {
+            self.third = next
+        }
         self
     }
 
@@ -164,7 +172,7 @@ impl Launch {
 
     /// Indices of its kernels in [`KERNELS`].
     pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
-        std::iter::once(self.first).chain(self.second).map(|kernel| kernel.place.into())
+        std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place.into())
     }
 
     /// Descriptions of its tensor maps.
@@ -201,7 +209,8 @@ impl Launch {
                 launch(place.into(), grid, &all.0[..MAPS + own.len()])?;
             }
         }
-        self.second.map_or(Ok(()), |kernel| launch(kernel.place.into(), kernel.grid, self.bytes(&kernel)))
+        let mut rest = self.second.iter().chain(&self.third);
+        rest.try_for_each(|kernel| launch(kernel.place.into(), kernel.grid, self.bytes(kernel)))
     }
 }
 
@@ -232,7 +241,8 @@ mod tests {
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = size_of::<DecodeParams>() + variant;
-        let most = [merged, split, alone, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
+        let mixed = size_of::<FewParams>() + size_of::<ManyParams>();
+        let most = [merged, split, alone, mixed, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
         assert!((most..most + 16).contains(&MOST), "{most} bytes, {MOST} are held");
     }
 }

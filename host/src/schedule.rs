@@ -9,7 +9,7 @@ pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 
 use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
-use spec::{Keys, MERGES, MergeInfo, Schedule as Order};
+use spec::{Keys, MERGES, MIXED_FEW, MergeInfo, Queries, Schedule as Order};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +20,29 @@ pub struct Scheduled {
     pub schedule: Schedule,
     /// Index of the merge kernel that adds sinks to the output, if the kernel itself does not.
     pub merge: Option<usize>,
+    /// Decode of a mixed batch's sequences of few queries.
+    pub few: Option<Few>,
     /// Rows of Q of all heads.
     rows: u64,
+}
+
+/// Decode of the sequences of a mixed batch that have few queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Few {
+    pub kernel: &'static AttnInfo,
+    pub place: usize,
+    pub decode: Decode,
+    /// Maximum of queries of these sequences.
+    pub most: u32,
+}
+
+/// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
+/// block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other batches.
+pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
+    let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
+    let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;
+    let most = few.tile_m / (p.heads_q / p.heads_k) as u32;
+    (most > 0).then_some((few, most))
 }
 
 /// A schedule: the distribution of work over thread blocks.
@@ -45,17 +66,23 @@ impl Scheduled {
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
         let schedule = match (kernel.schedule, kernel.keys) {
-            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
+            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, &allows)?),
             (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
             (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
+        let few = few_of(p, kernel).map(|(entry, most)| {
+            let p = Problem { seqlen_q: most as usize, varlen: None, ..*p };
+            let decode = Decode::new(&p, entry, on, &allows)?;
+            Ok::<_, Error>(Few { kernel: entry, place: place(&entry.contract), decode, most })
+        });
+        let few = few.transpose()?;
         let adds_sinks = kernel.scores.sink || matches!(schedule, Schedule::Decode(_));
         let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.dtype; 2];
         let merge = MERGES.iter().find(merges).filter(|_| p.sinks && !adds_sinks);
         let merge = merge.map(|merge| place(&merge.contract));
         let [[batches, rows, heads, _], _] = p.shapes();
         let rows = (batches as u64).saturating_mul(rows as u64).saturating_mul(heads as u64);
-        Ok(Scheduled { kernel, place: place(&kernel.contract), schedule, merge, rows })
+        Ok(Scheduled { kernel, place: place(&kernel.contract), schedule, merge, few, rows })
     }
 
     /// Bytes of workspace for the LSE that the merge kernel reads; 0 without one.
@@ -67,7 +94,10 @@ impl Scheduled {
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
             Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
-            Schedule::Tiles(_) => [self.lse_bytes(), 0],
+            Schedule::Tiles(_) => match &self.few {
+                Some(few) => [few.decode.workspace, few.decode.counters],
+                None => [self.lse_bytes(), 0],
+            },
             Schedule::Decode(decode) => [decode.workspace, decode.counters],
         }
     }
@@ -78,7 +108,9 @@ impl Scheduled {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
             Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
         };
-        std::iter::once(self.place).chain(combine).chain(self.merge)
+        let few = self.few.map(|few| few.place);
+        let merges = self.few.filter(|few| few.decode.workspace > 0).map(|few| few.decode.combine);
+        few.into_iter().chain(merges).chain([self.place]).chain(combine).chain(self.merge)
     }
 }
 

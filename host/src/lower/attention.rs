@@ -6,12 +6,12 @@ use super::tensors::{
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
-use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
+use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
-    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
-    Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
-    SplitParams, TensorMap, VarlenParams, Window,
+    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
+    HopperParams, Integers, Lse, ManyParams, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap,
+    Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel that solves the problem of a valid request accepts its tensors.
@@ -68,6 +68,9 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
         (Schedule::Tiles(tiles), kv) => {
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
+                (KeysValues::Cache(kv), Some(sequences)) if let Some(few) = &s.few => {
+                    Ok(lowering.mixed(few, tiles, sequences, kv))
+                }
                 (KeysValues::Cache(cache), Some(sequences)) => {
                     Ok(lowering.cache(tiles, sequences, cache, maps))
                 }
@@ -209,12 +212,47 @@ impl Lowering<'_> {
         self.with_maps(blocks, &params, maps)
     }
 
+    /// A mixed batch on a KV cache: decode takes the sequences of few queries, prefill the others.
+    fn mixed(&self, few: &Few, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> Launch {
+        let p = &self.p;
+        let unmasked = p.mask_kind() == MaskKind::Full;
+        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
+        let lengths = integers(Some(kv.lengths), p.batch);
+        let order = DecodeOrder { lengths, ..few.decode.order };
+        let decode = self.decode_params(&few.decode, order, cache(kv), scales(&kv.pages));
+        let combines = few.decode.workspace > 0 && decode.counters.count == 0;
+        let blocks = [few.decode.order.blocks, 1, 1];
+        let params = FewParams { decode, cu_seqlens_q, most: few.most, reserved: 0 };
+        let first = Launch::new(few.place, blocks, &params);
+        let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
+        let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
+        let paged = PagedParams { forward, cache: cache(kv), cu_seqlens_q, lengths, sequences, max_keys };
+        // At most the rows of a block: `FastDiv` takes it.
+        let least = FastDiv::new(few.most + 1).unwrap_or(FastDiv::ONE);
+        first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, least, reserved: [0] })
+    }
+
     /// Decode: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
+        let params = self.decode_params(decode, order, cache, scales);
+        let launch = self.launch(decode.order.blocks, &params);
+        let combines = decode.workspace > 0 && params.counters.count == 0;
+        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
+    }
+
+    /// Parameters of decode kernels.
+    fn decode_params(
+        &self,
+        decode: &Decode,
+        order: DecodeOrder,
+        cache: Cache,
+        scales: [PerHead; 2],
+    ) -> DecodeParams {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
-        let params = DecodeParams {
+        DecodeParams {
             q: tensor(&r.q),
             o: tensor(&r.o),
             lse: lse(r.lse.as_ref()),
@@ -233,10 +271,7 @@ impl Lowering<'_> {
             window: Window { shift: 0, ..p.window() },
             scale_log2,
             softcap,
-        };
-        let launch = self.launch(decode.order.blocks, &params);
-        let combines = decode.workspace > 0 && counters.count == 0;
-        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
+        }
     }
 
     /// Parameters of all portable kernels with work tiles.

@@ -1,7 +1,9 @@
 //! Work tiles of queries: their order, and the number of thread blocks.
-use super::Split;
+use super::{Split, few_of};
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
+use spec::{
+    AttnInfo, Isa, ManySequences, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
+};
 
 /// The distribution of work tiles over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +69,14 @@ impl Tiles {
         }
         let [[_, rows, ..], _] = p.shapes();
         let (sequences, order) = match p.varlen {
-            Some(_) => varlen_order(p, rows, entry.tile_m, on),
+            Some(_) => match few_of(p, entry) {
+                None => varlen_order(p, rows, entry.tile_m, on),
+                Some((_, most)) => {
+                    let of = ManySequences::new(p.batch as u32, rows as u32, entry.tile_m, most + 1);
+                    let order = of.and_then(|(of, m_blocks)| Some((of, tile_order(p, m_blocks, 1, on)?)));
+                    order.ok_or_else(|| too_many_sequences(p, rows))
+                }
+            },
             None => {
                 let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
                 let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);
