@@ -96,8 +96,8 @@ const MOSTLY_FEW: usize = 32;
 /// kernel reads keys once for all heads.
 fn mixed(p: &Problem, on: &Capabilities) -> Option<&'static AttnInfo> {
     let [rows, _] = p.varlen?;
-    let (cache, scores) = (p.cache?, p.score_kinds());
-    let is_plain = cache.dtype == p.dtype && scores == ScoreKinds::default() && !p.alibi;
+    let cache = p.cache?;
+    let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();
     let may_be = p.batch > 1 && p.batch <= MAX_SEQUENCES as usize && rows < p.batch * p.seqlen_q;
     let few = on.arch() < 90 || rows <= p.batch * MOSTLY_FEW;
     let solves = |e: &&AttnInfo| {
