@@ -1,5 +1,4 @@
 //! Mixed batches on KV caches, in the simulator: sequences of few and of many queries in one launch.
-use ferroflash::DType;
 use ferroflash::request::Mask;
 use ferroflash_tests::on_cache::{attention, check_on};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
@@ -22,9 +21,12 @@ fn mixtures() {
         for pages in [Pages::Nhd(16), Pages::Hnd(24), Pages::Dense] {
             let case = case(queries, keys, pages);
             let (attention, memory) = (attention(), DecodeMemory::new(&case));
-            drop(LoadedDecode::new(&attention, &memory, None).expect("a plan"));
+            let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+            let lengths: Vec<i32> = keys.iter().map(|n| *n as i32).collect();
+            let (plan, _) = loaded.run(None, &lengths).expect("a launch");
+            let symbol = plan.contract().symbol;
+            assert!(symbol.starts_with("mixed_few_"), "{symbol} is not decode's part of a mixed batch");
             check_on(&attention, &case, None);
         }
     }
-    let _ = DType::F16;
 }
