@@ -265,14 +265,14 @@ fn attend<
 impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
     #[inline(always)]
     fn run(p: DecodeParams, block: Block<Self>, smem: Smem<Self>) {
-        combine_all::<Self, E, D>(&p, block, smem)
+        combine_all::<Self, E, D>(p, block, smem)
     }
 }
 
 impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
     #[inline(always)]
     fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
-        combine_all::<Self, E, D>(&p, block, smem)
+        combine_all::<Self, E, D>(p, block, smem)
     }
 }
 
@@ -280,13 +280,13 @@ impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
 /// schedules kernels of other masks, which take all keys.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
-    p: &C::Params,
+    p: C::Params,
     mut block: Block<C>,
     smem: Smem<C>,
 ) {
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
     let few = p.keys(block.warp().lane());
-    smem.rounds(&mut block, items, p, few, |p, few, index, block, mut smem| {
+    smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
         let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
