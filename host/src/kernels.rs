@@ -8,7 +8,7 @@ pub use spec::{
 
 use crate::Error;
 use spec::{
-    DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED,
+    DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, MIXED_FEW, PAGED,
     PAGED_VARIANTS, VARIANTS,
 };
 
@@ -27,6 +27,11 @@ pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
 /// The decode kernel with this name.
 pub(crate) fn decode(symbol: &str) -> Option<&'static AttnInfo> {
     DECODES.iter().find(|entry| entry.contract.symbol == symbol)
+}
+
+/// The decode kernel with this name for mixed batches. It names all kernels of their launches.
+pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
+    MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
 /// The entry with this symbol.

@@ -4,6 +4,7 @@ mod cache;
 mod decode;
 mod hopper;
 mod merge;
+mod mixed;
 mod mla;
 mod portable;
 mod variant;

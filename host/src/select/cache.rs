@@ -2,17 +2,14 @@
 //! keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, mla, variant};
+use super::{ASKED, Choice, Query, decode, mixed, mla, variant};
 use crate::request::Splits;
-use crate::schedule::few_of;
-use crate::{AttnInfo, Capabilities, DType, Error, MaskKind, Problem, kernels};
-use spec::{HOPPERS_PAGED, MAX_SEQUENCES, MIXED_MANY, PAGED, ScoreKinds};
+use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
+use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
 
 const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and fill the device";
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
-const MIXED: &str = "sequences of few and of many queries: decode kernels take those, work tiles these, in one \
-                     launch";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
@@ -25,6 +22,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let (p, on) = (q.problem, q.on);
     if let Some(columns) = p.latent() {
         return mla::choose(p, columns, on, config);
+    }
+    if let Some(few) = config.and_then(kernels::mixed) {
+        return mixed::named(p, few, on);
     }
     let named = config.and_then(|name| kernels::paged().find(|entry| entry.contract.symbol == name));
     if named.is_none() && decode::takes(p) {
@@ -78,36 +78,14 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         None if p.alibi => SLOPES,
         None => MANY,
     };
-    if let Some(kernel) = mixed(p, on) {
-        return Ok(Choice { kernel, reason: MIXED, fallback: Some(portable) });
+    if let Some((kernel, reason)) = mixed::choose(p, on) {
+        return Ok(Choice { kernel, reason, fallback: Some(portable) });
     }
     Ok(match hopper(q, portable) {
         Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
         Answer::Portable => Choice::new(portable, reason),
     })
-}
-
-/// Most queries per sequence, in the mean, with which Hopper's prefill kernel leaves a batch to portable
-/// kernels: mostly single queries, then.
-const MOSTLY_FEW: usize = 32;
-
-/// The prefill kernel of mixed batches, if the batch may have sequences of few queries, for which a decode
-/// kernel reads keys once for all heads.
-fn mixed(p: &Problem, on: &Capabilities) -> Option<&'static AttnInfo> {
-    let [rows, _] = p.varlen?;
-    let cache = p.cache?;
-    let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();
-    let may_be = p.batch > 1 && p.batch <= MAX_SEQUENCES as usize && rows < p.batch * p.seqlen_q;
-    let few = on.arch() < 90 || rows <= p.batch * MOSTLY_FEW;
-    let solves = |e: &&AttnInfo| {
-        e.dtype == p.dtype
-            && e.head_dim as usize >= p.head_dim
-            && variant::covers(e.mask, p.mask_kind(), true)
-    };
-    let kernel = MIXED_MANY.iter().find(solves).filter(|_| is_plain && may_be && few)?;
-    let (decode, _) = few_of(p, kernel)?;
-    [kernel, decode].iter().all(|e| on.runs(&e.contract).is_ok()).then_some(kernel)
 }
 
 /// Checks that the request needs no splits that only decode kernels have. All kernels on KV caches support

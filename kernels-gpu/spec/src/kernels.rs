@@ -97,6 +97,18 @@ pub fn family(symbol: &str) -> &str {
     if is_lineage(symbol) { "lineage" } else { word() }
 }
 
+/// The kernel that launches of `entry` run beside it: a launch of a mixed batch has a decode kernel and a
+/// prefill kernel.
+pub fn beside(entry: &AttnInfo) -> Option<Contract> {
+    let others = match entry.schedule {
+        _ if entry.queries != Queries::Mixed => return None,
+        Schedule::Transposed => MIXED_MANY,
+        _ => MIXED_FEW,
+    };
+    let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask);
+    others.iter().find(|other| kind(other) == kind(entry)).map(|other| other.contract)
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;

@@ -54,7 +54,7 @@ pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
-pub use kernels::{ENTRIES, KERNELS, attention, combine_of, family, head_dims, is_lineage, kernels};
+pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,

@@ -4,22 +4,24 @@
 //! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or schedule
 //! from others'. [`sample`] begins with the kernels that the planner selects for the small problems of tests,
 //! and takes kernels of the one table until every such word of every family has appeared. A kernel brings the
-//! kernel that combines its splits. *`tests/tests/sample.rs` compares the sample with the table's fields:
+//! other kernels of its launches. *`tests/tests/sample.rs` compares the sample with the table's fields:
 //! family, schedule, mask, dtype, head dim, layout.*
 use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Words of a symbol that name the kernel's family.
-const FAMILIES: [&str; 10] =
-    ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
+const FAMILIES: [&str; 13] = [
+    "fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split", "mixed",
+    "few", "many",
+];
 
 /// The kernels that stand for all, in the table's order.
 pub fn sample() -> Vec<Contract> {
     let all: Vec<_> = spec::kernels().map(|kernel| (kernel, all_traits(kernel))).collect();
     let (mut taken, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut take = |kernel: Contract, seen: &mut BTreeSet<_>| {
-        taken.extend(with_combine(kernel).map(|kernel| kernel.symbol));
+        taken.extend(with_others(kernel).map(|kernel| kernel.symbol));
         seen.extend(all_traits(kernel));
     };
     planned().for_each(|kernel| take(kernel, &mut seen));
@@ -58,18 +60,19 @@ fn planned() -> impl Iterator<Item = Contract> {
     entries.map(|entry| entry.contract).chain(MERGES.first().map(|merge| merge.contract))
 }
 
-/// A kernel, and the one that combines its splits, if it splits.
-fn with_combine(kernel: Contract) -> impl Iterator<Item = Contract> {
-    let entry = spec::attention().find(|entry| entry.contract == kernel);
-    [kernel].into_iter().chain(entry.and_then(spec::combine_of))
+/// A kernel, the one that launches run beside it, and the ones that combine their splits.
+fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
+    let entry = |kernel| spec::attention().find(move |entry| entry.contract == kernel);
+    let pair = [Some(kernel), entry(kernel).and_then(spec::beside)].into_iter().flatten();
+    pair.flat_map(move |kernel| [Some(kernel), entry(kernel).and_then(spec::combine_of)]).flatten()
 }
 
 /// A family, and a word of one of its kernels, or none.
 type Trait = (Vec<&'static str>, Option<&'static str>);
 
-/// The traits of a kernel and of the one that combines its splits.
+/// The traits of a kernel and of the others of its launches.
 fn all_traits(kernel: Contract) -> BTreeSet<Trait> {
-    with_combine(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
+    with_others(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
 }
 
 /// What a symbol says: its family, and of it each word but its tile; of the lineage what follows a full

@@ -127,6 +127,54 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
+/// Problems that hit the edges of the kernels of mixed batches: sequences of no, few and many queries, both
+/// sides of the most queries that decode takes, every kind of split and combine, more sequences than a warp
+/// has lanes, missing rows and columns, other integers under one plan. `entry` is the decode kernel. A
+/// work tile has 128 queries and stages of at most 64 keys.
+pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
+    let [m, n] = [128, 64];
+    let case = |filled: &[usize], heads| DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads,
+        mask: Mask::Causal,
+        ..DecodeCase::new(filled)
+    };
+    // Four query heads per key head: decode takes up to four queries.
+    let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
+    let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
+    let many: Vec<_> = (0..40).map(|b| if b == 20 { 400 } else { 7 * b % 45 }).collect();
+    let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
+    let rows = entry.tile_m as usize;
+    vec![
+        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Exactly(3), ..mixed.clone() },
+        DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
+        DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
+        DecodeCase { head_dim: entry.head_dim as usize - 24, pages: Pages::Interleaved(1), told, ..mixed },
+        // One query fills the rows of a block; two are many. One sequence that all SMs share.
+        DecodeCase { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
+        DecodeCase { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
+        // Every sequence has few queries, or every sequence has many.
+        case(&[90, 0, 33], [3, 1]).packed([5, 1, 2]),
+        DecodeCase { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).packed([40, 3]) },
+    ]
+}
+
+/// A batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
+pub fn mixed_astray(entry: &AttnInfo) -> DecodeCase {
+    let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
+    DecodeCase { told, ..mixed_edges(entry).swap_remove(0) }
+}
+
+/// Larger mixed batches, for a GPU.
+pub fn mixed_long(entry: &AttnInfo) -> Vec<DecodeCase> {
+    let packed = paged_long(entry).swap_remove(0);
+    let heads = [[8, 2], [16, 1], [2, 2]];
+    heads.map(|heads| DecodeCase { heads, ..packed.clone() }).into()
+}
+
 /// A batch for a paged entry with invalid `cu_seqlens_q`.
 pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
