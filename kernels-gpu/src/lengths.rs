@@ -43,7 +43,7 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
-    /// The same if `is_taken`, otherwise none.
+    /// This length if `is_taken`; otherwise 0.
     #[inline(always)]
     pub fn or_none(self, is_taken: bool) -> Self {
         if is_taken { self } else { Unchecked(0) }
@@ -130,13 +130,13 @@ impl Span {
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 
-    /// The same if there is a row, and at most `most` of them: decode's part of a mixed batch.
+    /// This span if it has 1 to `most` rows: decode's part of a mixed batch.
     #[inline(always)]
     pub fn few(self, most: u32) -> Option<Self> {
         (1..=most).contains(&self.rows).then_some(self)
     }
 
-    /// The same if there are more than `few` rows: prefill's part of a mixed batch.
+    /// This span if it has more than `few` rows: prefill's part of a mixed batch.
     #[inline(always)]
     pub fn many(self, few: u32) -> Option<Self> {
         (self.rows > few).then_some(self)

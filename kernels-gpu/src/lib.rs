@@ -48,7 +48,8 @@ pub mod mainloop;
 pub mod mask;
 #[forbid(unsafe_code)]
 pub mod merge;
-mod mixed;
+#[forbid(unsafe_code)]
+pub mod mixed;
 #[forbid(unsafe_code)]
 pub mod overlap;
 #[forbid(unsafe_code)]

@@ -5,16 +5,16 @@ use crate::schedule::few_of;
 use crate::{AttnInfo, Capabilities, Error, Problem};
 use spec::{MAX_SEQUENCES, MIXED_MANY};
 
-const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take the \
-                     many, in one launch";
+const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
+                     the many, in one launch";
 
 /// Mean queries per sequence up to which a batch leaves Hopper's prefill kernel: such a batch consists mostly
 /// of single queries. An estimate; it has not been measured.
 const MOSTLY_FEW: usize = 32;
 
 /// The prefill kernel for a mixed batch and the reason, if the batch may have sequences of few queries: a
-/// decode kernel reads their keys once for all query heads of a key head. Whether it may depends on the batch,
-/// so batch-invariant splits (`Splits::Chunk`) leave all sequences to prefill kernels.
+/// decode kernel reads their keys once for all query heads of a key head. The answer depends on the batch.
+/// Batch-invariant splits (`Splits::Chunk`) therefore leave all sequences to prefill kernels.
 pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
     let [rows, _] = p.varlen?;
     let kernel = many(p)?;
@@ -35,8 +35,8 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
         let expected = format_args!(
             "it must be a kernel for {}, head_dim {} and this mask, on a cache of this type, without sinks, \
-             slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash kernels \
-             --family mixed`",
+             slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
+             kernels --family mixed`",
             p.dtype.name(),
             p.head_dim,
             few.tile_m

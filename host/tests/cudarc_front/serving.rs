@@ -87,7 +87,7 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // e4m3 caches; varlen queries, which two kernels divide; and slopes, which decode kernels do not take.
+        // e4m3 caches; varlen queries, which two kernels divide; slopes, which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,

@@ -1,4 +1,4 @@
-//! The queries of each sequence: equal counts, or those of a mixed batch that are few.
+//! The queries of each sequence: equal counts, or the few queries of a mixed batch's sequences.
 use crate::lengths::{Span, Unchecked};
 use core::ops::Deref;
 use spec::{DecodeParams, FewParams, Lse, Tensor, WithParams};
@@ -82,7 +82,7 @@ fn few(p: &FewParams, i: u32) -> Option<Span> {
     Span::load(&p.cu_seqlens_q, i, p.decode.q.rows).few(p.most)
 }
 
-/// The rows `queries` of a tensor `[rows of all sequences][head][column]`, as every batch's rows.
+/// The rows `queries` of a tensor `[rows of all sequences][head][column]`, as the rows of every batch.
 #[inline(always)]
 fn rows(tensor: &Tensor, queries: Span) -> Tensor {
     let before = u64::from(queries.first()) * u64::from(tensor.row_bytes);
@@ -108,7 +108,7 @@ impl Batch for FewParams {
     fn own(&self, i: u32) -> OwnParams {
         let DecodeParams { q, o, lse, .. } = self.decode;
         let queries = few(self, i).unwrap_or(Span::upto(0));
-        // Base 0 says that nobody wants the LSE.
+        // Base 0: no LSE is stored.
         let before = if lse.base == 0 { 0 } else { u64::from(queries.first()) * 4 };
         OwnParams(DecodeParams {
             q: rows(&q, queries),
