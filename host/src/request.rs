@@ -227,11 +227,12 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
-    /// Sets the layout of the queries. Varlen queries on a KV cache run prefill kernels, whatever their
-    /// number: without split-KV, sinks or e4m3 KV caches. Split a batch of single queries and prompts into
-    /// two requests: the first `n` sequences as `[n, 1, heads, head_dim]`, which run decode kernels, and the
-    /// others as varlen. The `cu_seqlens_q`, block table and lengths of the second request begin at index
-    /// `n`.
+    /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
+    /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
+    /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
+    /// Then split a batch of single queries and prompts into two requests: the first `n` sequences as `[n, 1,
+    /// heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`, block table
+    /// and lengths of the second request begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self

@@ -109,6 +109,9 @@ enum {
  * | FERROFLASH_E4M3 | yes | no |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
  *
+ * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of
+ * few queries and a prefill kernel on the others (docs/limits.md, "Mixed batches").
+ *
  * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace, and
  * so do sinks at head dims without a kernel for them:
  *

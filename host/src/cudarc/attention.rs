@@ -98,7 +98,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 
     /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence. `cu_seqlens_q`
-    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`.
+    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`. Sequences may have few
+    /// and many queries ([`AttentionRequest::queries`]).
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
