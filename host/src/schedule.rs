@@ -9,7 +9,7 @@ pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 
 use crate::{AttnInfo, Capabilities, Contract, Error, KERNELS, Problem};
-use spec::{Keys, MERGES, MIXED_FEW, MergeInfo, Queries, Schedule as Order};
+use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Queries, Schedule as Order};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +34,8 @@ pub struct Few {
     pub decode: Decode,
     /// Maximum of queries of these sequences.
     pub most: u32,
+    /// The query blocks of the other sequences.
+    pub many: ManySequences,
 }
 
 /// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
@@ -71,9 +73,10 @@ impl Scheduled {
             (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
         let few = few_of(p, kernel).map(|(entry, most)| {
-            let p = Problem { seqlen_q: most as usize, varlen: None, ..*p };
-            let decode = Decode::new(&p, entry, on, &allows)?;
-            Ok::<_, Error>(Few { kernel: entry, place: place(&entry.contract), decode, most })
+            let few = Problem { seqlen_q: most as usize, varlen: None, ..*p };
+            let decode = Decode::new(&few, entry, on, &allows)?;
+            let many = tiles::many_sequences(p, kernel.tile_m, most)?.0;
+            Ok::<_, Error>(Few { kernel: entry, place: place(&entry.contract), decode, most, many })
         });
         let few = few.transpose()?;
         let adds_sinks = kernel.scores.sink || matches!(schedule, Schedule::Decode(_));

@@ -143,6 +143,8 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     let workspace = Workspace { address: 10 * FAR, bytes: workspace };
     let with = |counters| Scratch::Memory { workspace, counters };
     let own = Counters { address: 11 * FAR, bytes: counters };
+    attention.load(&plan)?;
+    assert_eq!(attention.driver().loaded(), [D128, combine, many, PORTABLE]);
     for (scratch, kernels) in [(with(Some(own)), vec![D128, many]), (with(None), vec![D128, combine, many])] {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, &d.scratch(scratch), &7) }?;
@@ -150,8 +152,8 @@ fn kernels_of_a_launch() -> Result<(), Error> {
         let launches = &launches[launches.len() - kernels.len()..];
         let symbols: Vec<_> = launches.iter().map(|launch| &*launch.symbol).collect();
         assert_eq!(symbols, kernels);
-        // 1000 rows in tiles of 128, and a tile for each fifth row: 32 heads.
-        assert_eq!(launches.last().map(|launch| launch.grid), Some([(7 + 200) * 32, 1, 1]));
+        // 1000 rows in tiles of 128, and a partial tile of each sequence: 32 heads.
+        assert_eq!(launches.last().map(|launch| launch.grid), Some([(7 + 8) * 32, 1, 1]));
     }
     // Without a workspace nothing is split, and the plan says so.
     let plan = attention.plan(&request(BATCH, 1000))?;

@@ -228,9 +228,7 @@ impl Lowering<'_> {
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
         let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
         let paged = PagedParams { forward, cache: cache(kv), cu_seqlens_q, lengths, sequences, max_keys };
-        // At most the rows of a block: `FastDiv` takes it.
-        let least = FastDiv::new(few.most + 1).unwrap_or(FastDiv::ONE);
-        first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, least, reserved: [0] })
+        first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, many: few.many })
     }
 
     /// Decode: few queries on a KV cache, or on keys and values in tensors.

@@ -72,9 +72,9 @@ impl Tiles {
             Some(_) => match few_of(p, entry) {
                 None => varlen_order(p, rows, entry.tile_m, on),
                 Some((_, most)) => {
-                    let of = ManySequences::new(p.batch as u32, rows as u32, entry.tile_m, most + 1);
-                    let order = of.and_then(|(of, m_blocks)| Some((of, tile_order(p, m_blocks, 1, on)?)));
-                    order.ok_or_else(|| too_many_sequences(p, rows))
+                    let (_, sequences, m_blocks) = many_sequences(p, entry.tile_m, most)?;
+                    let order = tile_order(p, m_blocks, 1, on).ok_or_else(|| too_many_sequences(p, rows));
+                    order.map(|order| (sequences, order))
                 }
             },
             None => {
@@ -140,6 +140,20 @@ fn varlen_order(
     let order =
         sequences.and_then(|(sequences, m_blocks)| Some((sequences, tile_order(p, m_blocks, 1, on)?)));
     order.ok_or_else(|| too_many_sequences(p, rows))
+}
+
+/// The query blocks of the sequences of more than `most` queries of a mixed batch, and their number per head.
+///
+/// # Errors
+/// [`Error::Unsupported`] if there are more than a kernel can count.
+pub(super) fn many_sequences(
+    p: &Problem,
+    tile_m: u32,
+    most: u32,
+) -> Result<(ManySequences, Sequences, u32), Error> {
+    let [[_, rows, ..], _] = p.shapes();
+    let many = ManySequences::new(p.batch as u32, rows as u32, tile_m, most + 1);
+    many.ok_or_else(|| too_many_sequences(p, rows))
 }
 
 fn too_many_sequences(p: &Problem, rows: usize) -> Error {

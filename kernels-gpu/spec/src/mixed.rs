@@ -33,43 +33,52 @@ pub struct FewParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyParams<P = PagedParams> {
-    /// The prefill parameters, with varlen queries. `sequences` always searches ([`ManySequences`]).
+    /// The prefill parameters, with varlen queries. `sequences` always searches.
     pub paged: P,
-    /// The least number of queries of the sequences that the kernel takes: [`FewParams::most`] + 1.
-    pub least: FastDiv,
-    /// 0.
-    pub reserved: [u32; 1],
+    /// The first query block of each sequence.
+    pub many: ManySequences,
 }
 
-/// The mapping from query blocks to the sequences of at least `least` queries. The blocks of a sequence that
-/// starts at row `s` start at index `s / tile_m + s / least`. A sequence of `q >= least` queries has at least
-/// `q / tile_m + 1` indices, and single queries leave few empty blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct ManySequences;
+/// The mapping from query blocks to the sequences of at least `least` queries. The blocks of sequence `b`,
+/// which starts at row `s`, start at index `s / tile_m + s / least`, or at `s / tile_m + b` if that gives
+/// fewer. A sequence of `q >= least` queries has an index for each of its blocks either way. With the first
+/// numbering, single queries leave few empty blocks; with the second, prompts do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ManySequences {
+    /// The least number of queries of the sequences that the kernel takes: [`FewParams::most`] + 1.
+    pub least: FastDiv,
+    /// 1 for `s / tile_m + b`, otherwise 0.
+    pub by_sequence: u32,
+}
 
 impl ManySequences {
-    /// `count` sequences with `rows` rows in all, in tiles of `tile_m`; and the number of query blocks per
-    /// head. `None` if a number is 0, or there are 2^30 sequences or 2^31 blocks.
-    pub fn new(count: u32, rows: u32, tile_m: u32, least: u32) -> Option<(Sequences, u32)> {
-        if count == 0 || count >= 1 << 30 || rows == 0 || least == 0 {
+    /// `count` sequences with `rows` rows in all, in tiles of `tile_m`; the order of the search, and the
+    /// number of query blocks per head. `None` if a number is 0, or there are 2^30 sequences or 2^31 blocks.
+    pub fn new(count: u32, rows: u32, tile_m: u32, least: u32) -> Option<(Self, Sequences, u32)> {
+        if count == 0 || count >= 1 << 30 || rows == 0 {
             return None;
         }
-        let m_blocks = u64::from(rows / tile_m) + u64::from(rows / least);
+        let many =
+            ManySequences { least: FastDiv::new(least)?, by_sequence: u32::from(rows / least > count) };
+        let m_blocks = u64::from(rows / tile_m) + u64::from((rows / least).min(count));
         let m_blocks = u32::try_from(m_blocks.max(1)).ok().filter(|n| *n < 1 << 31)?;
         let step = 32u32.pow((count - 1).max(1).ilog(32));
-        Some((Sequences { count, step, each: FastDiv::ONE }, m_blocks))
+        Some((many, Sequences { count, step, each: FastDiv::ONE }, m_blocks))
     }
 
-    /// Index of the first query block of the sequence that starts at row `start`.
+    /// Index of the first query block of `sequence`, which starts at row `start`.
     #[inline(always)]
-    pub fn begin(start: u32, tile_m: u32, least: &FastDiv) -> u32 {
-        (start / tile_m).wrapping_add(least.div_rem(start).0)
+    pub fn begin(&self, sequence: u32, start: u32, tile_m: u32) -> u32 {
+        let before = if self.by_sequence == 1 { sequence } else { self.least.div_rem(start).0 };
+        (start / tile_m).wrapping_add(before)
     }
 }
 
 contract::no_padding! {
     FewParams { decode, cu_seqlens_q, most, reserved }
-    ManyParams { paged, least, reserved }
+    ManyParams { paged, many }
+    ManySequences { least, by_sequence }
 }
 
 impl<P: Scheduled> Scheduled for ManyParams<P> {
@@ -137,15 +146,14 @@ mod tests {
         let starts: Vec<u32> =
             lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();
         let rows = lengths.iter().sum::<u32>() + more;
-        let by = FastDiv::new(least).expect("1 or more");
-        let (sequences, m_blocks) =
+        let (many, sequences, m_blocks) =
             ManySequences::new(lengths.len() as u32, rows, tile_m, least).expect("valid");
         let mut taken: Vec<_> = lengths
             .iter()
             .map(|n| vec![0; if *n >= least { n.div_ceil(tile_m) as usize } else { 0 }])
             .collect();
         for m_block in 0..m_blocks {
-            let begin = |b: u32| ManySequences::begin(starts[b as usize], tile_m, &by);
+            let begin = |b: u32| many.begin(b, starts[b as usize], tile_m);
             let found = sequences.find(m_block, |first, step| {
                 let looked_at = (0..32).map(|lane| first + lane * step).filter(|b| *b < sequences.count);
                 looked_at.filter(|b| begin(*b) <= m_block).count() as u32
@@ -186,9 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn single_queries_leave_few_blocks() {
-        assert_eq!(ManySequences::new(256, 256, 128, 5).map(|(_, blocks)| blocks), Some(53));
-        assert_eq!(ManySequences::new(256, 1, 128, 5).map(|(_, blocks)| blocks), Some(1));
-        assert!(ManySequences::new(0, 1, 128, 5).is_none());
+    fn single_queries_and_prompts_leave_few_blocks() {
+        let blocks = |count, rows| ManySequences::new(count, rows, 128, 5).map(|(_, _, blocks)| blocks);
+        assert_eq!(blocks(256, 256), Some(2 + 51));
+        assert_eq!(blocks(256, 1), Some(1));
+        assert_eq!(blocks(8, 8 * 2048), Some(8 * 16 + 8));
+        assert_eq!(blocks(0, 1), None);
     }
 }
