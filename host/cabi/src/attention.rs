@@ -290,7 +290,10 @@ mod tests {
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
-        assert_eq!(chosen(&varlen), "hopper_paged_f16_d128_causal_128x128");
+        // Six queries per sequence in the mean; then 70.
+        assert_eq!(chosen(&varlen), "mixed_few_f16_d128_causal_16_rows_w4");
+        let prompts = AttentionArgs { total_q: 16 * 70, lse: std::ptr::null_mut(), ..varlen };
+        assert_eq!(chosen(&prompts), "hopper_paged_f16_d128_causal_128x128");
         let eight = AttentionArgs {
             cache_dtype: 2,
             v_scale: 0.5,

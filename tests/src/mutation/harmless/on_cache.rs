@@ -18,11 +18,11 @@ fn appends(symbol: &str) -> bool {
 
 /// Whether the kernel decodes, or combines splits of a decode kernel.
 fn decodes(symbol: &str) -> bool {
-    symbol.starts_with("decode_")
+    ["decode_", "mixed_few_", "mixed_combine_"].iter().any(|family| symbol.starts_with(family))
 }
 
 fn is_paged(symbol: &str) -> bool {
-    symbol.starts_with("paged_")
+    symbol.starts_with("paged_") || symbol.starts_with("mixed_many_")
 }
 
 pub(super) const HARMLESS: &[Harmless] = &[
