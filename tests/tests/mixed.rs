@@ -125,7 +125,7 @@ fn sequences_have_the_bits_of_their_own_launches() {
             compared[0] += 1;
         }
         // At an even place, a sequence shares no page with the sequence before.
-        let own = |b: &usize| b % 2 == 0 && (1..=4).contains(&queries[*b]);
+        let own = |b: &usize| b.is_multiple_of(2) && (1..=4).contains(&queries[*b]);
         for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
             let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
             let alone = DecodeCase { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
