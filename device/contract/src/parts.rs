@@ -11,7 +11,7 @@ pub struct RowParts {
     pub block_rows: u32,
     /// Parts per row.
     pub parts: FastDiv,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 crate::no_padding! {

@@ -12,7 +12,7 @@ pub struct TensorMap {
 impl TensorMap {
     /// Alignment of its address, in bytes.
     pub const ALIGN: u32 = 64;
-    /// A tensor map before the driver encodes it. A copy through it fails.
+    /// A tensor map that the driver has not encoded yet. A copy through it fails.
     pub const EMPTY: TensorMap = TensorMap { words: [0; 16] };
 }
 

@@ -68,7 +68,7 @@ impl Archive {
         family: fn(&str) -> &str,
     ) -> Result<Self, Error> {
         let (contents, places) = arranged(texts, family);
-        // The output of another recipe would be correct, but larger.
+        // Another recipe would give correct output of a larger size.
         let mut recipe = DefaultHasher::new();
         include_str!("lzma.rs").hash(&mut recipe);
         let folder = folder.join(format!("{:016x}", recipe.finish()));
