@@ -158,7 +158,7 @@ const REASONS: &[Reason] = &[
     ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks split the rows"),
     ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA },
         "several blocks read the same keys"),
-    ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
+    ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "the request names this kernel"),
     ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
     ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys per sequence"),
     ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),

@@ -33,7 +33,8 @@ pub enum Mask {
     Bits(MaskBits),
 }
 
-/// The prefixes of [`Mask::Prefix`]: numbers of keys that every query sees, from a sequence's first on.
+/// The prefixes of [`Mask::Prefix`]: the number of keys, from a sequence's first key on, that every query
+/// sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// One number for all sequences.
@@ -80,8 +81,8 @@ impl MaskBits {
 }
 
 impl Mask {
-    /// Most visible keys before and after a query's position; `None` is unbounded. For [`Mask::Full`],
-    /// [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    /// Maximum number of visible keys before and after a query's position; `None` is unbounded. For
+    /// [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),

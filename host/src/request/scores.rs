@@ -12,7 +12,7 @@ pub struct Scores {
     pub softcap: Option<f32>,
     /// ALiBi: scores fall with the distance of key and query, before the mask.
     pub alibi: Option<AlibiSlopes>,
-    /// Attention sinks: one logit per query head that belongs to no key.
+    /// Attention sinks: one logit per query head, without a key.
     pub sinks: Option<Sinks>,
     /// An additive bias: one number per query and key.
     pub bias: Option<Bias>,
@@ -63,8 +63,8 @@ impl Scores {
     score_setters!();
 }
 
-/// Attention sinks: one logit per query head, f32 in device memory. `exp(logit)` joins the sum of each row's
-/// exponentials and belongs to no key. It is neither scaled nor capped.
+/// Attention sinks: one logit per query head, f32 in device memory. The kernel adds `exp(logit)` to the sum
+/// of each row's exponentials. No key has this weight. Sinks are neither scaled nor capped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sinks {
     /// Device address. A multiple of 4.

@@ -145,8 +145,7 @@ impl GlobalBytes {
     /// Byte `i`, or the last byte if byte `i` does not exist. No branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> u32 {
-        // SAFETY: the byte exists, as the kernel's parameter promises; kernels that read bytes do not write
-        // them.
+        // SAFETY: the byte exists, as the parameter promises. Kernels that read bytes do not write them.
         unsafe { ld_global_nc_b8(self.base.wrapping_add(i.min(self.last) as u64)) }
     }
 }
