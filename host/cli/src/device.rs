@@ -169,8 +169,8 @@ impl Device {
 
     /// The runner of kernels, for a command that needs one.
     ///
-    /// # Errors
-    /// [`Error::Invalid`]: this is the CPU.
+    /// # Errors [`Error::Invalid`] if the device is the
+    /// CPU.
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
@@ -179,8 +179,8 @@ impl Device {
         })
     }
 
-    /// Checks that the user can want this number of launches. On the simulator a soak takes hours. If the
-    /// user named the simulator, this prints the time; otherwise it refuses.
+    /// Checks that the user can want this number of launches. On the simulator, a soak takes hours. If the
+    /// user named the simulator, this function prints the time; otherwise it refuses.
     ///
     /// # Errors
     /// [`Error::Invalid`] on the simulator, if the caller did not name it.

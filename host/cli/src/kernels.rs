@@ -71,7 +71,7 @@ struct Row {
     path: Option<&'static str>,
     /// The blocks of a launch.
     grid: Option<&'static str>,
-    /// Its other properties.
+    /// The kernel's other properties.
     what: Option<String>,
     /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
@@ -81,7 +81,7 @@ struct Row {
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// The GPUs that run it: `from sm_80`.
+    /// The GPUs that can run the kernel: `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }

@@ -105,7 +105,7 @@ struct Row {
     /// Problems (on a GPU: kernels) that had not run when the command was ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<usize>,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
     /// Output of the kernels in the first schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -125,7 +125,7 @@ struct Checked {
     /// Problems that had not run when its process was ended.
     #[serde(default, skip_serializing)]
     left: usize,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
 }
 

@@ -13,7 +13,7 @@ pub(super) fn html(report: &Report) -> String {
     let verdict = match (report.passed, report.dry_run) {
         (true, true) => "a dry run in the simulator: results are right, and nothing was measured",
         (true, false) => "every result is within its bounds",
-        (false, _) => "NOT ALL RESULTS ARE RIGHT",
+        (false, _) => "SOME RESULTS ARE WRONG",
     };
     let class = if report.passed { "good" } else { "bad" };
     let _ = write!(

@@ -2,7 +2,7 @@
 use ferroflash::Capabilities;
 use reference::{Random, Subject, subjects, unfit};
 
-/// Maximum of kernels per family on a GPU.
+/// Maximum number of kernels per family on a GPU.
 const EACH: usize = 8;
 
 /// Random kernels of each family that the card runs. In the simulator, one kernel per family, among those

@@ -168,7 +168,7 @@ fn sinks_biases_and_masks_that_are_not_valid() {
             "mask_bits",
             u8,
             &[1, 8, 2],
-            "`mask_bits` has rows of 2 bytes, a bit per key; it must be 1 for all 8",
+            "`mask_bits` has rows of 2 bytes (one bit per key); it must be 1 for all 8",
         ),
         ("prefix_lengths", i32, &[3], "`prefix_lengths` has 3 integers; it must have 2, one per sequence"),
     ] {
@@ -178,7 +178,7 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     check(&both, 2, "has `prefix_lengths`, and the mask is --causal too; leave one of them out");
     let no_bits =
         ["run", "--device", "cpu", "--mask-keys", "8", "--input", &file("prefix_lengths", i32, &[2])];
-    check(&no_bits, 2, "has no `mask_bits`, whose columns --mask-keys 8 would count; leave --mask-keys out");
+    check(&no_bits, 2, "has no `mask_bits`, which --mask-keys 8 needs; leave --mask-keys out");
     // Sinks that a merge kernel would add, in a workspace: the reference needs none.
     report(&["run", "--device", "cpu", "--input", &file("sinks", f32, &[4])]);
     // A valid bias, for which kernels with causal masks do not exist.
