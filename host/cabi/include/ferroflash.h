@@ -82,7 +82,7 @@ enum {
  * |---|---|---|---|
  * | selected by | neither | cu_seqlens_k | seqused_k without cu_seqlens_k |
  * | k, v: [.., heads_k, head_dim] | [batch, seqlen_k, ..] | [total_k, ..] | [pages, page, ..] |
- * | seqlen_k | keys of each sequence | of the longest sequence | of the longest sequence; 0: all of its pages |
+ * | seqlen_k | keys of each sequence | of the longest one | of the longest one; 0: all of its pages |
  * | total_k | | rows of k and v | upper bound of all keys together; 0: unknown |
  * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, with those of this step |
  * | cu_seqlens_k | NULL | [batch + 1] | NULL |

@@ -98,7 +98,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }));
     }
     if entry.has_maps() {
-        // No row is unused. There are several tiles for each block that the card holds.
+        // Every row is used. There are several tiles for each block that the card holds.
         let Case { problem, .. } = cases[0];
         let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
         let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));
