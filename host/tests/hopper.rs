@@ -61,8 +61,7 @@ const CASES: &[Case] = &[
     ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
     // Few tiles, or half a tile of queries: a portable kernel.
     ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
-    // Head dims for which a portable kernel pads less, or that no Hopper kernel has; cards of other
-    // generations.
+    // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
     ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),

@@ -46,12 +46,12 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Not at all: in every launch it did what the unbroken kernel does.
+    /// Not at all: in every launch, its effects equal the unbroken kernel's.
     Idle,
-    /// Not at all: on every path through the kernel, other instructions keep the order that it no longer
-    /// keeps.
+    /// Not at all: on every path through the kernel, other instructions keep the order that the mutant
+    /// removes.
     Redundant,
-    /// It differs. A reason why this does no harm may be known.
+    /// It differs. There may be a known reason why this does no harm.
     Some,
 }
 

@@ -83,8 +83,8 @@ impl<'a> Kernel<'a> {
         Ok(Kernel { subject, attention })
     }
 
-    /// How the kernel is caught in `trial`, if it is. Loops of some mutants do not end, so a mutant may run
-    /// four times as many instructions as the kernel.
+    /// The way in which `trial` catches the mutant, if it does. Loops of some mutants do not end, so a mutant
+    /// may run four times the instructions of the kernel.
     pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
     }
