@@ -230,11 +230,7 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
     }
     let all = wanted().count();
     if texts.len() < all {
-        println!(
-            "cargo::warning={} of {all} kernels are embedded, those in {}",
-            texts.len(),
-            folder.display()
-        );
+        println!("cargo::warning={} of {all} kernels are embedded, from {}", texts.len(), folder.display());
     }
     texts
 }

@@ -24,7 +24,7 @@ pub struct Launch {
 /// A kernel, and its range of [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
-    /// Its index in [`KERNELS`].
+    /// The kernel's index in [`KERNELS`].
     place: u16,
     grid: [u32; 3],
     params: [u16; 2],

@@ -8,9 +8,9 @@ use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 /// One configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Its name: the kernel's, then the configuration's.
+    /// The configuration's name: the kernel's name, then the configuration's.
     pub name: &'static str,
-    /// Its design in this project.
+    /// The configuration's design in this project.
     pub design: &'static str,
     kernel: Kernel,
 }
@@ -65,7 +65,7 @@ impl Configuration {
         CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
     }
 
-    /// Its entries, one per mask.
+    /// The configuration's entries, one per mask.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
@@ -76,7 +76,7 @@ impl Configuration {
         }
     }
 
-    /// Its entry for a mask.
+    /// The configuration's entry for a mask.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if no kernel can have this configuration, or the lineage has none for this

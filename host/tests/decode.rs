@@ -93,7 +93,7 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
-    // Two blocks read the same keys, so there are half as many splits.
+    // Two blocks read equal keys, so the plan has half the number of splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),

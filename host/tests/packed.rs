@@ -45,7 +45,7 @@ const CASES: &[Case] = &[
     // Too few rows for the device.
     Case { card: "h200", queries: [1, 300, 300], heads: [8, 8, 128], mask: Mask::Full,
         entry: "fwd_f16_d128_full_64x64_k2_packed", blocks: 5 * 8 },
-    // Windows and softcap have one tile. Head dims between those of entries run on the next larger one.
+    // Windows and softcap have one tile. A head dim between two entries' head dims runs on the larger entry.
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 40], mask: WINDOW,
         entry: "fwd_f16_d64_local_128x64_packed", blocks: 35 * 16 },
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 72], mask: Mask::Full,

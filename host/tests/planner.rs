@@ -192,7 +192,7 @@ fn older_cards_are_refused_in_words() {
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 /// A change of the request at the launch of a plan for a causal problem of 64 columns, and words of the
-/// refusal; empty if the request still has the same meaning.
+/// refusal; empty if the request's meaning has not changed.
 #[rustfmt::skip]
 const ASKED: &[(&str, Change, &str)] = &[
     ("the same", |f| f, ""),

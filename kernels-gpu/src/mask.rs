@@ -10,7 +10,7 @@ use spec::{
 };
 use tile::global::GlobalBytes;
 
-/// Which keys a query sees. The value of the type is what a kernel loads for a work tile.
+/// The keys that a query sees. A kernel loads a value of this type for a work tile.
 ///
 /// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged
 /// tensors alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).

@@ -8,7 +8,7 @@ use spec::{
 };
 use tile::global::GlobalInts;
 
-/// Modifies scores. The value of the type is what a kernel loads for a work tile.
+/// Modifies scores. A kernel loads a value of this type for a work tile.
 ///
 /// As with [`crate::mask::MaskMod`], selects are faster than branches.
 pub trait ScoreMod: ScoreMarker {

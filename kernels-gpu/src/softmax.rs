@@ -104,7 +104,7 @@ impl<const M: usize> Softmax<M> {
     }
 
     /// Divides O by the row sums. A row that saw no key becomes 0, whatever O is: it may be 0 times infinity.
-    /// Such rows are rare, and a select per element would take as many instructions as the division.
+    /// Such rows are rare, and a select per element would cost the division's number of instructions.
     #[inline(always)]
     pub fn normalise<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) {
         let factors = self.row_sum.total().map(|x| if x == 0.0 { -1.0 } else { rcp(x) });

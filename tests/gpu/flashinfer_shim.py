@@ -34,7 +34,7 @@ DECODED_ROWS = 64
 
 
 def check(pos_encoding_mode="NONE", **options):
-    """Refuses every option except those that do not affect FerroFlash's result."""
+    """Refuses every option that affects FerroFlash's result."""
     if pos_encoding_mode != "NONE":
         raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: there are no rotary embeddings")
     idle = {"q_data_type", "kv_data_type", "data_type", "o_data_type", "non_blocking", "rope_scale", "rope_theta",

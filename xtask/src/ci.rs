@@ -50,7 +50,7 @@ pub fn ci(root: &Path) -> Result {
     setup::run(root)?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
-        // It does not set RUSTFLAGS: other flags in one step would compile every dependency again.
+        // ci does not set RUSTFLAGS: other flags in one step would compile every dependency again.
         command.args(arguments).env("RUSTDOCFLAGS", "-Dwarnings").current_dir(root);
         loud(&mut command)
     };

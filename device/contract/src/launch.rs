@@ -2,7 +2,7 @@
 use crate::{Kernel, Target};
 
 /// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder stamps
-/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with the same numbers.
+/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Contract {

@@ -1,4 +1,4 @@
-//! How rows are distributed over threads.
+//! The distribution of rows over threads.
 use crate::FastDiv;
 
 /// Each thread takes one part of one row. A block takes whole rows.

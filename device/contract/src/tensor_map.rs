@@ -5,7 +5,7 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
-    /// Its 128 bytes.
+    /// The map's 128 bytes.
     pub words: [u64; 16],
 }
 

@@ -40,9 +40,9 @@ pub struct Place {
     pub name: String,
     /// The index of its block.
     pub block: usize,
-    /// Its first byte in the block's content.
+    /// The text's first byte in the block's content.
     pub from: usize,
-    /// Its bytes.
+    /// The text's bytes.
     pub len: usize,
 }
 

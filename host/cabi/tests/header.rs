@@ -55,7 +55,7 @@ fn a_c_program_gets_clean_errors() {
     }
     let without_driver = |tuning: Option<&str>| {
         let mut command = Command::new(&program);
-        // The test uses neither the user's measurements nor those of the test's caller.
+        // The test uses no measurements: neither the user's nor the caller's.
         command
             .env("LD_LIBRARY_PATH", &folder)
             .env("XDG_CACHE_HOME", &folder)

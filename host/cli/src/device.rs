@@ -23,7 +23,7 @@ pub(super) enum Device {
         runner: Box<dyn Runner>,
         /// The device's name: `NVIDIA L4 (simulated)`.
         name: String,
-        /// Whether it is the simulator.
+        /// Whether the device is the simulator.
         is_simulated: bool,
     },
     /// The CPU runs the reference.
@@ -154,7 +154,7 @@ impl Device {
         Ok(Device::Kernels { runner, name, is_simulated: true })
     }
 
-    /// Whether it is the simulator.
+    /// Whether the device is the simulator.
     pub(super) fn is_simulated(&self) -> bool {
         matches!(self, Device::Kernels { is_simulated: true, .. })
     }

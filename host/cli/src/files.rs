@@ -77,7 +77,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether it has a tensor with this name.
+    /// Whether the file has a tensor with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
@@ -329,7 +329,7 @@ pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
-/// Refuses an output that is the same file as the input, whatever their names.
+/// Refuses an output that is the input file, even under another name.
 pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {

@@ -65,7 +65,7 @@ struct Report {
     seconds: f64,
     /// Valid problems of attention, each compared with the reference.
     solved: u64,
-    /// Problems that were left out: this build carries a sample of the kernels, without theirs.
+    /// Problems that were left out, because this build carries only a sample of the kernels.
     left_out: u64,
     /// Cases of other families, each with several launches of one plan.
     others: BTreeMap<&'static str, u64>,
@@ -136,7 +136,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
-        // Refusals need no device, so many accompany each solved problem.
+        // Refusals need no device. Many refusals accompany each solved problem.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,

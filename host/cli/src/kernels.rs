@@ -73,7 +73,7 @@ struct Row {
     grid: Option<&'static str>,
     /// The kernel's other properties.
     what: Option<String>,
-    /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
+    /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
     /// Queries per block; for decode kernels, queries times the heads that share a key head.
     tile_m: Option<u32>,

@@ -65,7 +65,7 @@ pub(super) struct Args {
     /// barrier or a warp exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
-    /// Where the kernels run.
+    /// The device on which the kernels run.
     #[arg(long, value_enum, default_value_t)]
     device: Checker,
     /// The GPU that the simulator models [default: l4].

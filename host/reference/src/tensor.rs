@@ -30,9 +30,9 @@ pub enum TensorError {
     Mismatch {
         /// Name of the tensor.
         name: &'static str,
-        /// Its shape.
+        /// The tensor's shape.
         got: [usize; 4],
-        /// Its type.
+        /// The tensor's type.
         got_dtype: DType,
         /// The problem's shape.
         want: [usize; 4],
@@ -44,7 +44,7 @@ pub enum TensorError {
     Sequences {
         /// Name of the array.
         name: &'static str,
-        /// Its content.
+        /// The array's content.
         got: Vec<i32>,
         /// The requirement.
         want: String,

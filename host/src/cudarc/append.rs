@@ -36,7 +36,7 @@ impl FlashAttention {
     }
 
     /// Writes `rows`, `[1, tokens, 1, head_dim]`, to a latent cache ([`PagesMut::latent`]), like
-    /// [`Append::latent`]. Slots are those of [`FlashAttention::append`]. Allocates nothing.
+    /// [`Append::latent`]. See [`FlashAttention::append`] for slots. Allocates nothing.
     ///
     /// # Errors
     /// The errors of [`FlashAttention::attend`].

@@ -38,7 +38,7 @@ pub struct Inputs<'a, T, C = T> {
     splits: Splits,
 }
 
-/// Where keys and values are.
+/// The place of keys and values.
 #[derive(Clone, Copy)]
 enum Source<'a, T, C> {
     Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },

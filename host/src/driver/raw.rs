@@ -30,7 +30,7 @@ impl RawDriver {
     /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
     ///   streams, events, graphs.
     pub unsafe fn current() -> Result<Self, Error> {
-        // SAFETY: the caller's promise; what a driver makes shares its context.
+        // SAFETY: the caller's promise. All objects of a driver share its context.
         unsafe { Self::current_of(None) }
     }
 

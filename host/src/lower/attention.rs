@@ -187,7 +187,7 @@ impl Lowering<'_> {
             return self.launch(blocks, &params);
         };
         // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
-        // gap between the rows of one batch and those of the next.
+        // gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {

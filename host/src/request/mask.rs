@@ -58,7 +58,7 @@ pub struct MaskBits {
     pub bytes: u64,
     /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
     /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and
-    /// `seqlen_q` and `seqlen_k` are those of the longest sequence.
+    /// `seqlen_q` and `seqlen_k` are the longest sequence's.
     pub shape: [usize; 4],
     /// Bytes from one batch, head and row to the next. A dimension of extent 1 ignores its stride.
     pub strides: [i64; 3],

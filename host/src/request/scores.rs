@@ -111,11 +111,11 @@ pub struct Bias {
     /// Elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
     /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
     pub elements: u64,
-    /// f16, bf16 or f32, whatever the queries' dtype is.
+    /// f16, bf16 or f32, independent of the queries' dtype.
     pub dtype: DType,
-    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias.
-    /// For varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are those
-    /// of the longest sequence.
+    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias. For
+    /// varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are the
+    /// longest sequence's.
     pub shape: [usize; 4],
     /// Elements from one batch, head, query and key to the next. The last stride is 1; the others are
     /// multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.

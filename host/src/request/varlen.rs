@@ -46,9 +46,9 @@ impl VarlenQueries {
     }
 }
 
-/// Keys and values of varlen sequences. The device reads their offsets like those of [`VarlenQueries`]. `k`
-/// and `v` are `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives O = 0 and LSE =
-/// `-inf`.
+/// Keys and values of varlen sequences. The device reads their offsets like the offsets of [`VarlenQueries`].
+/// `k` and `v` are `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives O = 0 and
+/// LSE = `-inf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VarlenKeys {

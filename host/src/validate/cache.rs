@@ -21,7 +21,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     let [count, page, heads, head_dim] = keys.shape;
     sizes(keys)?;
     if values.dtype != keys.dtype {
-        let expected = format_args!("it must be the keys', {}", keys.dtype.name());
+        let expected = format_args!("it must be the dtype of keys, {}", keys.dtype.name());
         return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
     }
     latent::values(pages)?;

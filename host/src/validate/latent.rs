@@ -50,7 +50,7 @@ pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
         return Ok(());
     }
     let expected = format_args!(
-        "it must be the keys', {:?}; a latent cache has fewer columns, and its values have the keys' address",
+        "it must be the shape of keys, {:?}; values of a latent cache have the address of keys",
         keys.shape
     );
     Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))

@@ -27,7 +27,7 @@ pub struct FakeDriver {
     pub capabilities: Capabilities,
     pub loaded: Mutex<Vec<String>>,
     pub launches: Mutex<Vec<Launch>>,
-    /// Whether it records launches.
+    /// Whether the driver records launches.
     pub records: bool,
     /// The error of every launch, if launches must fail.
     pub failure: Option<Error>,

@@ -115,7 +115,7 @@ pub struct Bits {
 
 /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
 /// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp rows and bytes to
-/// what exists.
+/// the existing ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitsParams {

@@ -26,7 +26,7 @@ impl ScoreKinds {
         ScoreKinds { bias: Some(dtype), ..Self::NONE }
     }
 
-    /// Both kinds of modifications. Two biases count as a user's own scores.
+    /// The modifications of both. Two biases count as a user's own scores.
     pub const fn and(self, other: Self) -> Self {
         let bias = match (self.bias, other.bias) {
             (None, bias) | (bias, None) => bias,

@@ -62,7 +62,7 @@ pub struct Bias<T> {
 }
 
 /// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and key of a
-/// sequence, on varlen tensors too. Kernels clamp both to what exists.
+/// sequence, on varlen tensors too. Kernels clamp both to existing ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasParams {

@@ -223,8 +223,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
-    /// parameters of their own. Each head dim has one tile, the largest that leaves registers. Windows with
-    /// sinks also run full masks.
+    /// parameters. Each head dim has one tile, the largest that leaves registers. Windows with sinks also run
+    /// full masks.
     VARIANTS: AttnInfo, fwd [F16 Bf16]
     d64 [Causal, Local] sink_128x64: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Causal, Local] sink_128x64_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;

@@ -26,7 +26,7 @@ shared_layout! {
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
 
-/// Where a page's keys lie.
+/// The place of a page's keys.
 pub trait Find: PageMarker {
     /// The source of rows.
     type Source: Source;

@@ -39,7 +39,7 @@ impl Subject {
         own.chain(combines).chain(decode_combines)
     }
 
-    /// Whether it is a combine kernel.
+    /// Whether the kernel is a combine kernel.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }

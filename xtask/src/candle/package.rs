@@ -1,7 +1,7 @@
 //! `cargo xtask candle package`: packages the published crate of candle's workspace, unpacks it outside this
 //! repository, and checks it there.
 //!
-//! It is separate from `cargo xtask package`, because it needs candle, and nvcc or its stand-in.
+//! This task is separate from `cargo xtask package`, because it needs candle, and nvcc or its stand-in.
 
 use std::fs;
 use std::path::Path;

@@ -12,13 +12,13 @@ use super::show::{
 pub struct Part {
     /// Prefix of its files' names.
     pub name: &'static str,
-    /// Its heading.
+    /// The part's heading.
     pub title: &'static str,
-    /// What the evidence shows.
+    /// The content of the part.
     pub about: &'static str,
     /// The command that makes the files.
     pub how: &'static str,
-    /// Its files' content as HTML.
+    /// The files' content as HTML.
     pub show: fn(&Value) -> String,
 }
 

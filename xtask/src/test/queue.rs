@@ -38,7 +38,7 @@ struct Said {
 struct End {
     name: String,
     said: Said,
-    /// Its output, if it failed.
+    /// The program's output, if it failed.
     failure: Option<String>,
 }
 

@@ -42,9 +42,9 @@ impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp, as a split group of its own, writes its `SHARE` of the `R` row tiles of columns below
-    /// `columns`, and two values per column of its part of a [`crate::exchange::JointB`]. After a barrier all
-    /// warps can read them. The accumulator is a product whose A operand was the transpose of a tile of `S`.
+    /// Each warp is one split group. It writes its `SHARE` of the `R` row tiles of columns below `columns`,
+    /// and two values per column of its part of a [`crate::exchange::JointB`]. After a barrier all warps can
+    /// read them. The accumulator is a product whose A operand was the transpose of a tile of `S`.
     #[inline(always)]
     pub fn exchange_shares<
         S: Stored,

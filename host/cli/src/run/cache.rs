@@ -125,7 +125,7 @@ impl Input {
         self.v_width.unwrap_or(self.problem.head_dim)
     }
 
-    /// Rows of O: those of `q`, of all heads.
+    /// Rows of O: the rows of `q`, over all heads.
     fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }

@@ -42,7 +42,7 @@ fn tensors(queries: usize) -> Tensors {
 
 pub fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape needs"))
+        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes that the shape needs"))
     });
     let path = folder.path(name);
     safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");

@@ -13,7 +13,7 @@ fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> St
         |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
     let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
     let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
-        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("as many bytes as the shape needs"))
+        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("the bytes that the shape needs"))
     });
     let path = folder.path(name);
     safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
@@ -144,7 +144,7 @@ fn inputs_that_no_rule_can_judge() {
     let output = ferroflash(&["run", "--device", "sim", "--check", "--input", &path]).output();
     let output = output.expect("starts");
     check_error(&output, 2, "--check: o cannot be judged: the tolerance rule has no bound for these inputs");
-    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes all the same");
+    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
 }
 
 /// Sinks, biases and masks of files: types and shapes that do not fit q, k and v, and two masks.

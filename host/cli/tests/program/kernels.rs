@@ -237,7 +237,7 @@ fn agree_compares_kernels_and_products() {
         assert_eq!(report["agree"], true, "{report}");
         let row = &report["kernels"][0];
         assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
-        assert_eq!(row["differing"], 0, "the simulator is the same twice");
+        assert_eq!(row["differing"], 0, "two simulators agree");
         let sum = &report["families"][0];
         assert_eq!(
             (&sum["name"], &sum["kernels"], &sum["cases"]),

@@ -39,7 +39,8 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim between those of entries; missing rows.
+    // One long sequence over all SMs; several queries; a head dim between two entries' head dims; missing
+    // rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
