@@ -54,7 +54,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let pages = pages.on(&mut guards)?;
         if pages.latent_columns().is_none() {
-            let expected = "a latent cache has no separate values; create it with PagesMut::latent";
+            let expected = "a latent cache has no separate values; use PagesMut::latent";
             return Err(Error::invalid("cache.values.shape", format!("{:?}", pages.values.shape), expected));
         }
         let append = Append::latent(rows, pages, slots);
