@@ -78,7 +78,7 @@ fn check(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
 }
 
 /// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and
-/// bits yet. Calls become [`check`]s with the first kernel.
+/// bits yet. A call becomes a [`check`] when its kernel exists.
 fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &Tensor) -> Result<()> {
     match found {
         Ok(found) => check(what, &found, expected),

@@ -26,8 +26,8 @@ c_struct! {
 args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
 
 impl AppendArgs {
-    /// Converts the struct to a request of the Rust library. Checks only what the request's types cannot
-    /// express.
+    /// Converts the struct to a request of the Rust library. Checks only the rules that the
+    /// request's types cannot express.
     fn append(&self) -> Result<Append, Error> {
         let [tokens, heads] = [extent("tokens", self.tokens)?, extent("heads", self.heads)?];
         let head_dim = extent("head_dim", self.head_dim)?;

@@ -53,7 +53,7 @@ c_struct! {
 args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
 
 impl AttentionArgs {
-    /// Converts the struct to a request. Checks only what the request's types cannot express.
+    /// Converts the struct to a request. Checks only the rules that the request's types cannot express.
     ///
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
