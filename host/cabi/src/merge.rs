@@ -42,8 +42,8 @@ const MOST: u64 = 1 << 16;
 const STATE_LEAST: usize = 72;
 
 impl MergeArgs {
-    /// Converts the struct to a request of the Rust library, and calls `f` with it. Checks only what the
-    /// request's types cannot express.
+    /// Converts the struct to a request of the Rust library, and calls `f` with it. Checks only the rules
+    /// that the request's types cannot express.
     ///
     /// # Safety
     /// - `states` is null or points to `count` states.
