@@ -26,14 +26,14 @@ pub struct Launch {
 /// A kernel, and its range of [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
-    /// Its index in [`KERNELS`].
+    /// The kernel's index in [`KERNELS`].
     place: u16,
     grid: [u32; 3],
     params: [u16; 2],
 }
 
-/// Bytes of the largest parameters: the first kernel's without tensor maps, its mask's, its scores' and the
-/// second kernel's. A test adds them up.
+/// Maximum bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its scores,
+/// and the second kernel. A test adds them up.
 const MOST: usize = 896;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -50,7 +50,7 @@ struct WithMaps([u8; MAPS + MOST]);
 /// # Safety
 /// Every byte is initialised: the type is plain data without padding (`no_padding!` checks this).
 pub(crate) unsafe trait Params: Copy {
-    /// Number of tensor maps at its start.
+    /// Number of tensor maps at the start of the struct.
     const MAPS: usize = 0;
 }
 macro_rules! params {
@@ -137,7 +137,7 @@ impl Launch {
         self
     }
 
-    /// Sets the reason.
+    /// Sets the reason for the kernel.
     pub(crate) const fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
@@ -158,8 +158,8 @@ impl Launch {
         self.reason
     }
 
-    /// The bytes of its parameters, without tensor maps. The kernel defines the layout, and it may change
-    /// with every version.
+    /// The bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout, and it
+    /// may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
         self.bytes(&self.first)
@@ -170,12 +170,12 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Indices of its kernels in [`KERNELS`].
+    /// Indices of the launch's kernels in [`KERNELS`].
     pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place.into())
     }
 
-    /// Descriptions of its tensor maps.
+    /// Descriptions of the launch's tensor maps.
     pub(crate) fn maps(&self) -> &[MapDescription] {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
@@ -216,7 +216,8 @@ impl Launch {
 
 /// The bytes of a kernel's parameters.
 fn bytes_of<P: Params>(params: &P) -> &[u8] {
-    // SAFETY: the bytes are readable while the value lives; the trait promises that all are initialised.
+    // SAFETY: the bytes are readable while the value lives; the trait promises that all of them are
+    // initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }
 
@@ -243,6 +244,6 @@ mod tests {
         let alone = size_of::<DecodeParams>() + variant;
         let mixed = size_of::<FewParams>() + size_of::<ManyParams>();
         let most = [merged, split, alone, mixed, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
-        assert!((most..most + 16).contains(&MOST), "{most} bytes, {MOST} are held");
+        assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }
 }

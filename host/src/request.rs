@@ -23,10 +23,10 @@ pub use view::{LseUnit, LseView, TensorView};
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
 pub const MAX_HEAD_DIM: usize = 512;
-/// Largest numbers of columns of a latent cache's keys, and of its values.
+/// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
-/// device.
+/// Exclusive bound of bytes between rows: the device computes the distance of a tile's rows in 32
+/// bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
@@ -113,8 +113,8 @@ impl KeysValues {
 pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
-    /// Output, with the queries' shape; on a latent cache with the values' columns. The kernel writes all of
-    /// it, except varlen rows that belong to no sequence. It must not overlap another tensor.
+    /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
+    /// writes all of it, except varlen rows that belong to no sequence. It must not overlap another tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,
@@ -258,7 +258,7 @@ impl<'a> AttentionRequest<'a> {
 
     score_setters!(scores);
 
-    /// Also write the LSE of each row, sinks included.
+    /// Also writes the LSE of each row, sinks included.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self

@@ -15,7 +15,7 @@ use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Queries, Schedule 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
     pub kernel: &'static AttnInfo,
-    /// Its index in [`KERNELS`].
+    /// The kernel's index in [`KERNELS`].
     pub place: usize,
     pub schedule: Schedule,
     /// Index of the merge kernel that adds sinks to the output, if the kernel itself does not.
@@ -93,7 +93,7 @@ impl Scheduled {
         if self.merge.is_some() { self.rows * 4 } else { 0 }
     }
 
-    /// Bytes of workspace and of counters that its launches use.
+    /// Bytes of workspace and of counters that the launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
             Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
@@ -105,7 +105,7 @@ impl Scheduled {
         }
     }
 
-    /// Indices of its kernels; the combine or merge kernel follows the main kernel.
+    /// Indices of the launch's kernels; the combine or merge kernel follows the main kernel.
     pub fn kernels(&self) -> impl Iterator<Item = usize> {
         let combine = match &self.schedule {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),

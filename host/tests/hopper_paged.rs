@@ -106,8 +106,8 @@ const PLANS: &[Planned] = &[
         d
     }, PORTABLE, 4 * 16 * 32, "a whole number of rows apart"),
     // The caller names the kernel.
-    ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "by name"),
-    ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "by name"),
+    ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "names this kernel"),
+    ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "names this kernel"),
 ];
 
 #[test]

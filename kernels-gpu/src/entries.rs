@@ -9,7 +9,7 @@ pub trait Run: Kernel + Sized {
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
-/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, on a KV cache, with splits, or
+/// Makes a kernel of instructions `I` into kernel `To`: on varlen tensors, on a KV cache, with splits, or
 /// with parameters of its mask and scores.
 pub trait RunAs<To: Kernel, I>: AttnKernel {
     /// Runs one thread block.
@@ -62,7 +62,7 @@ macro_rules! emit {
             #[doc = concat!("Entry `", stringify!($symbol), "`.")]
             ///
             /// # Safety
-            /// - Launched as its [`Kernel`] says, with parameters that describe memory of the device.
+            /// - The launch follows [`Kernel`], and the parameters describe memory of the device.
             #[kernel]
             pub unsafe fn $symbol(params: <$symbol::Config as Kernel>::Params) {
                 // SAFETY: the launch contract, which `Kernel` states and the host keeps.

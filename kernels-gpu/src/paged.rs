@@ -48,7 +48,7 @@ impl<'p> TensorTile for CacheTile<'p> {
         of.tensors(p, tile_m).with(cached)
     }
 
-    /// As for [`SequenceTile`].
+    /// See [`SequenceTile`]'s.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,

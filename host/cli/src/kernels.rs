@@ -73,9 +73,9 @@ struct Row {
     path: Option<&'static str>,
     /// The blocks of a launch.
     grid: Option<&'static str>,
-    /// Its other properties.
+    /// The kernel's other properties.
     what: Option<String>,
-    /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
+    /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
     /// Queries per block; for decode kernels, queries times the heads that share a key head.
     tile_m: Option<u32>,
@@ -83,7 +83,7 @@ struct Row {
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// The GPUs that run it: `from sm_80`.
+    /// The GPUs that can run the kernel: `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }

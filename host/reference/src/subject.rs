@@ -76,7 +76,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// The reason why a device does not run a subject with this build's kernels; `None` if it does.
+/// The reason why a device cannot run a subject with this build's kernels; `None` if it can.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];
@@ -91,7 +91,7 @@ pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     }
 }
 
-/// Whether this process can load a kernel: a build may carry some of the table's kernels alone.
+/// Whether this process can load a kernel. A build may carry only some of the table's kernels.
 pub fn is_carried(symbol: &str) -> bool {
     ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
 }
@@ -101,7 +101,7 @@ pub fn carries_all() -> bool {
     KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
 }
 
-/// Whether a launch was refused because this build does not carry the kernel that the planner has selected.
+/// Whether a launch was refused because this build does not carry the kernel that the planner selected.
 pub fn lacks_kernel(error: &Error) -> bool {
     let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
@@ -226,7 +226,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // These are launches one after another, with splits that several blocks share.
+            // Launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),

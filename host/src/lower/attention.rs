@@ -52,7 +52,7 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
             Ok(lowering.decode(decode, order, cache(kv), scales(&kv.pages)))
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
-            // Lengths without an address mean the maximum of keys for each sequence.
+            // Lengths without an address mean that each sequence has the maximum number of keys.
             let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
             Ok(lowering.decode(decode, decode.order, cache, [UNSCALED; 2]))
         }
@@ -84,7 +84,7 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
 }
 
 /// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
-/// kind.
+/// kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
@@ -190,7 +190,7 @@ impl Lowering<'_> {
             return self.launch(blocks, &params);
         };
         // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
-        // gap between the rows of one batch and those of the next.
+        // gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {
@@ -205,7 +205,7 @@ impl Lowering<'_> {
             cu_seqlens_q,
             lengths,
             sequences,
-            // Checked: 1 or more, and less than 2^31.
+            // Already checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };

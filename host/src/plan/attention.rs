@@ -60,7 +60,7 @@ impl Subject for AttentionRequest<'static> {
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));
         }
-        // Decode kernels take sinks or none.
+        // Decode kernels run with and without sinks.
         match kernel.schedule {
             Schedule::Tiles(_) if asked.sinks != planned.sinks => Err(validate::another(&asked, &planned)),
             Schedule::Tiles(_) | Schedule::Decode(_) => Ok(()),

@@ -59,8 +59,8 @@ impl Tiles {
             // A batch with equal query counts is varlen: its tensor maps have one batch.
             let [queries, _] = p.totals();
             let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
-            // The host knows the number of keys only of a single sequence, or if all sequences have the
-            // maximum.
+            // The host knows the number of keys only for a single sequence, or if all sequences have the
+            // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
             let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
             let equal = known && queries == most(p.seqlen_q);
@@ -163,7 +163,8 @@ fn too_many_sequences(p: &Problem, rows: usize) -> Error {
 }
 
 /// Heads in one group: their keys and values fit the L2 cache, and the longest work tiles of the group run
-/// first. With equally long work tiles this gains nothing, and head by head keeps the cache warmer.
+/// first. With equally long work tiles a group gains nothing, and the order head by head keeps the cache
+/// warmer.
 fn group(p: &Problem, on: &Capabilities) -> u32 {
     let window = p.window();
     let equally_long = window.right == Window::UNBOUNDED || window.left != Window::UNBOUNDED;
@@ -185,8 +186,8 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
 const TILES: u32 = 2;
 
 /// The distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If all
-/// sequences are `equal`ly long, it is that of batches. Otherwise the host does not know the tiles' costs:
-/// each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
+/// sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the tiles'
+/// costs: each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
 fn dealt(
     equal: bool,
     p: &Problem,
@@ -220,14 +221,14 @@ fn rounds(
 ) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one round more costs little, and counting would take time.
+    // With many rounds, one more round costs little, and counting would take time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Maximum of keys per thread block, if a tile takes `keys` keys.
+/// Maximum number of keys per thread block, if a tile takes `keys` keys.
 fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
     (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)

@@ -79,13 +79,13 @@ pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     }
 }
 
-/// The head dims of a list, each once, in its order.
+/// The head dims of a list, without repetition, in the list's order.
 pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
     let first = |at: usize| list[..at].iter().all(|e| e.head_dim != list[at].head_dim);
     (0..list.len()).filter(move |at| first(*at)).map(|at| list[at].head_dim)
 }
 
-/// Whether only the lineage uses a kernel; libraries do not contain it.
+/// Whether only the lineage uses a kernel; libraries do not contain such kernels.
 pub fn is_lineage(symbol: &str) -> bool {
     LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
 }

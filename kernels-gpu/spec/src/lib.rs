@@ -5,8 +5,8 @@
 //! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
 //!   [`Varlen`] and [`Paged`] make other kernels from one.
-//! - [`MaskMarker`], [`ScoreMarker`]: masks, and what becomes of scores. [`With`]: kernels that have
-//!   parameters of these.
+//! - [`MaskMarker`], [`ScoreMarker`]: masks and score modifications. [`With`]: kernels whose masks or scores
+//!   have parameters.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`]. [`Mla`]: on a
 //!   latent cache.
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an

@@ -26,7 +26,7 @@ shared_layout! {
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
 
-/// Where a page's keys lie.
+/// The place of a page's keys.
 pub trait Find: PageMarker {
     /// The source of rows.
     type Source: Source;
@@ -189,11 +189,11 @@ fn attend<
     let (mut acc_o, mut softmax) =
         (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
-    // Each warp copies its own tiles through its own ring, without block barriers.
+    // Each warp copies its tiles through its own pipeline, without block barriers.
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
-    // Q before the first keys: Q's few bytes would wait behind theirs.
+    // The block loads Q before it copies keys. Q's few bytes would otherwise wait behind the keys.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
@@ -201,7 +201,7 @@ fn attend<
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
 
-    // One mask and one state of the scores per column, as columns are queries of several heads.
+    // One mask and one state of the scores per column, because columns are queries of several heads.
     let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
     let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
@@ -276,8 +276,8 @@ impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
     }
 }
 
-/// The block of a sequence's first split merges the sequence's splits. [`Local`] without a window also
-/// schedules kernels of other masks, which take all keys.
+/// The block of a sequence's first split merges the sequence's splits. A [`Local`] without a window also
+/// schedules kernels of other masks; they take all keys.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
     p: C::Params,

@@ -45,7 +45,7 @@ impl Subject {
         own.chain(combines).chain(decode_combines).chain(mixed)
     }
 
-    /// Whether it is a combine kernel, or the prefill kernel of a mixed batch.
+    /// Whether the kernel is a combine kernel, or the prefill kernel of a mixed batch.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }

@@ -74,7 +74,7 @@ fn wrong_and_broken_kernels() {
         ferroflash(args).arg("--ptx-dir").arg(&folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
-    // The full kernel under the causal kernel's name. No checker can find this; only results are wrong.
+    // The full kernel under the causal kernel's name. No checker can find this bug; only results are wrong.
     let swapped = ferroflash::ptx::source(full.contract.symbol)
         .expect("carried")
         .replace(full.contract.symbol, causal.contract.symbol);
@@ -125,7 +125,7 @@ fn kernels_are_replaced_by_an_option_alone() {
     check(&nothing, 2, "it must have a file <symbol>.ptx of at least one kernel");
 }
 
-/// The report says what a device cannot run, per kernel and in the verdict.
+/// The report names the kernels that a device cannot run, line by line and in the verdict.
 #[test]
 fn verdicts_count_what_was_skipped() {
     let kernels = ["append_copy", "append_f16_e4m3_native"].map(|name| ["--config", name]).concat();
@@ -240,7 +240,7 @@ fn agree_compares_kernels_and_products() {
         assert_eq!(report["agree"], true, "{report}");
         let row = &report["kernels"][0];
         assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
-        assert_eq!(row["differing"], 0, "the simulator is the same twice");
+        assert_eq!(row["differing"], 0, "two simulators agree");
         let sum = &report["families"][0];
         assert_eq!(
             (&sum["name"], &sum["kernels"], &sum["cases"]),

@@ -39,7 +39,8 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim between those of entries; missing rows.
+    // One long sequence over all SMs; several queries; a head dim between two entries' head dims; missing
+    // rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
@@ -116,11 +117,12 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, both the first and the second of their block. The diagonal lies in one stage or in two.
+    // Whole tiles, as the first and as the second tile of their block. The diagonal lies in one stage or in
+    // two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
     // Persistent blocks. On a card with few SMs, each block takes several tiles. It stores a tile from the
-    // buffer of the tile before, and loads Q into the place of the previous Q.
+    // buffer of the previous tile, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
@@ -187,7 +189,8 @@ fn ragged(count: usize, most: usize) -> Vec<usize> {
 }
 
 /// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
-/// other and with invalid lengths; one long sequence that the whole GPU shares with a few short sequences.
+/// other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
+/// sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
@@ -207,8 +210,8 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, vec![batch, one, chunks])
 }
 
-/// Larger problems of a paged entry, for a GPU: 64 sequences, which decode or are whole prompts or chunks of
-/// prompts.
+/// Larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are whole
+/// prompts or chunks of prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {
