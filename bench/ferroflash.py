@@ -296,9 +296,9 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     launch = _local.launches.get(key)
     if launch is None:
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
-            raise Error("q, k and v must be float16 or bfloat16, all three the same")
+            raise Error("q, k and v must be float16 or bfloat16, all three of one dtype")
         if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
-            raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not belong together")
+            raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not fit together")
         launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes, **extras)
         _local.launches[key] = launch
     launch.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
@@ -327,7 +327,7 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     the arguments of Planned.extras: sinks, bias, prefix, chunked, mask_bits, mask_keys.
     """
     if dropout_p != 0.0:
-        raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
+        raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
     launch, o, lse = prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
                              alibi_slopes=alibi_slopes, return_lse=return_lse or return_attn_probs, config=config, bhsd=bhsd,
                              **extras)

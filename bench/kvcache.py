@@ -139,9 +139,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """
     for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
         if given is not None:
-            raise Unsupported(f"{name}: there is no such thing here; it must be None")
+            raise Unsupported(f"{name}: FerroFlash has no such option; it must be None")
     if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
-        raise Error(f"k_cache and v_cache must have the same shape and strides, not {tuple(v_cache.stride())}")
+        raise Error(f"k_cache and v_cache must have equal shapes and strides, not {tuple(v_cache.stride())}")
     if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
         raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or q.dim() != (4 if cu_seqlens_q is None else 3):
@@ -149,7 +149,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     scales = tuple(scale.float() if isinstance(scale, torch.Tensor) else scale for scale in (k_descale, v_descale))
     tensors = [scale for scale in scales if isinstance(scale, torch.Tensor)]
     if len(tensors) == 2 and scales[0].stride() != scales[1].stride():
-        raise Error(f"k_descale and v_descale must have the same strides, not {scales[0].stride()} and {scales[1].stride()}")
+        raise Error(f"k_descale and v_descale must have equal strides, not {scales[0].stride()} and {scales[1].stride()}")
     if tensors and k is not None:
         raise Unsupported("k, v beside scales of each sequence: append new keys and values first")
     if cu_seqlens_q is not None and k is not None:

@@ -179,10 +179,10 @@ def arguments(argv):
     ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
     ap.add_argument("--match", help="run only groups whose label contains this")
     ap.add_argument("--rounds", type=int, default=5)
-    ap.add_argument("--seconds", type=float, default=math.inf, help="begin no further group after so long; what is left out is listed")
-    ap.add_argument("--bandwidth", type=float, default=4.2, help="what the bytes' own time is reckoned by, TB/s")
+    ap.add_argument("--seconds", type=float, default=math.inf, help="begin no further group after this number of seconds; the report lists the rest")
+    ap.add_argument("--bandwidth", type=float, default=4.2, help="memory speed in TB/s, for the time that the bytes need")
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--no-overhead", action="store_true", help="do not measure the host's side of a launch")
+    ap.add_argument("--no-overhead", action="store_true", help="do not measure the host time of a launch")
     ap.add_argument("--out", help="JSON file")
     ap.add_argument("--svg", help="plot")
     return ap.parse_args(argv)
@@ -231,7 +231,7 @@ def main(argv=None):
                        "left_out": left_out, "rows": rows}, file, indent=1)
     if args.svg:
         with open(args.svg, "w") as file:
-            file.write(report.ratios_svg(rows, f"Serving: the peer's time over ours, {about['device']}"))
+            file.write(report.ratios_svg(rows, f"Serving: the peer's time divided by FerroFlash's, {about['device']}"))
     if left_out:
         print("left out: " + "; ".join(left_out), file=sys.stderr)
     if wrong or failed:

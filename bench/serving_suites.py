@@ -122,7 +122,7 @@ def fill_speculative(group, spec, lengths, name):
 
 
 def graph(spec, wanted):
-    """A graph captured for many sequences and replayed with few; the peer is a plan for these few."""
+    """A graph captured for many sequences and replayed with few; the peer is a plan for exactly these."""
     pairs = keep([("graph", "replayed", "planned")], wanted)
     for live in spec["live"] if pairs else []:
         size = 4 * live * spec["seqlen_k"] * spec["heads_k"] * spec["head_dim"]

@@ -1,4 +1,4 @@
-"""Times FerroFlash's masks, scores and biases beside what a PyTorch user calls: flex_attention (torch.compile, Triton) and
+"""Times FerroFlash's masks, scores and biases beside the functions that a PyTorch user calls: flex_attention (torch.compile, Triton) and
 SDPA with a bias. Same tensors, same timer, one process.
 
     python3 variants.py --out variants.json                    # all variants, f16, head dims 64 and 128, 1024 and 4096 keys

@@ -50,7 +50,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     is (heads, rows) in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
     """
     if dropout_p != 0.0:
-        raise Unsupported(f"dropout_p {dropout_p}: there is no dropout; it must be 0.0")
+        raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
     slopes = sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
     if q.dtype not in DTYPES or any(t.stride(-1) != 1 for t in (q, k, v)):
         raise Error("tensors must be float16 or bfloat16, columns contiguous")

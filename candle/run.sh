@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs what lies here on a machine with an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13 and Python with
-# PyTorch's wheels of CUDA 13 (or CUDA 13 itself): sh run.sh [STEP ..]; results go to $OUT. Steps: tests callers check
-# calls model generate; calls-full, model-full, generate-full measure longer; text is of the checkpoint in $CHECKPOINT.
-# Each ends by itself after a time.
+# Runs the programs in this folder: sh run.sh [STEP ..]. Writes the results to $OUT.
+# Needs an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13, and Python with PyTorch's wheels of CUDA 13 (or
+# CUDA 13 itself). Steps: tests callers check calls model generate; calls-full, model-full and generate-full measure
+# longer; text continues prompts with the checkpoint in $CHECKPOINT. Each step has a time limit.
 here=$(cd "$(dirname "$0")" && pwd)
 OUT=${OUT:-$here/results}
 work=${TMPDIR:-/tmp}/ferroflash-candle
@@ -13,7 +13,7 @@ python3 - "$here/programs.tar.xz" "$work" <<'P' || exit 1
 import sys, tarfile
 tarfile.open(sys.argv[1]).extractall(sys.argv[2])
 P
-# Folders in which the loader finds what candle links: those of the system come first.
+# Folders in which the loader finds candle's libraries. The system's folders come first.
 LD_LIBRARY_PATH=$(python3 - <<'P'
 import glob, os, site, sys
 wanted = ["libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
@@ -40,7 +40,7 @@ step() {
     (cd "$work" && timeout -k 5 "$limit" "$@") > "$OUT/$name.txt" 2>&1
     echo "$name: exit $?, $(($(date +%s) - start)) s" | tee -a "$OUT/steps.txt"
 }
-# Prompts of one byte to hundreds: chunks cut them, seats are fewer than they are.
+# Prompts of one byte to hundreds of bytes. Chunks split them, and there are fewer seats than prompts.
 prompts() {
     python3 - > "$work/prompts.txt" <<'P'
 import random
@@ -60,7 +60,7 @@ generate() {
             --chunk 64 --page 16 --seats 5
     done
 }
-# What a checkpoint of somebody's says, the same against candle's plain path, and its times.
+# Text of the user's checkpoint, its comparison with candle's plain path, and its times.
 text() {
     checkpoint=$(cd "${CHECKPOINT:?a folder with a checkpoint}" && pwd)
     step text 60 ./generate run "$checkpoint" -t 64 -p "The capital of France is" -p "Once upon a time" \

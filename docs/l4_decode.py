@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A model of decoding on an L4, from the golden figures of each entry: the section "Decode" of docs/l4-model.md is computed here.
+"""A model of decoding on an L4, from the golden figures of each entry. It computes the section "Decode" of docs/l4-model.md.
 
     python3 docs/l4_decode.py            # its tables
-    python3 docs/l4_decode.py --write    # the same into docs/l4-model.md
+    python3 docs/l4_decode.py --write    # writes them into docs/l4-model.md
 
-It needs no GPU and no compiler: instruction counts are those of tests/golden, times of an H200 those of docs/evidence/h200-f284bb7/serving.json. Cards
-and pipes are those of l4_model.py. Two constants are fitted to the H200, none to the L4.
+It needs no GPU and no compiler: tests/golden has the instruction counts, docs/evidence/h200-f284bb7/serving.json the times of an H200. Cards
+and pipes come from l4_model.py. Two constants are fitted to the H200, none to the L4.
 """
 import json
 import math
@@ -23,7 +23,7 @@ SUITE = (32, 8, 128)  # query heads, key heads, head dim of the measured suite
 
 
 def tiles(card):
-    """Of each entry on a card: cycles of a sub-core for one tile of one warp, HMMA, other instructions, the pipes."""
+    """For each entry on a card: cycles of a sub-core for one tile of one warp, HMMA, other instructions, the pipes."""
     found = {}
     for line in GOLDEN.read_text().splitlines():
         m = LINE.match(line)
@@ -32,7 +32,7 @@ def tiles(card):
         words = m[4].split()
         counts = dict(zip(words[::2], map(int, words[1::2])))
         hmma, others = counts["HMMA"], int(m[3]) - counts["HMMA"]
-        # All that stands in the loop, taken or not: the branch that rescales O and the one that changes pages, too.
+        # All instructions of the loop, taken or not, also the branches that rescale O and that change pages.
         pipes = {
             "issue": int(m[3]),
             "alu": sum(2 * n for op, n in counts.items() if op in HALF_RATE),
@@ -45,7 +45,7 @@ def tiles(card):
 
 
 def work(card, cycles, batch, keys, key_heads, row_blocks):
-    """Microseconds of the SMs, where sequences are cut so that all have as much."""
+    """Microseconds of the SMs, if the splits give all SMs equal work."""
     turns = batch * key_heads * row_blocks * math.ceil(keys / TILE)
     return math.ceil(turns / (card.sms * 4)) * cycles / card.clock / 1e3
 
@@ -55,7 +55,7 @@ def megabytes(batch, keys, key_heads, head_dim, element):
 
 
 def measured():
-    """The H200's launches of one query on a dense cache, cold: entry, batch, keys, us."""
+    """The H200's cold launches of one query on a dense cache: entry, batch, keys, us."""
     for row in json.loads(PARTS["serving"].read_text())["rows"]:
         m = LABEL.match(row["label"])
         if m and (row["suite"], row["timing"]) == ("decode", "cold"):
@@ -63,7 +63,7 @@ def measured():
 
 
 def fitted():
-    """Microseconds beside the bytes, and the share of the data sheet's bandwidth: what leaves the smallest errors of logarithms."""
+    """The constant in microseconds, and the share of the data sheet's bandwidth, that give the smallest errors of logarithms."""
     _, key_heads, head_dim = SUITE
     points = [(megabytes(b, k, key_heads, head_dim, 2), us) for _, b, k, us in measured()]
     off = lambda fixed, share: sum(math.log(us / (fixed + mb * 1e3 / (share * H200.dram))) ** 2 for mb, us in points)
@@ -90,7 +90,7 @@ def per_tile():
     print("| entry | HMMA | others | tensor | issue | alu | mufu | shared | bytes | GB/s of all SMs |\n|---|---|---|---|---|---|---|---|---|---|")
     for name, (cycles, hmma, others, p) in tiles(L4).items():
         m = re.match(r"decode_f16_(e4m3_)?d(\d+)_\S*$", name)
-        # Those that the planner takes for some cache here: conversions are the card's own.
+        # Entries that the planner selects for some cache on this card, which has conversion instructions.
         if m is None or (m[1] and "native" not in name and m[2] != "512"):
             continue
         size = TILE * int(m[2]) * 2 * (1 if m[1] else 2)
@@ -99,7 +99,7 @@ def per_tile():
               f"| {rate:.0f} |")
 
 
-# (batch, queries, keys, (query heads, key heads, head dim), bytes of an element, entry): those that fit the L4's 99 KiB of a block.
+# (batch, queries, keys, (query heads, key heads, head dim), bytes of an element, entry), for entries that fit the L4's 99 KiB per block.
 SHAPES = [
     *((b, 1, k, SUITE, 2, "decode_f16_d128_causal_8_tiles_w4") for b in (1, 4, 8, 16, 64) for k in (2048, 8192)),
     *((b, 1, k, SUITE, 1, "decode_f16_e4m3_d128_causal_8_tiles_native") for b in (1, 4, 8, 16, 64) for k in (2048, 8192)),

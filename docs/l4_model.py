@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model of forward attention on an L4, from the machine code of each entry: what docs/l4-model.md says is computed here.
+"""A model of forward attention on an L4, from the machine code of each entry. It computes the figures of docs/l4-model.md.
 
     cargo xtask ptx-stats --json > stats.json
     python3 docs/l4_model.py stats.json            # tables for the L4; for an H200, beside docs/evidence/h200
@@ -20,7 +20,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("l4-model.md")
 EVIDENCE = PAGE.parent / "evidence/h200"
-# Of portable kernels, which an L4 runs: the newest run that has each part.
+# The newest run with each part, for portable kernels, which an L4 runs.
 PARTS = {
     "lineage": PAGE.parent / "evidence/h200-4cf15c5/lineage.json",
     "sweep": PAGE.parent / "evidence/h200-earlier/sweep.json",
@@ -29,12 +29,12 @@ PARTS = {
 BEST = 4  # entries that the page shows for each shape
 
 # Cycles of one sub-core (a quarter of an SM) that a warp's instruction takes on its pipe, by SASS opcode.
-# 128 bytes a cycle reach an SM's shared memory; an instruction of 512 bytes takes 4 cycles of it, and four sub-cores share it: 16.
+# An SM's shared memory moves 128 bytes per cycle, so 512 bytes take 4 cycles. Four sub-cores share it, hence 16.
 SHARED = {"LDSM": 16, "LDGSTS": 16, "LDS": 4, "STS": 4}
-MUFU = 8  # 16 lanes an SM (CUDA programming guide, arithmetic throughput, 8.9 and 9.0)
-# 64 lanes an SM (same table).
+MUFU = 8  # 16 lanes per SM (CUDA programming guide, arithmetic throughput, 8.9 and 9.0)
+# 64 lanes per SM (the table above).
 HALF_RATE = {"FMNMX", "F2FP", "IADD3", "VIADD", "ISETP", "FSETP", "LOP3", "LEA", "SEL", "FSEL", "MOV", "PRMT", "SHF"}
-RARE = {"FMUL", "FADD", "SHFL"}  # stand only in the branch that rescales O, which is not taken once the maximum has settled
+RARE = {"FMUL", "FADD", "SHFL"}  # occur only in the branch that rescales O, which is not taken after the maximum has settled
 
 
 @dataclass
@@ -52,16 +52,16 @@ class Card:
 L4 = Card("L4", "sm_89", 58, 2.04, 16.0, 300, 1.5)
 # 6.0 (profiler) to 6.25 (clock64) measured; 1.98 GHz is the clock before the power limit.
 H200 = Card("H200", "sm_90", 132, 1.98, 6.1, 4800, 1.5)
-OTHER = 0.9  # measured on the H200: what any other instruction adds to a stream of HMMA
-# Cycles of a block outside of its main loop: parameters, Q and the first stage from memory, the first rescale, the epilogue. Fitted: with 5000,
-# lengths of 512 and of 2048 and more are off by the same factor on the H200.
+OTHER = 0.9  # measured on the H200: cycles that any other instruction adds to a stream of HMMA
+# Cycles of a block outside its main loop: parameters, Q and the first stage from memory, the first rescale, the epilogue. Fitted: with 5000,
+# lengths of 512 and of 2048 and more are off by equal factors on the H200.
 BLOCK = 5000
-WIDEST = 256  # the largest head dim whose warps have rows of their own
+WIDEST = 256  # the largest head dim at which no two warps share rows
 NAME = re.compile(r"fwd_(b?f16)_d(\d+)_(full|causal|local)_(\d+)x(\d+)(?:_k(\d))?$")
 
 
 class Entry:
-    """One entry on one card: what a warp does for one stage of keys."""
+    """One entry on one card: the work of a warp for one stage of keys."""
 
     def __init__(self, row, siblings):
         m = NAME.match(row["entry"])
@@ -73,7 +73,7 @@ class Entry:
         self.products, self.sums = 4 * w * n * d, w * n  # HMMA of S = Q K^T and O += P V; HMMA of the row sums
         step = self.products + self.sums
         self.overlapped = self.smem > (self.tile_m + 4 * self.tile_n) * self.d * 2
-        # The disassembler's main loop is one or two stages. Where ptxas merged loops, the full mask's code says the same.
+        # The disassembler's main loop is one or two stages. If ptxas merged loops, the full mask's code has equal counts.
         for counts in [row["main_loop"]] + [r["main_loop"] for r in siblings]:
             if counts.get("HMMA", 0) % step == 0 and counts.get("HMMA", 0) > 0:
                 times = counts["HMMA"] // step
@@ -92,14 +92,14 @@ class Entry:
         }
 
     def step(self, card):
-        """Cycles of a sub-core for one warp and one stage: (least, most). Least: all pipes run beside each other. Most: every other
-        instruction holds the tensor cores up, as it does on the H200."""
+        """Cycles of a sub-core for one warp and one stage: (least, most). Least: all pipes run in parallel. Most: every other
+        instruction delays the tensor cores, as on the H200."""
         tensor, slowest = card.hmma * self.hmma, max(self.pipes.values())
         return max(tensor, slowest), max(tensor + OTHER * self.others, slowest)
 
     def lone(self, card):
-        """The same for a warp that has its sub-core to itself. In sequence the softmax has nothing beside it: its exponentials and its
-        conversions take their pipes' time, and each of its three steps (maximum, exponential, conversion) a latency of 30 cycles."""
+        """`step` for a warp that has its sub-core to itself. In the sequential schedule, no product runs beside the softmax: exponentials and
+        conversions take their pipes' time, and each of the three steps (maximum, exponential, conversion) has a latency of 30 cycles."""
         least, most = self.step(card)
         if not self.overlapped:
             least = max(least, card.hmma * self.hmma + max(self.pipes["mufu"], self.pipes["alu"]) + 90)
@@ -133,7 +133,7 @@ def entries(rows, card, dtype="f16"):
     rows = [r for r in rows if r["target"] == card.target and f"_{dtype}_" in r["entry"]]
     loops = {r["entry"]: r for r in rows}
     full = lambda r: [loops[n] for n in [re.sub("causal|local", "full", r["entry"])] if n in loops]
-    # The planner's entries: others carry more in their names. Above WIDEST two warps share 16 rows, of which nothing is said here.
+    # The planner's entries. Other entries have longer names. Above WIDEST, two warps share 16 rows, which the model omits.
     known = lambda name: (m := NAME.match(name)) and m[3] != "local" and int(m[2]) <= WIDEST
     return [Entry(r, full(r)) for r in rows if known(r["entry"])]
 
@@ -194,7 +194,7 @@ def per_shape(rows):
 
 
 def against_h200(rows):
-    """The pairs, and their summary."""
+    """All pairs, and their summary."""
     print("| B,H,S,D | entry | predicted us | measured us | measured/predicted |\n|---|---|---|---|---|")
     groups = {"at most 32 heads of 512": [], "64 heads and more, or longer": []}
     by_name = {e.name: e for e in entries(rows, H200)}
@@ -216,7 +216,7 @@ def summary(name, x):
 
 
 def printed(make):
-    """What a function prints."""
+    """The text that a function prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         result = make()
@@ -224,7 +224,7 @@ def printed(make):
 
 
 def shown(parts):
-    """Prints the parts of the page, or puts them in their places in it."""
+    """Prints the parts of the page, or writes them to their places in the page."""
     if "--write" not in sys.argv:
         print("\n\n".join(parts.values()))
         return

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the model of the L4 (l4_model.py, l4_decode.py) predicts for the shapes that `ferroflash bench` measures: the table beside which
-`ferroflash report` puts an L4's measurements.
+"""The predictions of the L4 model (l4_model.py, l4_decode.py) for the shapes that `ferroflash bench` measures. `ferroflash report`
+shows an L4's measurements beside them.
 
     python3 docs/l4_predict.py           # writes host/cli/src/report/l4.json
     python3 docs/l4_predict.py --check   # fails where that file is of other figures or shapes
@@ -30,7 +30,7 @@ def rounded(least, most):
 
 
 def forward(shape, every):
-    """A forward shape on each entry of the head dim that holds it."""
+    """A forward shape on each entry of the smallest head dim that holds it."""
     head_dim, same = shape["head_dim"], shape["seqlen_q"] == shape["seqlen_k"]
     held = min((e.d for e in every if e.d >= head_dim), default=WIDEST + 1)
     if "window" in shape or not same or held > WIDEST:
@@ -73,7 +73,7 @@ def main():
         OUT.write_text(text)
         print(f"{OUT.relative_to(ROOT)}: {sum(map(bool, sum(table.values(), [])))} of {sum(map(len, table.values()))} shapes")
     elif OUT.read_text() != text:
-        sys.exit(f"{OUT.relative_to(ROOT)} is not what the model says: run python3 docs/l4_predict.py")
+        sys.exit(f"{OUT.relative_to(ROOT)} differs from the model: run python3 docs/l4_predict.py")
 
 
 if __name__ == "__main__":

@@ -175,9 +175,9 @@ fn wanted() -> impl Iterator<Item = spec::Contract> {
     spec::kernels().filter(|kernel| is_wanted(kernel.symbol))
 }
 
-/// Gathers machine code for the entries whose PTX is in `codes`. A published package has it in `cubins/`
-/// beside this file. Otherwise it is the output of `cargo xtask build-cubin`, in `FERROFLASH_CUBIN_DIR` or
-/// `../target/cubin`.
+/// Gathers machine code for the entries whose PTX is in `codes`. A published package has this code in
+/// `cubins/` beside this file. Otherwise it is the output of `cargo xtask build-cubin`, in
+/// `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
 fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
@@ -230,11 +230,7 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
     }
     let all = wanted().count();
     if texts.len() < all {
-        println!(
-            "cargo::warning={} of {all} kernels are embedded, those in {}",
-            texts.len(),
-            folder.display()
-        );
+        println!("cargo::warning={} of {all} kernels are embedded, from {}", texts.len(), folder.display());
     }
     texts
 }

@@ -1,6 +1,7 @@
-//! `cargo bench -p ferroflash`: the host time of plans, and of launches without the driver's time. It checks
-//! that none takes more than 4 us. Run it on an idle machine: on a shared one it measures the neighbours.
-#[allow(dead_code, reason = "its test is the other way to use it")]
+//! `cargo bench -p ferroflash` measures the host time of plans, and of launches without the driver's time. It
+//! checks that none takes more than 4 us. Run it on an idle machine: on a shared machine it also measures
+//! other programs.
+#[allow(dead_code, reason = "the test uses the rest of it")]
 #[path = "../tests/overhead.rs"]
 mod overhead;
 

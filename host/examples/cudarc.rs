@@ -107,7 +107,7 @@ fn served<C: Number>(
     let o = attention.flash_attn_with_kvcache(stream, q, both, 0.125, true, step)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
-    // A second copy of the keys weighs twice as much, and does not change the result.
+    // A second copy of the keys doubles their weight, and does not change the result.
     let request = Inputs::cached(q, cache).mask(Mask::Causal);
     let (o, lse) = attention.attend_with_lse(stream, &request, &mut room)?;
     let state = State::new(Tensor::new(&o, [3, 1, HEADS, DIM]), &lse);

@@ -93,7 +93,7 @@ impl<D: Driver> Attention<D> {
         }
         let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.get().is_none() {
-            // Only this function sets it, under the lock.
+            // Only this function sets the kernel, under the lock.
             let _ = slot.set(image::load(&self.driver, contract)?);
         }
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
@@ -133,7 +133,7 @@ impl<D: Driver> Attention<D> {
     pub unsafe fn load_from(&self, symbol: &str, ptx: &str) -> Result<(), Error> {
         let invalid = |expected: &str| Error::invalid("kernel", symbol, expected);
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);
-        let (kernel, slot) = found.ok_or_else(|| invalid("it must be one of the table"))?;
+        let (kernel, slot) = found.ok_or_else(|| invalid("it must be a symbol of the table"))?;
         let kernel = self.driver.load(ptx, kernel)?;
         slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
     }
@@ -178,7 +178,7 @@ impl<D: Driver> Attention<D> {
     /// - Until the launch has run, other work writes none of the request's inputs, and does not touch its
     ///   outputs, workspace and counters, except in the order of this stream.
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
-        // Loads all kernels before it launches one: no launched kernel waits for another's compilation.
+        // Loads all kernels before it launches one: no launched kernel waits until another one is compiled.
         launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         let maps = |boxes: &MapDescription| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {

@@ -1,4 +1,4 @@
-//! A device's limits: everything that planning knows of it.
+//! A device's limits: everything that planning knows about the device.
 use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub struct Capabilities {
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors: at most 65536.
     pub sms: u32,
-    /// Maximum of dynamic shared memory per block, in bytes, with opt-in.
+    /// Maximum dynamic shared memory per block, in bytes, with opt-in.
     pub smem_per_block: u32,
     /// Shared memory per SM, in bytes.
     pub smem_per_sm: u32,
@@ -52,7 +52,7 @@ impl Capabilities {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
 
-    /// Maximum of streaming multiprocessors in plans.
+    /// Maximum number of streaming multiprocessors in plans.
     const MOST_SMS: u32 = 1 << 16;
 
     /// Checks the fields, because they are public and planning computes with them.
@@ -73,7 +73,7 @@ impl Capabilities {
         major.saturating_mul(10).saturating_add(minor)
     }
 
-    /// Maximum of resident threads per SM.
+    /// Maximum number of resident threads per SM.
     pub const fn threads_per_sm(&self) -> u32 {
         match self.arch() {
             86 | 87 | 89 | 110 | 120 | 121 => 1536,
@@ -171,7 +171,8 @@ mod tests {
         check("a100", "exactly sm_90a; the device has compute capability 8.0");
     }
 
-    /// Fields are public: what no card has is refused by name, and nothing overflows.
+    /// Fields are public: a value that no card has must give an error with the field's name, without
+    /// overflow.
     #[test]
     fn cards_that_cannot_be() {
         use crate::plan::{explain, plan};
@@ -198,7 +199,7 @@ mod tests {
             for sms in [0, 1, 1 << 16] {
                 assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
             }
-            // Whatever else there is, nothing panics.
+            // The other fields do not matter: nothing panics.
             let most = u32::MAX;
             let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
             let _ = plans(&Capabilities { registers_per_sm: most, sms: 1 << 16, ..large });

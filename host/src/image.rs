@@ -49,7 +49,7 @@ fn own_cubin<D: Driver>(driver: &D, kernel: &Compiled) -> Option<&'static [u8]> 
 }
 
 fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {
-    // Machine code of a replaced kernel would run in place of its replacement.
+    // The embedded machine code would run instead of the replacement.
     if !driver.takes_cubins() || ptx::replacement(symbol).is_some() {
         return None;
     }
@@ -67,7 +67,7 @@ mod tests {
             let cubin = lzma::decompress(packed).expect("whole");
             assert!(cubin.starts_with(b"\x7fELF"), "{symbol} sm_{arch}");
         }
-        // The kernels that merge slices are loaded like any other. A package has two generations.
+        // The combine kernels are loaded like any other kernel. A package has two generations.
         let kernels: Vec<_> = spec::kernels().filter(|kernel| ptx::is_embedded(kernel.symbol)).collect();
         assert!(!kernels.is_empty(), "no kernel is embedded");
         let generations = |archs: &[u32]| {

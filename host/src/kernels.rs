@@ -8,8 +8,8 @@ pub use spec::{
 
 use crate::Error;
 use spec::{
-    HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, PAGED, PAGED_VARIANTS,
-    VARIANTS,
+    HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, MIXED_FEW, PAGED,
+    PAGED_VARIANTS, VARIANTS,
 };
 
 /// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's kernels, and
@@ -22,6 +22,11 @@ pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
 /// Every kernel for prefill on a KV cache.
 pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
+}
+
+/// The decode kernel with this name for mixed batches. It names all kernels of their launches.
+pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
+    MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
 /// The entry with this symbol.

@@ -3,9 +3,9 @@ use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
-    AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FwdParams,
-    HopperPagedParams, HopperParams, MergeParams, PagedParams, Plain, PrefixParams, RaggedMap, SinkParams,
-    SplitParams, TensorMap, VarlenParams,
+    AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
+    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, Plain, PrefixParams, RaggedMap,
+    SinkParams, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -15,6 +15,8 @@ pub struct Launch {
     first: Kernel,
     /// The combine kernel for the first kernel's splits, or the merge kernel that adds sinks.
     second: Option<Kernel>,
+    /// The prefill kernel of a mixed batch.
+    third: Option<Kernel>,
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
@@ -31,8 +33,8 @@ struct Kernel {
     params: [u16; 2],
 }
 
-/// Bytes of the largest parameters: the first kernel's without tensor maps, its mask's, its scores' and the
-/// second kernel's. A test adds them up.
+/// Maximum bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its scores,
+/// and the second kernel. A test adds them up.
 const MOST: usize = 744 + MAX_BYTES;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -46,7 +48,7 @@ struct WithMaps([u8; MAPS + MOST]);
 
 /// The parameter struct of a kernel.
 pub(crate) trait Params: Plain {
-    /// Number of tensor maps at its start.
+    /// Number of tensor maps at the start of the struct.
     const MAPS: usize = 0;
 }
 macro_rules! params {
@@ -59,6 +61,7 @@ macro_rules! params {
 }
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
+    FewParams, ManyParams,
     AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
@@ -94,14 +97,19 @@ impl Launch {
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
         let first = Kernel { place, grid, params: [0, (own - from) as u16] };
-        Launch { first, second: None, maps, params: bytes, reason: "" }
+        Launch { first, second: None, third: None, maps, params: bytes, reason: "" }
     }
 
-    /// Adds a second kernel with parameters `params`.
+    /// Adds a kernel with parameters `params`; behind it, no other kernel brings parameters.
     pub(crate) fn then<P: Params>(mut self, place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (start, end) = self.append(size_of::<P>(), |to| params.write(to));
-        self.second = Some(Kernel { place, grid, params: [start, end] });
+        let next = Some(Kernel { place, grid, params: [start, end] });
+        if self.second.is_none() {
+            self.second = next
+        } else {
+            self.third = next
+        }
         self
     }
 
@@ -136,7 +144,7 @@ impl Launch {
         self
     }
 
-    /// Sets the reason.
+    /// Sets the reason for the kernel.
     pub(crate) const fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
@@ -162,8 +170,8 @@ impl Launch {
         self.reason
     }
 
-    /// The bytes of its parameters, without tensor maps. The kernel defines the layout, and it may change
-    /// with every version.
+    /// The bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout, and it
+    /// may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
         self.bytes(&self.first)
@@ -174,12 +182,12 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Its kernels.
+    /// Places of the launch's kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
-        std::iter::once(self.first).chain(self.second).map(|kernel| kernel.place)
+        std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place)
     }
 
-    /// Descriptions of its tensor maps.
+    /// Descriptions of the launch's tensor maps.
     pub(crate) fn maps(&self) -> &[MapDescription] {
         self.maps.as_ref().map_or(&[], |maps| maps)
     }
@@ -213,7 +221,8 @@ impl Launch {
                 launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
-        self.second.map_or(Ok(()), |kernel| launch(kernel.place, kernel.grid, self.bytes(&kernel)))
+        let mut rest = self.second.iter().chain(&self.third);
+        rest.try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
     }
 }
 
@@ -238,7 +247,8 @@ mod tests {
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = size_of::<DecodeParams>() + variant;
-        let most = [merged, split, alone, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
-        assert!((most..most + 16).contains(&MOST), "{most} bytes, {MOST} are held");
+        let mixed = size_of::<FewParams>() + size_of::<ManyParams>();
+        let most = [merged, split, alone, mixed, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
+        assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }
 }

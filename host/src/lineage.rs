@@ -8,16 +8,16 @@ use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 /// One configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Its name: kernel, then configuration.
+    /// The configuration's name: the kernel's name, then the configuration's.
     pub name: &'static str,
-    /// Its design in this project.
+    /// The configuration's design in this project.
     pub design: &'static str,
     kernel: Kernel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// The end of its entries' names, after dtype, head dim and mask.
+    /// The suffix of its entries' names, after dtype, head dim and mask.
     Entry(&'static str),
     /// The reason why no kernel can have it.
     Impossible(&'static str),
@@ -35,28 +35,28 @@ macro_rules! configurations {
     };
 }
 configurations! {
-    "fa_s512/64x64w4" Entry("64x64_w4"), "64 queries, 64 keys a stage, 4 warps: the baseline";
-    "fa_s512/128x32w8" Entry("128x32_w8"), "128 queries, 32 keys a stage, 8 warps";
-    "fa_s512/80x64w5" Entry("80x64_w5"), "80 queries, 64 keys a stage, 5 warps";
-    "fa_s512/80x64w8" Impossible(UNEVEN), "80 queries, 64 keys a stage, 8 warps";
-    "fa_s512/80x64w4" Impossible(UNEVEN), "80 queries, 64 keys a stage, 4 warps";
+    "fa_s512/64x64w4" Entry("64x64_w4"), "64 queries, 64 keys per stage, 4 warps: the baseline";
+    "fa_s512/128x32w8" Entry("128x32_w8"), "128 queries, 32 keys per stage, 8 warps";
+    "fa_s512/80x64w5" Entry("80x64_w5"), "80 queries, 64 keys per stage, 5 warps";
+    "fa_s512/80x64w8" Impossible(UNEVEN), "80 queries, 64 keys per stage, 8 warps";
+    "fa_s512/80x64w4" Impossible(UNEVEN), "80 queries, 64 keys per stage, 4 warps";
     "fa_s512/64x64w8" Entry("64x64_k2"),
-        "64 queries, 64 keys a stage, 8 warps: two a row tile, each with half of the keys";
-    "v3/0" Entry("16x64_s2"), "16 queries, 64 keys a stage, tensor cores";
+        "64 queries, 64 keys per stage, 8 warps: two per row tile, each with half of the keys";
+    "v3/0" Entry("16x64_s2"), "16 queries, 64 keys per stage, tensor cores";
     "v3/1" Entry("32x64_s1"), "32 queries, 64 keys, one stage, tensor cores";
-    "v3/2" Entry("48x64_s2"), "48 queries, 64 keys a stage, tensor cores";
-    "v3/3" Entry("32x32_s2"), "32 queries, 32 keys a stage, tensor cores";
+    "v3/2" Entry("48x64_s2"), "48 queries, 64 keys per stage, tensor cores";
+    "v3/3" Entry("32x32_s2"), "32 queries, 32 keys per stage, tensor cores";
     "v3/4" Entry("32x64_s2"), "32 queries, 64 keys, two stages, tensor cores";
-    "v3/0-scalar" Entry("16x64_s2_scalar"), "16 queries, 64 keys a stage, CUDA cores";
+    "v3/0-scalar" Entry("16x64_s2_scalar"), "16 queries, 64 keys per stage, CUDA cores";
     "v3/1-scalar" Entry("32x64_s1_scalar"), "32 queries, 64 keys, one stage, CUDA cores";
-    "v3/2-scalar" Entry("48x64_s2_scalar"), "48 queries, 64 keys a stage, CUDA cores";
-    "v3/3-scalar" Entry("32x32_s2_scalar"), "32 queries, 32 keys a stage, CUDA cores";
+    "v3/2-scalar" Entry("48x64_s2_scalar"), "48 queries, 64 keys per stage, CUDA cores";
+    "v3/3-scalar" Entry("32x32_s2_scalar"), "32 queries, 32 keys per stage, CUDA cores";
     "v3/4-scalar" Entry("32x64_s2_scalar"), "32 queries, 64 keys, two stages, CUDA cores";
-    "flashcore/32x32" Entry("32x32_s2"), "32 queries, 32 keys a stage, probabilities in f16";
+    "flashcore/32x32" Entry("32x32_s2"), "32 queries, 32 keys per stage, probabilities in f16";
     "flashcore/64x32-cpasync" Entry("64x32_s2"), "64 queries, 32 keys, double-buffered with cp.async";
     "flashcore/64x32-specialised" Entry("64x32_specialised"), "64 queries, 32 keys, a warp that only copies";
     "flashcore/64x32-persistent" Entry("64x32_persistent"),
-        "64 queries, 32 keys, cp.async, as many blocks as the card holds at once";
+        "64 queries, 32 keys, cp.async, the grid fills the card once";
 }
 
 impl Configuration {
@@ -65,7 +65,7 @@ impl Configuration {
         CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
     }
 
-    /// Its entries, one per mask.
+    /// The configuration's entries, one per mask.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
@@ -76,7 +76,7 @@ impl Configuration {
         }
     }
 
-    /// Its entry for a mask.
+    /// The configuration's entry for a mask.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if no kernel can have this configuration, or the lineage has none for this
@@ -99,7 +99,7 @@ pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     CONFIGURATIONS.iter().filter(named).map(|configuration| configuration.name)
 }
 
-/// The end of an entry's name after dtype, head dim and mask, if the lineage may have it.
+/// The suffix of an entry's name after dtype, head dim and mask, if the lineage may have it.
 fn suffix_of(entry: &AttnInfo) -> Option<&'static str> {
     if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
         return None;

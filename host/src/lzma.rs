@@ -2,11 +2,11 @@
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// Maximum of the declared size, in bytes: a damaged size must not request all memory. A block of modules has
-/// 2 MB, machine code less than 1.
+/// Maximum declared size, in bytes: a damaged size must not request all memory. A block of modules has 2 MB,
+/// machine code less than 1 MB.
 const MOST: u64 = 64 << 20;
 
-/// KiB of a decoder in addition to its dictionary.
+/// KiB that a decoder needs in addition to its dictionary.
 const DECODER: u32 = 64;
 
 /// The content of a stream in xz's format `alone`. It takes twice the declared size in memory.

@@ -10,8 +10,8 @@ const PLACES: usize = 512;
 /// A tensor map and its description.
 type Place = Mutex<Option<(MapDescription, TensorMap)>>;
 
-/// The tensor maps of one driver. A hash selects the place of each; a later tensor map replaces an earlier
-/// one.
+/// The tensor maps of one driver. A hash selects the place of each tensor map; a later tensor map replaces an
+/// earlier one.
 #[derive(Default)]
 pub(crate) struct Maps {
     /// Allocated lazily, with the first tensor map.

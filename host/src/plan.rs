@@ -44,7 +44,7 @@ pub(crate) mod sealed {
 
     /// The part of a request that a plan stores: without borrows, and without the name of a kernel.
     pub trait Subject: Copy + Debug + PartialEq {
-        /// A kernel with its schedule: everything that follows from sizes and device.
+        /// A kernel with its schedule: everything that sizes and device determine.
         type Kernel: Kernels;
 
         /// Selects and schedules a kernel for a valid request.
@@ -117,7 +117,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
     plan_with(request, on, &Tuning::new())
 }
 
-/// As [`plan`], with measured choices for this device, which override the selection tables.
+/// [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
 /// The errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
@@ -194,7 +194,7 @@ impl<S: Subject> Plan<S> {
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let named = request.config();
         if let Some(name) = named.filter(|name| !kernels::is_named(self.contract(), name)) {
-            let expected = format_args!("the plan is for {}; make another", self.contract().symbol);
+            let expected = format_args!("the plan is for {}; make another plan", self.contract().symbol);
             return Err(Error::invalid("config", name, expected));
         }
         let subject = request.subject()?;
@@ -249,7 +249,7 @@ pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contrac
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// As [`supports`], with this scratch memory; also returns the reason, as in [`Plan::reason`].
+/// [`supports`] with this scratch memory; also returns the reason, as in [`Plan::reason`].
 ///
 /// # Errors
 /// The errors of [`supports`].

@@ -50,6 +50,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
 /// # Safety
 /// `P` has no padding.
 pub(crate) unsafe fn bytes_of<P: Copy>(params: &P) -> &[u8] {
-    // SAFETY: the bytes are readable while the value lives; the caller promises that all are initialised.
+    // SAFETY: the bytes are readable while the value lives; the caller promises that all of them are
+    // initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), size_of::<P>()) }
 }

@@ -69,9 +69,9 @@ pub struct CacheShape {
     pub page: usize,
     /// Whether 16 consecutive keys, from a multiple of 16 on, always lie in one page.
     pub tiled: bool,
-    /// Maximum of keys of all sequences together, if known.
+    /// Maximum number of keys of all sequences together, if known.
     pub total_k: Option<usize>,
-    /// Columns of values in a latent cache, the first of the keys'; `None` in other KV caches.
+    /// Columns of values in a latent cache, the first of the keys' columns; `None` in other KV caches.
     pub latent: Option<usize>,
 }
 
@@ -205,7 +205,7 @@ impl Problem {
     pub(crate) fn window(&self) -> Window {
         let (left, right) = self.sides();
         let top_left = self.alignment == Alignment::TopLeft;
-        // Sequences that pass validation are too short to wrap.
+        // Sequences that pass validation are too short for an overflow.
         let shift = if top_left { 0 } else { (self.seqlen_k as i32).wrapping_sub(self.seqlen_q as i32) };
         Window { shift, left, right }
     }
@@ -253,12 +253,12 @@ impl Problem {
         self.seqlen_q.div_ceil(tile_m as usize) as u64 * (self.batch * self.heads_q) as u64
     }
 
-    /// Whether queries are varlen and each sequence has one: row `b` of Q is sequence `b`'s.
+    /// Whether queries are varlen and each sequence has one query: row `b` of Q is sequence `b`'s.
     pub(crate) fn has_single_queries(&self) -> bool {
         self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
     }
 
-    /// Maximum of queries and keys of all sequences together, as far as the host knows.
+    /// Maximum number of queries and keys of all sequences together, as far as the host knows.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);
         match self.cache {

@@ -1,4 +1,4 @@
-//! The kernels' PTX. The build embeds it; files of a folder may replace some of it.
+//! The kernels' PTX, which the build embeds. Files of a folder may replace some of it.
 use crate::{Error, lzma};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
 /// A block of concatenated texts.
-#[allow(dead_code, reason = "a build has blocks of one kind")]
+#[allow(dead_code, reason = "a build has only one kind of blocks")]
 enum Block<'a> {
     /// LZMA.
     Packed(&'a [u8]),
-    /// A scale of 1.
+    /// Uncompressed text.
     Text(&'a [u8]),
 }
 
@@ -50,7 +50,7 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     let replacement = Replacement { folder: folder.to_owned(), symbols };
     REPLACEMENT
         .set(replacement)
-        .map_err(|_| invalid("a process replaces kernels once; put all into one folder"))?;
+        .map_err(|_| invalid("a process replaces kernels once; put all files into one folder"))?;
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 
@@ -82,7 +82,7 @@ pub fn source(symbol: &str) -> Result<String, Error> {
     module(parts, CODE)
 }
 
-/// The text of an entry's parts, its code in these blocks.
+/// The text of an entry's parts. Its code is in these blocks.
 fn module((symbol, code, lines): &(&str, Part, Option<Part>), blocks: &[Block<'_>]) -> Result<String, Error> {
     let damaged = |e| Error::unsupported(symbol, format_args!("the PTX of this build is damaged: {e}"));
     text(code, blocks).and_then(|code| joined(code, lines.as_ref())).map_err(damaged)
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error() {
-        // A small block, and of its modules the last.
+        // A small block, and its last module.
         let packed = CODE.iter().enumerate().filter_map(|(n, block)| match block {
             Block::Packed(packed) => Some((n, *packed)),
             Block::Text(_) => None,
@@ -143,7 +143,8 @@ mod tests {
             module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]).expect("whole");
         let check = |packed: &[u8], what: &dyn Fn() -> String| {
             match module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]) {
-                // Some more room for a dictionary, in the header, changes nothing, nor does what is not read.
+                // A larger dictionary in the header changes nothing, and neither do bytes that the decoder
+                // does not read.
                 Ok(text) => assert!(text == whole, "{}", what()),
                 Err(error) => {
                     assert!(matches!(error, Error::Unsupported { .. }), "{error}");

@@ -26,10 +26,10 @@ use spec::MaskMarker;
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 /// Largest head dim.
 pub const MAX_HEAD_DIM: usize = 512;
-/// Largest numbers of columns of a latent cache's keys, and of its values.
+/// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Rows lie less than this many bytes apart: the distance of a tile's rows is computed in 32 bits on the
-/// device.
+/// Exclusive bound of bytes between rows: the device computes the distance of a tile's rows in 32
+/// bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
@@ -116,8 +116,8 @@ impl KeysValues {
 pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
-    /// Output, with the queries' shape; on a latent cache with the values' columns. The kernel writes all of
-    /// it, except varlen rows that belong to no sequence. It must not overlap another tensor.
+    /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
+    /// writes all of it, except varlen rows that belong to no sequence. It must not overlap another tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,
@@ -233,11 +233,12 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
-    /// Sets the layout of the queries. Varlen queries on a KV cache run prefill kernels, whatever their
-    /// number: without split-KV, sinks or e4m3 KV caches. Split a batch of single queries and prompts into
-    /// two requests: the first `n` sequences as `[n, 1, heads, head_dim]`, which run decode kernels, and the
-    /// others as varlen. The `cu_seqlens_q`, block table and lengths of the second request begin at index
-    /// `n`.
+    /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
+    /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
+    /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
+    /// Then split a batch of single queries and prompts into two requests: the first `n` sequences as `[n, 1,
+    /// heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`, block table
+    /// and lengths of the second request begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self
@@ -263,7 +264,7 @@ impl<'a> AttentionRequest<'a> {
 
     score_setters!(scores);
 
-    /// Also write the LSE of each row, sinks included.
+    /// Also writes the LSE of each row, sinks included.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self

@@ -10,19 +10,42 @@ pub(crate) use tiles::Tiles;
 
 use crate::place::Place;
 use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{Keys, MERGES, MergeInfo, Schedule as Order};
+use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Queries, Schedule as Order};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
     pub kernel: &'static AttnInfo,
-    /// Where it stands.
+    /// Where the kernel stands.
     pub place: Place,
     pub schedule: Schedule,
     /// The merge kernel that adds sinks to the output, if the kernel itself does not.
     pub merge: Option<Place>,
+    /// Decode of a mixed batch's sequences of few queries.
+    pub few: Option<Few>,
     /// Rows of Q of all heads.
     rows: u64,
+}
+
+/// Decode of the sequences of a mixed batch that have few queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Few {
+    pub kernel: &'static AttnInfo,
+    pub place: Place,
+    pub decode: Decode,
+    /// Maximum of queries of these sequences.
+    pub most: u32,
+    /// The query blocks of the other sequences.
+    pub many: ManySequences,
+}
+
+/// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
+/// block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other batches.
+pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
+    let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
+    let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;
+    let most = few.tile_m / (p.heads_q / p.heads_k) as u32;
+    (most > 0).then_some((few, most))
 }
 
 /// A schedule: the distribution of work over thread blocks.
@@ -46,10 +69,17 @@ impl Scheduled {
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
         let schedule = match (kernel.schedule, kernel.keys) {
-            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
+            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, &allows)?),
             (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
             (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
+        let few = few_of(p, kernel).map(|(entry, most)| {
+            let few = Problem { seqlen_q: most as usize, varlen: None, ..*p };
+            let decode = Decode::new(&few, entry, on, &allows)?;
+            let many = tiles::many_sequences(p, kernel.tile_m, most)?.0;
+            Ok::<_, Error>(Few { kernel: entry, place: Place::of(&entry.contract), decode, most, many })
+        });
+        let few = few.transpose()?;
         let adds_sinks = kernel.scores.sink || matches!(schedule, Schedule::Decode(_));
         let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.dtype; 2];
         let merge = MERGES.iter().find(merges).filter(|_| p.sinks && !adds_sinks);
@@ -59,7 +89,7 @@ impl Scheduled {
         let own =
             p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
         let place = own.map_or_else(|| Place::of(&kernel.contract), Place::Variant);
-        Ok(Scheduled { kernel, place, schedule, merge, rows })
+        Ok(Scheduled { kernel, place, schedule, merge, few, rows })
     }
 
     /// Bytes of workspace for the LSE that the merge kernel reads; 0 without one.
@@ -67,21 +97,26 @@ impl Scheduled {
         if self.merge.is_some() { self.rows * 4 } else { 0 }
     }
 
-    /// Bytes of workspace and of counters that its launches use.
+    /// Bytes of workspace and of counters that the launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
             Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
-            Schedule::Tiles(_) => [self.lse_bytes(), 0],
+            Schedule::Tiles(_) => match &self.few {
+                Some(few) => [few.decode.workspace, few.decode.counters],
+                None => [self.lse_bytes(), 0],
+            },
             Schedule::Decode(decode) => [decode.workspace, decode.counters],
         }
     }
 
-    /// Its kernels; the combine or merge kernel follows the main kernel.
+    /// Places of the launch's kernels; the combine or merge kernel follows the main kernel.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let combine = match &self.schedule {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
             Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
         };
-        std::iter::once(self.place).chain(combine).chain(self.merge)
+        let few = self.few.map(|few| few.place);
+        let merges = self.few.filter(|few| few.decode.workspace > 0).map(|few| few.decode.combine);
+        few.into_iter().chain(merges).chain([self.place]).chain(combine).chain(self.merge)
     }
 }

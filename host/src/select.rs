@@ -4,6 +4,7 @@ mod cache;
 mod decode;
 mod hopper;
 mod merge;
+mod mixed;
 mod mla;
 mod portable;
 mod variant;
@@ -51,18 +52,17 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// A kernel that accepts all tensors, or that the caller named.
+    /// A kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }
 
 /// The reason for a kernel that the caller named.
-pub(crate) const ASKED: &str = "asked for by name";
+pub(crate) const ASKED: &str = "the request names this kernel";
 /// The reason for unsplit sequences on a KV cache that would run faster split.
-pub(crate) const UNCUT: &str =
-    "without the workspace that it asks for no sequence is cut by its keys: SMs may do nothing";
-const MEASURED: &str = "the fastest on this device for this size: `ferroflash sweep`";
+pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
+const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
 /// Selects the kernel for attention: the named one, or the planner's choice.
 ///
@@ -105,7 +105,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size class says nothing about slopes, and a card's name nothing about its driver.
+    // A size class contains no slopes, and a card's name no driver version.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -148,7 +148,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let scored = entry.scores == ScoreKinds { sink: scores.sink && !merges, ..scores };
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
-        // The planner's choice is a valid example, whatever else is wrong with the named kernel.
+        // The planner's choice is a valid example, even if the named kernel has other faults.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");

@@ -6,10 +6,10 @@ use spec::RaggedMap;
 
 /// Exclusive bound of a tensor map's strides, in bytes.
 const MAX_STRIDE: u64 = 1 << 40;
-/// Minimum of rows per box: the period of the swizzle.
+/// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
-/// Tensor maps of Q, K, V and O of a valid request; none if the kernel takes none.
+/// Tensor maps of Q, K, V and O of a valid request; empty if the kernel takes none.
 ///
 /// # Errors
 /// The reason why TMA does not accept the tensors.
@@ -43,7 +43,7 @@ pub(crate) fn maps(
                 return Err("a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels");
             };
             let [Some(q), Some(o)] = [q, o].map(one_batch) else {
-                return Err("batches are not contiguous, and varlen tensor maps have one batch only");
+                return Err("batches are not contiguous; a varlen tensor map has one batch only");
             };
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let KvPages { keys: k, values: v, .. } = cache.pages;
@@ -117,7 +117,7 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
 /// The description of a whole view, without a box.
 fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
-    // TMA never uses strides of extents of 1, but they must not be 0.
+    // TMA never uses strides of extents of 1, but such strides must not be 0.
     let bytes = |dim: usize| match view.shape[dim] {
         1 => u64::from(columns) * view.element_bytes(),
         _ => view.strides[dim] as u64 * view.element_bytes(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// By a device's name, then by size ([`size`]).
+    /// By the device's name, then by size class ([`size`]).
     pub devices: BTreeMap<String, BTreeMap<String, Tuned>>,
 }
 
@@ -16,7 +16,7 @@ pub struct Tuning {
 #[cfg_attr(feature = "tuning", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Tuned {
-    /// Its name in the table.
+    /// The entry's name in the table.
     pub entry: String,
     /// Time of a launch.
     pub microseconds: f64,
@@ -25,7 +25,7 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// `entry` took `microseconds`, the table's own choice `table_microseconds`.
+    /// `entry` took `microseconds`; the table's own choice took `table_microseconds`.
     pub const fn new(entry: String, microseconds: f64, table_microseconds: Option<f64>) -> Self {
         Tuned { entry, microseconds, table_microseconds }
     }
@@ -41,7 +41,7 @@ pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 /// The size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of two: heads
 /// of all batches, queries, keys. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
-    // Invalid problems have a size class too.
+    // An invalid problem has a size class too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
@@ -57,14 +57,14 @@ impl Tuning {
     /// The fastest kernel for problems like this one, if this build has it. A simulated card has the
     /// measurements of the card.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
-        // Without measurements for the device nothing is formatted.
+        // Without measurements for the device, this formats nothing.
         let device = device.strip_suffix(SIMULATED).unwrap_or(device);
         let best = self.devices.get(device)?.get(&size(p))?;
         best.is_known().then_some(&best.entry)
     }
 
-    /// Measured kernels that this build lacks. For their sizes, the selection table decides until `ferroflash
-    /// sweep` runs again.
+    /// Measured kernels that this build lacks. For their sizes, the selection table decides, until
+    /// `ferroflash sweep` measures them again.
     pub fn outdated(&self) -> impl Iterator<Item = &str> {
         let tuned = self.devices.values().flat_map(BTreeMap::values);
         tuned.filter(|tuned| !tuned.is_known()).map(|tuned| tuned.entry.as_str())
@@ -87,7 +87,7 @@ mod file {
     /// The version in files of this build. New fields do not change it.
     const VERSION: u32 = 1;
 
-    /// A file.
+    /// A tuning file.
     #[derive(serde::Serialize, serde::Deserialize)]
     struct File<'a> {
         /// Files of older builds have no version.

@@ -44,7 +44,7 @@ fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
     bytes_from(&WORKSPACE, workspace.address, workspace.bytes)
 }
 
-/// Checks that there are bytes from an address on.
+/// Checks that bytes exist from an address on.
 fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     if bytes == 0 || base.checked_add(bytes).is_none() {
         return Err(Error::invalid(name.bytes, bytes, "it must be 1 or more and end within 64 bits"));

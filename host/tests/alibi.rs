@@ -1,5 +1,5 @@
-//! ALiBi slopes: which kernels the planner selects, which parameters they get, and which requests are
-//! refused.
+//! ALiBi slopes: the planner's kernels, their parameters, and the refused
+//! requests.
 mod parts;
 
 use ferroflash::{kernels::*, plan::*, request::*, *};

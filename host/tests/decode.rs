@@ -36,8 +36,8 @@ const PLANS: &[Planned] = &[
     ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // More work items than SMs: two blocks per SM. Equal lengths give 1.75 shares each. As many blocks as fit
-    // together, at most two shares per work item.
+    // More work items than SMs: two blocks per SM. With equal lengths, each sequence gets 1.75 shares. The
+    // launch has the number of blocks that fit together, at most two shares per work item.
     ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 280,
         [35 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
     ("h200", Shape { batch: 33, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 712,
@@ -51,10 +51,10 @@ const PLANS: &[Planned] = &[
         [24 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
     ("h200", Shape { batch: 256, page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows",
         (255 + 12) * 8, [12 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
-    // A share of at least 3 is not worth a split.
+    // The device has 3 shares for all sequences: too few for a split.
     ("h200", Shape { batch: 64, heads: [40, 40], page: Some(1), ..LLAMA }, |d| d,
         "decode_f16_d128_causal_8_rows", (63 + 3) * 40, [3 * 40 * 129 * 4, 64 * 40 * 4]),
-    // More blocks than whole shares would give: all blocks of the wave.
+    // The launch has all blocks of the wave, more than whole shares would need.
     ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [5 * 48 * 129 * 4, 6 * 48 * 4]),
     // With equal numbers of key heads and SMs, nothing is split.
@@ -66,7 +66,7 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    // Speculative decoding: more rows; windows; head dims between entries.
+    // Speculative decoding: more rows; windows; head dims between two entries'.
     ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 128,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
@@ -93,7 +93,7 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
-    // Two blocks read the same keys, so there are half as many splits.
+    // Two blocks read equal keys, so the plan has half the number of splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
@@ -158,7 +158,7 @@ const REASONS: &[Reason] = &[
     ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks split the rows"),
     ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA },
         "several blocks read the same keys"),
-    ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "asked for by name"),
+    ("h200", |d| d.config = Some("decode_f16_d128_causal_8_rows"), LLAMA, "the request names this kernel"),
     ("a100", |_| {}, Shape { queries: 17, ..LLAMA }, "more than 64 rows"),
     ("h200", |_| {}, Shape { queries: 17, max_k: 127, ..LLAMA }, "too few queries or keys per sequence"),
     ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),
@@ -169,7 +169,7 @@ const REASONS: &[Reason] = &[
 fn no_workspace() {
     let made = plan(&decode(LLAMA), card("h200")).expect("a plan");
     assert_eq!(made.scratch_bytes(), ScratchBytes::default());
-    assert!(made.reason().contains("without the workspace that it asks for"), "{}", made.reason());
+    assert!(made.reason().contains("without a workspace, no sequence is split"), "{}", made.reason());
     let error = plan(&decode(LLAMA).splits(Splits::Exactly(2)), card("h200")).expect_err("no room");
     assert!(error.to_string().contains("workspace.bytes: 0"), "{error}");
 }

@@ -1,5 +1,5 @@
-//! Tests what CUDA drivers do with contexts, modules, graphs and memory, and what they leave. The driver
-//! library is a fake: it runs nothing, has two devices, and records misuse.
+//! Tests which calls CUDA drivers make to contexts, modules, graphs and memory, and which objects they leave.
+//! The driver library is a fake: it runs nothing, has two devices, and records misuse.
 #![cfg(target_os = "linux")]
 #[cfg(feature = "cudarc")]
 mod cudarc_front;
@@ -20,8 +20,8 @@ fn forward(address: u64) -> AttentionRequest<'static> {
     AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
 }
 
-/// Calls everything that a driver can do while another device's context is current. Threads without a context
-/// drop each object.
+/// Calls every function of a driver while another device's context is current. Threads without a context drop
+/// each object.
 fn everything<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
 where
     D::Buffer: Send,
@@ -31,7 +31,7 @@ where
     let foreign = cuda.enter_device(1);
     let elsewhere = |what: Box<dyn FnOnce() + Send + '_>| {
         std::thread::scope(|scope| scope.spawn(what).join().expect("no panic"));
-        assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+        assert_eq!(cuda.current(), foreign, "the caller's context does not change");
     };
     let kernel = driver.load(&ptx(), &CONTRACT)?;
     let (stream, mut buffer) = (driver.stream()?, driver.allocate(1000)?);
@@ -47,7 +47,7 @@ where
     let end = driver.record(&stream)?;
     driver.synchronize(&stream)?;
     driver.elapsed(&start, &end)?;
-    assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+    assert_eq!(cuda.current(), foreign, "the caller's context does not change");
     elsewhere(Box::new(move || drop(kernel)));
     elsewhere(Box::new(move || drop((start, end))));
     elsewhere(Box::new(move || drop(stream)));
@@ -62,7 +62,7 @@ where
     assert!(faults.len() >= 2 && faults.iter().all(expected), "{faults:?}");
     cuda.fail("cuFuncSetAttribute");
     assert!(driver.load(&ptx(), &CONTRACT).is_err(), "no opt-in");
-    assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+    assert_eq!(cuda.current(), foreign, "the caller's context does not change");
     elsewhere(Box::new(move || drop(driver)));
     cuda.leave();
     assert_eq!((cuda.faults(), cuda.left()), (vec![], vec![]));
@@ -93,7 +93,7 @@ fn a_context_of_custs_is_shared_and_changes_nothing() {
         let theirs = theirs.expect("a device");
         let foreign = cuda.enter_device(1);
         let driver = CustDriver::with_context(&theirs).expect("usable");
-        assert_eq!(cuda.current(), foreign, "the caller's context stays what it is");
+        assert_eq!(cuda.current(), foreign, "the caller's context does not change");
         drop(theirs);
         let buffer = driver.allocate(64).expect("room");
         // cust's types do not know their context.

@@ -260,7 +260,7 @@ fn offsets_go_beyond_4_gib() -> Result<(), Error> {
         let near = Packed { part: far.shape[0] * 70 * 128, batch: 70 * 128, row: 128, ..far };
         let expected = near.attention(&attention)?;
         assert!(expected.chunks_exact(2).all(|x| x != [0xff, 0xff]), "every output is written");
-        assert!(far.attention(&attention)? == expected, "{:?}: the same, wherever it lies", far.shape);
+        assert!(far.attention(&attention)? == expected, "{:?}: equal results at every address", far.shape);
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     ("h200", [2048 - 128, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     // Short: from a tile per SM on.
     ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
-    // Few tiles, or half a tile of queries: portable.
+    // Few tiles, or half a tile of queries: a portable kernel.
     ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
     // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
@@ -200,7 +200,7 @@ fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
         let asked = plan(&f.config(LONG), card("h200")).expect_err(name).to_string();
         assert!(asked.contains(LONG) && asked.contains(reason), "{name}: {asked}");
     }
-    // Tensors without elements may be anything.
+    // Tensors without elements may have any strides.
     let mut one = long(1 << 44);
     let views = one.kv.tensors_mut().expect("tensors").into_iter();
     for view in views.chain([&mut one.q, &mut one.o]) {
@@ -262,7 +262,7 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     v(&mut other).address += 1 << 20;
     launch(&other)?;
     launch(&f)?;
-    assert_eq!(encoded(), 1, "what is the same is found");
+    assert_eq!(encoded(), 1, "equal tensor maps are found");
 
     let launches = attention.driver().launches();
     let told = &launches[0];
@@ -303,7 +303,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
         let told = launches.last().expect("a launch");
         let portable = ferroflash::plan(&strange, attention.capabilities())?;
         assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
-        // The binding gives the kernel and the reason that a plan for these tensors would give.
+        // The binding has the kernel and the reason that a plan for these tensors would have.
         let bound = plan.bind(&strange)?;
         assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()), "{name}");
         assert_eq!((bound.reason(), bound.reason().contains(reason)), (portable.reason(), true), "{name}");

@@ -73,8 +73,8 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     // Short sequences, few sequences, other masks and head dims, other cards.
-    ("h200", Shape { queries: 3, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
-    ("h200", Shape { queries: 3, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
+    ("h200", Shape { queries: 33, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
+    ("h200", Shape { queries: 33, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
     ("h200", Shape { queries: 256, max_k: 128, ..PROMPTS }, |d| d, D128, 8 * 32 / 2, PAGES),
     ("h200", Shape { queries: 256, max_k: 127, ..PROMPTS }, |d| d, PORTABLE, 8 * 32, FEW),
     ("h200", Shape { queries: 127, batch: 5, head_dim: 64, ..PROMPTS }, |d| d, PORTABLE_D64, 5 * 32, FEW),
@@ -106,8 +106,8 @@ const PLANS: &[Planned] = &[
         d
     }, PORTABLE, 4 * 16 * 32, "a whole number of rows apart"),
     // The caller names the kernel.
-    ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "by name"),
-    ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "by name"),
+    ("h200", Shape { batch: 1, queries: 5, ..PROMPTS }, |d| d.config(D128), D128, 32, "names this kernel"),
+    ("h200", PROMPTS, |d| d.config(PORTABLE), PORTABLE, 4 * 16 * 32, "names this kernel"),
 ];
 
 #[test]

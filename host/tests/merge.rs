@@ -80,7 +80,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
     let others = Merge::new(&floats, state(9, DType::F16).o);
     // SAFETY: nothing is launched.
     let message = unsafe { attention.launch(&plan, &others, &7) }.expect_err("types").to_string();
-    assert!(message.contains("f16 of f32") && message.contains("makes f16 of f16"), "{message}");
+    assert!(message.contains("f16 of f32") && message.contains("merges f16 to f16"), "{message}");
     // A list with fewer states is noticed even if nothing else differs.
     let plan = attention.plan(&other_of(&five))?;
     let mut short = five;

@@ -1,8 +1,8 @@
-//! MLA decode on latent caches: what the planner takes on each card, what is refused, and what an append to
-//! such a cache becomes.
+//! MLA decode on latent caches: the planner's choices on each card, the refused requests, and the launch of
+//! an append to such a cache.
 use ferroflash::{plan::*, request::*, *};
 
-/// Buffers lie this far apart: nothing overlaps by accident.
+/// Distance of the buffers, so that nothing overlaps by accident.
 const FAR: u64 = 1 << 44;
 
 fn card(name: &str) -> &'static Capabilities {
@@ -29,17 +29,18 @@ fn decode(
     request.mask(Mask::Causal).scale(0.07).scratch(Scratch::Fastest)
 }
 
-/// A card, sequences, queries and heads, the entry, its blocks, and its bytes of workspace and of counters.
+/// A card, sequences, queries and heads; then the entry, its blocks, and its bytes of workspace and of
+/// counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
-/// Bytes of so many places of rows of 512 columns and an LSE.
+/// Bytes of this number of places, each with rows of 512 columns and an LSE.
 const fn places(slots: u64, rows: u64) -> u64 {
     slots * rows * 513 * 4
 }
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // 16 heads: one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 four.
+    // 16 heads: one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four.
     ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, [places(132, 16), 8 * 4]),
     ("a100", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 108, [places(108, 16), 8 * 4]),
     ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, [places(58, 16), 8 * 4]),
@@ -48,7 +49,7 @@ const PLANS: &[Planned] = &[
     ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, [places(132, 32), 8 * 4]),
     ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, [places(108, 32), 8 * 4]),
     ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, [places(58, 32), 8 * 4]),
-    // 64 rows and more: blocks of 64 where shared memory allows, else of 32.
+    // 64 rows and more: blocks of 64 rows if shared memory allows, otherwise of 32.
     ("h200", [8, 1, 64], "mla_f16_d576_causal_64x32_s4", 132, [places(132, 64), 8 * 4]),
     ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, [places(54, 64), 8 * 2 * 4]),
     ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, [places(66, 128), 8 * 2 * 4]),
@@ -82,7 +83,8 @@ fn widths_in_between_and_every_batch_take_the_same_kernel() {
         let chunks = decode(DType::F16, [batch, 1, 48], DEEPSEEK).splits(Splits::Chunk(256));
         assert_eq!(plan(&chunks, on).expect("valid").contract().symbol, "mla_f16_d576_causal_64x32_s4");
     }
-    // Keys that are their own values, of equal width, are no latent cache: decode kernels read them twice.
+    // Keys that are their own values, with equal numbers of columns, are no latent cache: decode kernels read
+    // them twice.
     let mut equal = decode(DType::F16, [3, 1, 16], [512, 512]);
     equal.scores.scale = None;
     assert_eq!(plan(&equal, on).expect("valid").contract().symbol, "decode_f16_d512_local_8_rows");
@@ -103,14 +105,14 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
     assert!(error.to_string().contains("code from sm_90"), "{error}");
 }
 
-/// An error without the words that all errors begin with.
+/// An error without the words with which all errors begin.
 fn said(error: &Error) -> String {
     let text = error.to_string();
     let said = text.strip_prefix("invalid ").or_else(|| text.strip_prefix("not supported: "));
     said.unwrap_or(&text).to_owned()
 }
 
-/// What makes a valid request invalid, and how the error begins.
+/// A change that makes a valid request invalid, and the beginning of the error.
 type Refused = (fn(&mut AttentionRequest<'static>), &'static str);
 
 #[rustfmt::skip]

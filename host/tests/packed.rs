@@ -1,5 +1,5 @@
-//! Varlen sequences: which kernel the planner selects, how many blocks it launches, and which requests are
-//! refused.
+//! Varlen sequences: the planner's kernels, their numbers of blocks, and the refused
+//! requests.
 mod parts;
 
 use ferroflash::{kernels::*, plan::*, request::*, *};
@@ -23,8 +23,8 @@ const WINDOW: Mask = Mask::Window { left: Some(1023), right: Some(0) };
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // With equal lengths every block has a tile. With ragged lengths, at most one block per sequence has
-    // none.
+    // With equal lengths, every block has a tile. With ragged lengths, at most one block per sequence has no
+    // tile.
     Case { card: "h200", queries: [8, 8 * 2048, 2048], heads: [32, 8, 128], mask: Mask::Causal,
         entry: "hopper_packed_f16_d128_causal_128x128", blocks: 132 },
     Case { card: "a100", queries: [8, 8 * 2048, 2048], heads: [32, 8, 128], mask: Mask::Causal,
@@ -45,14 +45,14 @@ const CASES: &[Case] = &[
     // Too few rows for the device.
     Case { card: "h200", queries: [1, 300, 300], heads: [8, 8, 128], mask: Mask::Full,
         entry: "fwd_f16_d128_full_64x64_k2_packed", blocks: 5 * 8 },
-    // Windows and softcap have one tile. Head dims between those of entries run on the next larger one.
+    // Windows and softcap have one tile. A head dim between two entries' head dims runs on the larger entry.
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 40], mask: WINDOW,
         entry: "fwd_f16_d64_local_128x64_packed", blocks: 35 * 16 },
     Case { card: "a100", queries: [4, 4000, 2000], heads: [16, 4, 72], mask: Mask::Full,
         entry: "fwd_f16_d96_full_128x32_packed", blocks: 35 * 16 },
     Case { card: "rtx4090", queries: [4, 4000, 2000], heads: [16, 4, 192], mask: Mask::Causal,
         entry: "fwd_f16_d192_causal_64x32_packed", blocks: 66 * 16 },
-    // Kernels that do not fit are left out.
+    // The planner skips kernels that do not fit.
     Case { card: "h200", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
         entry: "hopper_packed_f16_d256_causal_128x64", blocks: 316 * 16 / 2 },
     Case { card: "b200", queries: [4, 40000, 20000], heads: [16, 4, 256], mask: Mask::Causal,
@@ -134,7 +134,7 @@ fn single_queries_take_decode_kernels() {
     assert!(made.scratch_bytes().workspace > 0, "sequences may differ in length, so they are split");
     assert_eq!(explain(&f.problem(), h200, f.scratch), Ok((made.contract(), made.reason())));
     assert!(!is_decode(&f.scratch(Scratch::None)), "without the workspace that splits need");
-    // Rows behind the queries, a second query, another alignment, K and V in different strides.
+    // Rows behind the queries; a second query; another alignment; different strides of K and V.
     let change = |change: fn(&mut AttentionRequest<'static>)| {
         let mut changed = f;
         change(&mut changed);
@@ -153,7 +153,7 @@ fn single_queries_take_decode_kernels() {
     let apart = change(|f| v(f).strides[1] += 8).scratch(memory);
     let bound = made.bind(&apart).expect("work tiles take it");
     assert!(bound.contract().symbol.ends_with("_packed"), "{}", bound.contract().symbol);
-    // Only decode kernels have sinks here.
+    // Here, only decode kernels take sinks.
     assert!(is_decode(&f.sinks(Sinks { address: 9 * FAR, elements: 32 })));
     assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
 }
@@ -256,6 +256,6 @@ fn a_plan_serves_other_integers_and_no_other_sizes() {
     assert_eq!(forward_params(&elsewhere), forward_params(&made.bind(&forward).expect("its own")));
     assert!(same(|f| queries(f).cu_seqlens_q.address = 1).is_err(), "checked again");
     assert!(same(|f| queries(f).max_seqlen_q = 99).is_err(), "another bound is another plan");
-    assert!(same(|f| f.alignment = Alignment::TopLeft).is_err(), "each sequence is aligned for itself");
+    assert!(same(|f| f.alignment = Alignment::TopLeft).is_err(), "each sequence is aligned by itself");
     assert!(same(make_dense).is_err());
 }

@@ -111,7 +111,7 @@ fn a_workspace_lets_blocks_share_keys() {
             assert_eq!(
                 (less.contract(), less.scratch_bytes().workspace),
                 (none.contract(), 0),
-                "{name}: what does not suffice is not used"
+                "{name}: an insufficient workspace is not used"
             );
         }
     };
@@ -192,13 +192,13 @@ fn older_cards_are_refused_in_words() {
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 /// A change of the request at the launch of a plan for a causal problem of 64 columns, and words of the
-/// refusal; empty if the request still has the same meaning.
+/// refusal; empty if the request's meaning has not changed.
 #[rustfmt::skip]
 const ASKED: &[(&str, Change, &str)] = &[
     ("the same", |f| f, ""),
     ("the default scale by name", |f| f.scale(0.125), ""),
     ("causal as a window", |f| f.mask(CAUSAL_WINDOW), ""),
-    ("as many queries as keys have one alignment", |f| f.alignment(Alignment::TopLeft), ""),
+    ("equal query and key counts have one alignment", |f| f.alignment(Alignment::TopLeft), ""),
     ("no softcap", |f| f.softcap(0.0), ""),
     ("its entry by name", |f| f.config("fwd_f16_d64_causal_128x64"), ""),
     ("another entry", |f| f.config("fwd_f16_d64_causal_64x64"), "config"),
@@ -206,7 +206,7 @@ const ASKED: &[(&str, Change, &str)] = &[
     ("another scale", |f| f.scale(0.25), "scale: 0.25; the plan is for 0.125"),
     ("another mask", |f| f.mask(Mask::Full), "mask: full; the plan is for causal"),
     ("a softcap", |f| f.softcap(20.0), "softcap: 20; the plan is for none"),
-    ("a tensor that is none", |mut f| { f.q.address = 8; f }, "q.address"),
+    ("an invalid tensor", |mut f| { f.q.address = 8; f }, "q.address"),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
-//! What [`supports`] and [`explain`] say of a problem, planning says of a request with it: the kernel, the
-//! reason, and every refusal that does not depend on tensors.
+//! [`supports`] and [`explain`] agree with planning: the kernel, the reason, and every refusal that does not
+//! depend on tensors.
 mod on_cache;
 
 use ferroflash::{plan::*, request::*, *};
@@ -45,7 +45,7 @@ fn total_k(mut f: AttentionRequest<'static>, keys: usize) -> AttentionRequest<'s
     f
 }
 
-/// Requests, and words of their refusal; none for those that are planned.
+/// Requests, and words of their refusal; empty for requests that are planned.
 #[rustfmt::skip]
 fn requests() -> Vec<(AttentionRequest<'static>, &'static str)> {
     let splits = |splits| cached().splits(splits);

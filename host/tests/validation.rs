@@ -271,7 +271,7 @@ fn tensors_above_4_gib_keep_their_offsets() {
 }
 
 /// Random requests, mostly invalid. Planning returns a plan or an error and never panics. An accepted request
-/// stays inside of its buffers.
+/// stays inside its buffers.
 mod random {
     use super::*;
     use proptest::prelude::*;

@@ -1,5 +1,5 @@
 //! Biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run, and
-//! the parameters that these kernels get.
+//! their parameters.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -20,7 +20,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// The same sequences behind each other, of 150 rows.
+/// Equal sequences, one behind the other, of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);
@@ -273,7 +273,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     let [forward, merge] = launches.as_slice() else { panic!("{launches:?}") };
     assert!(forward.symbol.starts_with("fwd_bf16_d192_full"), "{}", forward.symbol);
     assert_eq!((merge.symbol.as_str(), merge.params.len()), ("merge_bf16", size_of::<MergeParams>()));
-    // SAFETY: as long as the parameters, which have a value for all bytes that a host writes.
+    // SAFETY: the bytes have the size of the parameters, and every byte that a host writes has a value.
     let told = unsafe { merge.params.as_ptr().cast::<MergeParams>().read_unaligned() };
     assert_eq!((told.first.o, told.first.o.base, told.count), (told.result.o, 4 * FAR, 1));
     assert_eq!((told.first.lse.base, told.first.lse.head_bytes), (16 * FAR, 300 * 4));
@@ -285,7 +285,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
         let error = plan(&wrong, card("a100")).expect_err("no room").to_string();
         assert!(error.contains("workspace.bytes") && error.contains("needs 19200"), "{error}");
     }
-    // The plan has a merge, and another request none.
+    // The plan has a merge, and the other request has none.
     let mut none = launch;
     none.scores.sinks = None;
     let error = made.bind(&none).expect_err("no sinks").to_string();
@@ -293,8 +293,8 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
-/// Decode kernels take sinks or none, so that a plan without sinks serves requests with them. Its fallback
-/// does not.
+/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. Its
+/// fallback does not.
 #[test]
 fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
     let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {

@@ -1,5 +1,5 @@
 //! Random caches, appends and merges, mostly invalid. Planning returns a plan or an error and never panics.
-//! An accepted request stays inside of its buffers.
+//! An accepted request stays inside its buffers.
 use ferroflash::{request::*, *};
 use proptest::prelude::*;
 

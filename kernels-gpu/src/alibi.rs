@@ -1,4 +1,4 @@
-//! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance of key and query.
+//! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance between key and query.
 use crate::blocks::At;
 use crate::capped::Capped;
 use crate::rows::Sequence;
@@ -12,7 +12,7 @@ use tile::mma::{Acc, RowBounds};
 pub struct Alibi {
     /// Whether there are slopes. Parameters alone decide it, so no branch on it diverges.
     wanted: bool,
-    /// What a score loses per key of distance, before it is scaled.
+    /// The amount that a score loses per key of distance, before scaling.
     slope: f32,
 }
 
@@ -31,7 +31,7 @@ impl Alibi {
         Alibi { wanted: true, slope: slope * LOG2_E * rcp(p.scale_log2()) }
     }
 
-    /// Lets scores fall.
+    /// Subtracts each score's loss.
     #[inline(always)]
     pub fn subtract<const W: usize, const N: usize>(self, acc_s: &mut Acc<W, N>, at: At) {
         if self.wanted {

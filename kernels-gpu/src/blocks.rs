@@ -1,4 +1,4 @@
-//! Key blocks: which of them a work tile takes, and which scores of a block are masked.
+//! Key blocks: which blocks a work tile takes, and which scores of a block are masked.
 use crate::mask::{MaskMod, keys_of};
 use crate::rows::Rows;
 use spec::FastDiv;
@@ -31,14 +31,14 @@ impl BlockRange {
             false => (0, u32::MAX),
         };
         if !M::LEFT {
-            // The interior begins with key 0, or there is none.
+            // The interior begins with key 0, or it is empty.
             let whole_end = if whole_start > 0 { 0 } else { whole_end };
             return BlockRange { start: 0, interior: (0, (clamp(upper.end) / tile_n).min(whole_end)), end };
         }
         let start = (clamp(upper.start) / tile_n).min(end);
         let interior_start = clamp(lower.start).div_ceil(tile_n).max(whole_start).clamp(start, end);
         let interior_end = (clamp(upper.end) / tile_n).min(whole_end).clamp(start, end);
-        // Without an interior all blocks are edges, which the kernel takes first.
+        // Without an interior, every block is an edge. The kernel takes edges first.
         let interior =
             if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
         BlockRange { start, interior, end }
@@ -59,8 +59,8 @@ impl BlockRange {
 }
 
 /// Calls `$step(n, whether the block is an edge, which needs a mask)` for each key block of a range, the last
-/// block first. A macro: an inlined function that takes the step costs instructions of main loops (128x48 of
-/// varlen tensors on sm_90: 685 instead of 681).
+/// block first. This is a macro because an inlined function that takes the step adds instructions to main
+/// loops (128x48 of varlen tensors on sm_90: 685 instead of 681).
 macro_rules! each_key_block {
     ($mask:ty, $range:expr, $step:ident) => {
         for n in ($range.interior.1..$range.end).rev() {
@@ -81,7 +81,7 @@ macro_rules! each_key_block {
 }
 pub(crate) use each_key_block;
 
-/// Where a warp's scores of a key block are.
+/// The place of a warp's scores of a key block.
 #[derive(Clone, Copy)]
 pub struct At<'r> {
     /// The work tile's rows.
@@ -159,7 +159,7 @@ mod tests {
         of: [0; 2],
     };
 
-    /// Compares the block range with what every row sees, key by key.
+    /// Compares the block range with the keys that every row sees, key by key.
     fn check<M: MaskMod>(mask: M, rows: Rows, tile_n: u32) {
         let range = BlockRange::of(mask, &rows, tile_n);
         let last = (rows.first + rows.tile).min(rows.q_len);

@@ -1,7 +1,7 @@
 //! Entries: every line of the table becomes one, and [`entry!`](crate::entry) makes those of the caller.
 #[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
-use spec::{AttnKernel, Forward, Kernel, Paged, Sm80, Split, VariantParams, Varlen, With};
+use spec::{AttnKernel, Forward, Kernel, ManyQueries, Paged, Sm80, Split, VariantParams, Varlen, With};
 use tile::{Block, Smem};
 
 /// A configuration that has a kernel.
@@ -10,7 +10,7 @@ pub trait Run: Kernel + Sized {
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
-/// How a kernel of instructions `I` becomes kernel `To`: on varlen tensors, on a KV cache, with splits, or
+/// Makes a kernel of instructions `I` into kernel `To`: on varlen tensors, on a KV cache, with splits, or
 /// with parameters of its mask and scores.
 pub trait RunAs<To: Kernel, I>: AttnKernel {
     /// Runs one thread block.
@@ -27,7 +27,7 @@ macro_rules! run_as {
         })*
     };
 }
-run_as!(Split, Varlen, Paged);
+run_as!(Split, Varlen, Paged, ManyQueries);
 
 impl<K: AttnKernel + RunAs<With<K>, <K as AttnKernel>::Isa>> Run for With<K> {
     #[inline(always)]
@@ -93,7 +93,7 @@ macro_rules! emit {
             #[doc = concat!("Entry `", stringify!($symbol), "`.")]
             ///
             /// # Safety
-            /// - Launched as its [`Kernel`] says, with parameters that describe memory of the device.
+            /// - The launch follows [`Kernel`], and the parameters describe memory of the device.
             #[kernel]
             pub unsafe fn $symbol(params: <$symbol::Config as Kernel>::Params) {
                 // SAFETY: the launch contract, which `Kernel` states and the host keeps.

@@ -1,4 +1,4 @@
-//! Forward attention: every warp copies, every warp computes.
+//! Forward attention in which every warp copies and computes.
 use crate::blocks::BlockRange;
 use crate::entries::{Portable, Run};
 use crate::mainloop::{KvStage, Share, Stages, attend};
@@ -25,7 +25,7 @@ pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M
 type KvRing<C, E, const N: usize, const D: usize, const KV_WARPS: usize, const STAGES: usize> =
     Ring<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>;
 
-/// Stages that the block refills itself, `STAGES - 1` blocks ahead of their use.
+/// Stages that the block itself refills, `STAGES - 1` blocks ahead of their use.
 struct SelfFed<
     'b,
     C: Kernel,
@@ -59,7 +59,7 @@ impl<
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
-                // There was no prologue: this copies the block that the end may cut.
+                // There was no prologue. This call copies the block that the end of the keys may cut.
                 slot.k.copy_edge(k, block);
                 slot.v.copy_edge(v, block);
             } else if n + 1 >= *start + STAGES as u32 {
@@ -140,7 +140,7 @@ impl<
         let (mut acc_o, mut softmax) =
             attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
 
-        // Epilogue: the first team merges the others' results.
+        // Epilogue: the first split group merges the other groups' results.
         if KV_WARPS > 1 {
             let SelfFed { kv, block, .. } = stages;
             let Some(left) = kv.reclaim(block).exchange((acc_o, softmax.state()), mine, team, block) else {

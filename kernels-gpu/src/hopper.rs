@@ -1,14 +1,14 @@
-//! Forward attention on Hopper in FlashAttention-3's order (Shah et al. 2024, algorithm 2): a producer
-//! warpgroup copies, consumer warpgroups take turns at issuing products, and S(n) = Q K(n)^T is issued
-//! together with O += P(n + 1) V(n + 1). Blocks are persistent.
+//! Forward attention on Hopper in FlashAttention-3's order (Shah et al. 2024, algorithm 2). A producer
+//! warpgroup copies. Consumer warpgroups take turns at issuing products: they issue S(n) = Q K(n)^T together
+//! with O += P(n + 1) V(n + 1). Blocks are persistent.
 //!
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for it. [`varlen`],
-//!   [`paged`]: both of them on varlen tensors and on paged KV caches. [`split`]: split-KV.
+//!   [`paged`]: both schedules on varlen tensors and on paged KV caches. [`split`]: split-KV.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
 //!   must.
 //!
-//! Masks and scores reach a kernel in one place, [`mainloop::View::see`], and sinks in another,
+//! A kernel calls its mask and scores in one place, [`mainloop::View::see`], and its sink in another place,
 //! [`softmax::BoundedSoftmax::finish`].
 
 pub mod forward;
@@ -30,7 +30,7 @@ use tile::{Block, Smem};
 
 /// A schedule, which processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
-    /// Processes a block's work tiles. `source(i, n)` is the tile scheduler of block `i` of `n`.
+    /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
         p: &ParamsOf<S>,
         variant: &VariantParams<Self>,
@@ -42,7 +42,7 @@ pub trait Body: Forward<Isa = Sm90a> {
 
 /// A Hopper kernel: its body runs under any contract of its threads, shared memory and tensor maps.
 pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
-    /// Its forward parameters, which contain the tensor maps.
+    /// The kernel's forward parameters, which contain the tensor maps.
     type Forward;
     /// Runs one thread block.
     fn enter<C: Kernel<Params: AsRef<Self::Forward>>>(

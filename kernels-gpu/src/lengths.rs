@@ -1,19 +1,19 @@
-//! Integers that stand on the device and that nobody has checked. What is made of them here is right whatever
-//! they are: every access stays in the tensors that the host was shown. While a launch runs they stand still,
-//! as its caller has promised: blocks, and threads that share copies, read them each for itself. (What stands
-//! in a cache's table is clamped where it is read, and a slot that a cache has not is none, in `tile`.)
+//! Clamps integers that live on the device, which the host has not checked. Whatever their values are, each
+//! access stays inside the tensors that the host has checked. The caller promises not to change them during a
+//! launch: blocks, and threads that share copies, read them independently. (`attention-tile` clamps a cache's
+//! block table and slots where it reads them.)
 use cuda_std::math::opaque;
 use spec::{DecodeParams, Integers, PrefixParams};
 use tile::Warp;
 use tile::global::GlobalInts;
 
-/// Length `i`: at most `most`, and 0 where the number is negative or there is none.
+/// Length `i`, at most `most`. A negative or missing length is 0.
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
 }
 
-/// Keys of the prefix of sequence `i`; it may exceed the sequence's keys, or be below 0.
+/// Keys of the prefix of sequence `i`; the prefix may exceed the sequence's keys, or be below 0.
 #[inline(always)]
 pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
     match p.lengths.count {
@@ -22,13 +22,13 @@ pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
     }
 }
 
-/// Keys of a sequence in decoding, not yet clamped: loaded long before they are needed.
+/// Keys of a sequence in decoding, not yet clamped. The kernel loads them long before it uses them.
 #[derive(Clone, Copy)]
 pub struct Unchecked(u32);
 
 impl Unchecked {
-    /// Keys of sequence `i`; 0 where there is no such sequence. Which integers there are follows from
-    /// parameters alone, so that no branch on it diverges.
+    /// Keys of sequence `i`; 0 if the sequence does not exist. Parameters alone decide which integers exist,
+    /// so no branch on them diverges.
     #[inline(always)]
     pub fn load(p: &DecodeParams, i: u32) -> Self {
         let DecodeParams { order, cache, .. } = p;
@@ -43,33 +43,39 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
-    /// That of lane `lane`.
+    /// This length if `is_taken`; otherwise 0.
+    #[inline(always)]
+    pub fn or_none(self, is_taken: bool) -> Self {
+        if is_taken { self } else { Unchecked(0) }
+    }
+
+    /// The keys that lane `lane` holds.
     #[inline(always)]
     pub fn of_lane(self, warp: Warp, lane: u32) -> Self {
         Unchecked(warp.shuffle(self.0, lane))
     }
 
-    /// The same, of which the compiler knows nothing: what follows from it is computed where it is needed,
-    /// not where it is loaded, as [`tile::Block::forget_thread`] says.
+    /// Equal keys that the compiler knows nothing about. It therefore computes dependent values at their use,
+    /// not at the load (see [`tile::Block::forget_thread`]).
     #[inline(always)]
     pub fn forget(self) -> Self {
         Unchecked(opaque(self.0))
     }
 
-    /// At most `most`, and 0 where the number is negative.
+    /// The keys, at most `most`; 0 if their number is negative.
     #[inline(always)]
     pub fn clamped(self, most: u32) -> u32 {
         ((self.0 as i32).max(0) as u32).min(most)
     }
 }
 
-/// Where sequence `index` begins, as it stands there: to be compared, not to be taken for a row.
+/// The unclamped offset of sequence `index`. Kernels compare it and never use it as a row.
 #[inline(always)]
 pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
     GlobalInts::new(cu_seqlens).get(index) as u32
 }
 
-/// Rows of one sequence among those of all: if there are any, they exist.
+/// Rows of one sequence in a tensor of all sequences. All of them exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     first: u32,
@@ -77,72 +83,84 @@ pub struct Span {
 }
 
 impl Span {
-    /// Rows of sequence `index` by the starts of all sequences, among `rows` of all.
+    /// Rows of sequence `index`, by the sequences' offsets, in a tensor of `rows` rows.
     #[inline(always)]
     pub fn load(cu_seqlens: &Integers, index: u32, rows: u32) -> Self {
         let starts = GlobalInts::new(cu_seqlens);
         Self::within(starts.get(index), starts.get(index + 1), rows)
     }
 
-    /// The first `rows`, all of which exist.
+    /// The first `rows` rows of a tensor that has at least `rows` rows.
     #[inline(always)]
     pub fn upto(rows: u32) -> Self {
         Span { first: 0, rows }
     }
 
-    /// The first and how many, to be told to others.
+    /// First row and number of rows, as words that a warp can broadcast.
     #[inline(always)]
     pub fn words(self) -> [u32; 2] {
         [self.first, self.rows]
     }
 
-    /// What [`Span::words`] said.
+    /// The span whose [`Span::words`] these are.
     #[inline(always)]
     pub fn of_words([first, rows]: [u32; 2]) -> Self {
         Span { first, rows }
     }
 
-    /// From `first` to before `end`, as far as there are `rows`. What is negative lies behind all of them,
-    /// and behind them are none.
+    /// The rows from `first` up to, not including, `end`, in a tensor of `rows` rows. A negative row counts
+    /// as a row behind the tensor, where no row exists.
     #[inline(always)]
     fn within(first: i32, end: i32, rows: u32) -> Self {
         let (first, end) = (first as u32, (end as u32).min(rows));
         Span { first, rows: end.max(first) - first }
     }
 
-    /// The same, which the assembler may keep in uniform registers: of a loaded value it does not know that
-    /// all lanes have it (128x32 at head dim 96: 8 bytes spilled in the main loop, and none so).
+    /// An equal span that ptxas may keep in uniform registers: it does not know that lanes loaded equal
+    /// values (128x32 at head dim 96 spills 8 bytes in the main loop without this function).
     #[inline(always)]
     pub fn uniform(self, warp: Warp) -> Self {
         Span { first: warp.uniform(self.first), rows: warp.uniform(self.rows) }
     }
 
-    /// At most as many as sequence `index` has used, if that is told.
+    /// At most the rows that sequence `index` uses, if `seqused` is present.
     #[inline(always)]
     pub fn used(self, seqused: &Integers, index: u32) -> Self {
         let used = GlobalInts::new(seqused);
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 
-    /// At most the first `used` of them.
+    /// This span if it has 1 to `most` rows: decode's part of a mixed batch.
+    #[inline(always)]
+    pub fn few(self, most: u32) -> Option<Self> {
+        (1..=most).contains(&self.rows).then_some(self)
+    }
+
+    /// This span if it has more than `few` rows: prefill's part of a mixed batch.
+    #[inline(always)]
+    pub fn many(self, few: u32) -> Option<Self> {
+        (self.rows > few).then_some(self)
+    }
+
+    /// At most the first `used` rows.
     #[inline(always)]
     fn cut(self, used: i32) -> Self {
         Span { rows: self.rows.min(used.max(0) as u32), ..self }
     }
 
-    /// Those from the `count`-th on, of which there must be as many.
+    /// The rows from row `count` of the span on. The span must have `count` rows or more.
     #[inline(always)]
     pub fn skip(self, count: u32) -> Self {
         Span { first: self.first + count, rows: self.rows - count }
     }
 
-    /// The first.
+    /// The first row.
     #[inline(always)]
     pub fn first(self) -> u32 {
         self.first
     }
 
-    /// How many.
+    /// Number of rows.
     #[inline(always)]
     pub fn rows(self) -> u32 {
         self.rows

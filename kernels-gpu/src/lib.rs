@@ -1,8 +1,8 @@
 //! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no
 //! thread count.
 //!
-//! - [`mainloop`]: FlashAttention-2's order of work. [`forward`] runs it in blocks that copy for themselves,
-//!   [`specialised`] in blocks with a warp that only copies.
+//! - [`mainloop`]: FlashAttention-2's order of work. [`forward`] runs it in blocks whose warps all copy and
+//!   compute, [`specialised`] in blocks with a producer warp.
 //! - [`overlap`]: computes the next scores during this block's softmax. [`wide`]: two warps share the columns
 //!   of a head dim that is too large for one.
 //! - [`split`]: several blocks share a tile's keys, and a combine kernel merges their results.
@@ -13,7 +13,7 @@
 //! - [`partial`]: merges partial results.
 //! - [`append`]: copies rows of new tokens to their slots of a cache. [`merge`]: merges states of the same
 //!   rows and different keys.
-//! - [`variant`]: a mask with what becomes of scores. [`mask`]: which keys a query sees ([`mask::MaskMod`]).
+//! - [`variant`]: a mask with a score modification. [`mask`]: which keys a query sees ([`mask::MaskMod`]).
 //!   [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`], [`alibi`]: scale, softcap
 //!   and slopes. [`rows`]: a work tile's rows and their sequence. [`blocks`]: key blocks, with or without a
 //!   mask.
@@ -22,7 +22,7 @@
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 //! - [`prelude`]: names for crates with masks and scores of their own (`docs/your-own-attention.md`).
 #![no_std]
-// The entries are the one exception, which a `forbid` here would not allow; each other module has its own.
+// `entries` needs `unsafe`, which a `forbid` here would not allow. Each other module forbids it.
 #![deny(unsafe_code)]
 
 #[forbid(unsafe_code)]
@@ -49,6 +49,8 @@ pub mod mainloop;
 pub mod mask;
 #[forbid(unsafe_code)]
 pub mod merge;
+#[forbid(unsafe_code)]
+pub mod mixed;
 #[forbid(unsafe_code)]
 pub mod overlap;
 #[forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n).
 //! Stages come from any source.
 //!
-//! The loop takes key blocks from the last to the first: the end of the keys can cut only the first block
+//! The loop takes key blocks from the last to the first. The end of the keys can cut only the first block
 //! that it takes.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::rows::{Rows, Sequence};
@@ -14,7 +14,7 @@ use tile::shared::SharedTiles;
 use tile::shared_layout;
 
 shared_layout! {
-    /// A K block and a V block, one stage: a tile of each per warp that shares the rows.
+    /// A K block and a V block, one stage. Each warp that shares the rows has a tile of both blocks.
     KvStage / KvSlot<E, N, D, KV_WARPS> {
         k: SharedTiles<E, N, D, KV_WARPS>,
         v: SharedTiles<E, N, D, KV_WARPS>
@@ -33,7 +33,7 @@ pub trait Stages<T> {
 pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The work tile's rows.
     pub rows: Rows,
-    /// Their sequence.
+    /// The sequence of these rows.
     pub of: Sequence,
     /// The mask.
     pub mask: Keys,
@@ -41,11 +41,11 @@ pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
     pub range: BlockRange,
     /// The warp's rows.
     pub mine: WarpRows<M, W>,
-    /// The warp's team, which has its own tile of each stage.
+    /// The warp's split group, which has its own tile of each stage.
     pub team: SplitGroup<KV_WARPS>,
 }
 
-/// O, not yet normalised, and the softmax of a warp's rows over its share of the keys.
+/// O, not yet normalised, and the softmax of a warp's rows over the warp's share of the keys.
 #[inline(always)]
 pub fn attend<
     E: Mma,

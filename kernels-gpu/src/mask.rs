@@ -10,7 +10,7 @@ use spec::{
 };
 use tile::global::GlobalBytes;
 
-/// Which keys a query sees. The value of the type is what a kernel loads for a work tile.
+/// The keys that a query sees. A kernel loads a value of this type for a work tile.
 ///
 /// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged
 /// tensors alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
@@ -20,7 +20,7 @@ use tile::global::GlobalBytes;
 pub trait MaskMod: MaskMarker {
     /// Whether [`MaskMod::keys`] may begin after key 0. If not, the kernel ignores where it begins.
     const LEFT: bool = true;
-    /// Whether [`MaskMod::sees`] may be false. If not, the kernel does not ask.
+    /// Whether [`MaskMod::sees`] may be false. If not, the kernel does not call it.
     const HOLES: bool = true;
     /// Whether every query sees every key.
     const SEES_ALL: bool = false;
@@ -29,7 +29,7 @@ pub trait MaskMod: MaskMarker {
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
     /// An interval that contains all keys that the query at position `p` sees. It may begin below 0 and end
-    /// behind the last key. Neither bound falls from one position to the next. The kernel skips blocks
+    /// behind the last key. Neither bound decreases from one position to the next. The kernel skips blocks
     /// outside of all intervals.
     #[inline(always)]
     fn keys(&self, _p: i32) -> Range<i32> {
@@ -55,7 +55,7 @@ pub trait MaskMod: MaskMarker {
 #[inline(always)]
 pub fn keys_of<M: MaskMod>(mask: M, rows: &Rows, row: u32) -> Range<i32> {
     if matches!(M::KIND, MaskKind::Causal) {
-        // The sum in this order: in the other, 32x128_k4 of head dim 128 spills (sm_90).
+        // The order of this sum matters: with the other order, 32x128_k4 of head dim 128 spills (sm_90).
         return 0..(row as i32 + 1 + rows.window.shift).min(rows.k_len as i32);
     }
     let Range { start, end } = mask.keys(rows.position(row));
@@ -94,7 +94,7 @@ pub struct Windowed {
 
 #[cfg(test)]
 impl Windowed {
-    /// These keys before and behind the position.
+    /// A window of `left` keys before the position and `right` keys behind it.
     pub(crate) fn new(left: i32, right: i32) -> Self {
         Windowed { left, right }
     }
@@ -171,7 +171,7 @@ impl MaskMod for Bits {
     }
 }
 
-/// Both masks (FlexAttention's `and_masks`).
+/// Keys that both masks see (FlexAttention's `and_masks`).
 impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
     const LEFT: bool = A::LEFT || B::LEFT;
     const HOLES: bool = A::HOLES || B::HOLES;

@@ -1,4 +1,4 @@
-//! States of the same rows, each of other keys, merged.
+//! Merges states of equal rows and different keys.
 use crate::entries::Run;
 use crate::partial::Partial;
 use attention_tile::load_per_head;
@@ -7,21 +7,21 @@ use spec::{Merge, MergeParams, MergeState};
 use tile::global::{LoadEight, OwnPart, StoreEight, load_value};
 use tile::{Block, Smem};
 
-/// States whose loads are under way at once.
+/// States whose loads are in flight at once.
 const AT_ONCE: usize = 4;
 
-/// No keys' part of a row.
+/// The partial result of no key.
 const EMPTY: Partial<8> = Partial { max: f32::NEG_INFINITY, sum: 1.0, o: [0.0; 8] };
 
-/// This thread's part of a state. One that has seen no key has -inf, or, of FlashAttention-2, +inf, as its
-/// log-sum-exp, and anything as its O.
+/// This thread's part of a state. A state that has seen no key has LSE -inf (FlashAttention-2 writes +inf)
+/// and any O.
 #[inline(always)]
 fn load<E: LoadEight>(state: &MergeState, own: &OwnPart, row: [u32; 3], to_two: f32) -> Partial<8> {
     let (lse, o) = (load_value(&state.lse, row) * to_two, own.load::<E>(&state.o, row));
     if lse.is_infinite() { EMPTY } else { Partial::normal(o, lse) }
 }
 
-/// State `i` of those behind the first.
+/// State `i`, counted from the second state on.
 #[inline(always)]
 fn state(p: &MergeParams, i: u32) -> MergeState {
     let MergeState { mut o, mut lse } = p.second;
@@ -30,7 +30,7 @@ fn state(p: &MergeParams, i: u32) -> MergeState {
     MergeState { o, lse }
 }
 
-/// The head's row of this thread's part.
+/// The batch, row and head of this thread's part.
 #[inline(always)]
 fn row(p: &MergeParams, own: &OwnPart) -> [u32; 3] {
     let (row, head) = p.heads.div_rem(own.row());

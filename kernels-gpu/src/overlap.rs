@@ -107,7 +107,7 @@ impl<
             softmax.observe(&acc_s, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             if n > 0 {
-                // S(n - 1) = Q K^T and, meanwhile, P(n) = exp2(S(n) - max)
+                // S(n - 1) = Q K^T runs beside P(n) = exp2(S(n) - max).
                 next.mma_abt(&q_frag, &stage.k, warp, |part| softmax.exp(&acc_s, &mut probs, part));
             } else {
                 softmax.exp(&acc_s, &mut probs, Part::ALL);
@@ -120,7 +120,7 @@ impl<
             n -= 1;
         }
         while n > 2 {
-            acc_s = step(n, acc_s, false); // by twos: S changes registers without a copy
+            acc_s = step(n, acc_s, false); // two steps: S changes registers without a copy
             acc_s = step(n - 1, acc_s, false);
             n -= 2;
         }

@@ -15,7 +15,7 @@ use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]
-struct CacheTile<'p> {
+pub struct CacheTile<'p> {
     of: SequenceTile,
     cache: &'p Cache,
 }
@@ -48,7 +48,7 @@ impl<'p> TensorTile for CacheTile<'p> {
         of.tensors(p, tile_m).with(cached)
     }
 
-    /// As for [`SequenceTile`].
+    /// See [`SequenceTile`]'s.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,
@@ -66,7 +66,14 @@ impl<'p> TensorTile for CacheTile<'p> {
 impl<'p> CacheTile<'p> {
     /// Tile `tile` of `tile_m` of a sequence's queries.
     #[inline(always)]
-    fn of(p: &'p PagedParams, tile: WorkTile, tile_m: u32, sequence: u32, queries: Span, warp: Warp) -> Self {
+    pub fn of(
+        p: &'p PagedParams,
+        tile: WorkTile,
+        tile_m: u32,
+        sequence: u32,
+        queries: Span,
+        warp: Warp,
+    ) -> Self {
         let keys = Span::upto(lengths::length(&p.lengths, sequence, p.max_keys)).uniform(warp);
         let before = tile.m_block * tile_m;
         let last_at_last = keys.rows() as i32 - queries.rows() as i32;

@@ -1,4 +1,4 @@
-//! What some keys make of a row, and how results of different keys are merged (FlashDecoding, Dao et al.
+//! The partial result of a row over some keys, and the merge of partial results (FlashDecoding, Dao et al.
 //! 2023): O = sum of w(i) O(i) / sum of w(i) sum(i), w(i) = 2^(max(i) - max).
 use crate::softmax::NONE;
 use cuda_std::math::{ex2, fma, lg2, rcp};
@@ -6,32 +6,32 @@ use cuda_std::math::{ex2, fma, lg2, rcp};
 /// `N` columns of a row of O, not yet normalised, with the maximum (base 2) and the sum of its probabilities.
 #[derive(Clone, Copy)]
 pub struct Partial<const N: usize> {
-    /// What the probabilities' exponents were counted from.
+    /// The maximum that the probabilities' exponents subtract, base 2.
     pub max: f32,
-    /// Their sum.
+    /// The sum of the probabilities.
     pub sum: f32,
-    /// The columns.
+    /// The columns of O.
     pub o: [f32; N],
 }
 
 impl<const N: usize> Partial<N> {
-    /// Of no keys.
+    /// The partial result of no key.
     pub const NONE: Self = Partial { max: NONE, sum: 0.0, o: [0.0; N] };
 
-    /// What is left of columns `o`, normalised, and their log-sum-exp, base 2.
+    /// The partial result that has normalised columns `o` and a log-sum-exp of base 2.
     #[inline(always)]
     pub fn normal(o: [f32; N], lse: f32) -> Self {
         Partial { max: lse, sum: 1.0, o }
     }
 
-    /// A weight that belongs to no key: its logit, base 2. Beyond all numbers it counts as the largest, which
-    /// takes all weight; infinity minus itself would be none.
+    /// A weight without a key, by its logit of base 2. Infinity counts as the largest number, which takes all
+    /// weight: infinity minus itself would be NaN.
     #[inline(always)]
     pub fn sink(logit: f32) -> Self {
         Self::normal([0.0; N], if logit > f32::MAX { f32::MAX } else { logit })
     }
 
-    /// This one and `others`.
+    /// Merges this partial result and `others`.
     #[inline(always)]
     pub fn merge<const M: usize>(self, others: [Self; M]) -> Self {
         let max = others.iter().fold(self.max, |max, other| max.max(other.max));
@@ -47,8 +47,8 @@ impl<const N: usize> Partial<N> {
         to
     }
 
-    /// O, normalised, and its log-sum-exp, base 2; 0 (of whatever O, which may be 0 times infinity) and minus
-    /// infinity where no key was seen.
+    /// Normalised O and its log-sum-exp, base 2. A row that saw no key gets 0, whatever O is (it may be 0
+    /// times infinity), and minus infinity.
     #[inline(always)]
     pub fn normalised(self) -> ([f32; N], f32) {
         let scale = rcp(self.sum);

@@ -4,8 +4,8 @@ use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
 use spec::Window;
 
-/// The rows of one thread block. A row counts from the first row of the tile's tensors: on varlen and paged
-/// tensors they begin with the tile, which saves the main loop a number.
+/// The rows of one thread block. A row counts from the first row of the tile's tensors. Varlen and paged
+/// tensors begin with the tile, which saves the main loop a number.
 #[derive(Clone, Copy)]
 pub struct Rows {
     /// First row of the tile.
@@ -46,7 +46,7 @@ pub struct Sequence {
     /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment, the last query
     /// stands at the last key.
     pub shift: i32,
-    /// The window's keys before and behind the position, with which the host plans; [`Window::UNBOUNDED`] if
+    /// The window's keys before and behind the position, as the host planned them; [`Window::UNBOUNDED`] if
     /// there is no bound. Masks may ignore them.
     pub window: [i32; 2],
     /// The first and the last query of the work tile.
@@ -56,7 +56,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The sequence of `rows`, whose row 0 is query `before`.
+    /// The sequence of a tile with rows `rows`. Their row 0 is query `before` of the sequence.
     #[inline(always)]
     pub(crate) fn of(p: &impl Capped, rows: &Rows, before: u32) -> Self {
         let (before, last) = (before as i32, (rows.first + rows.tile).min(rows.q_len) - 1);

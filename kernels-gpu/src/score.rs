@@ -1,4 +1,4 @@
-//! What becomes of scores. FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
+//! Score modifications: FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
 use crate::rows::Sequence;
 use attention_tile::load_per_head;
 use core::marker::PhantomData;
@@ -8,15 +8,15 @@ use spec::{
 };
 use tile::global::GlobalInts;
 
-/// What becomes of a score. The value of the type is what a kernel loads for a work tile.
+/// Modifies scores. A kernel loads a value of this type for a work tile.
 ///
-/// As in [`crate::mask::MaskMod`], selects are faster than branches.
+/// As with [`crate::mask::MaskMod`], selects are faster than branches.
 pub trait ScoreMod: ScoreMarker {
-    /// Whether [`ScoreMod::score`] changes a score. If not, the kernel does not ask.
+    /// Whether [`ScoreMod::score`] changes a score. If not, no kernel calls it.
     const CHANGES: bool = true;
-    /// Whether [`ScoreMod::score`] takes scaled products of queries and keys. That costs one multiplication
-    /// per score. If not, it takes the products themselves, and the kernel scales what it returns: a number
-    /// that is added to a score must be multiplied by [`Sequence::unscale`] first.
+    /// Whether [`ScoreMod::score`] takes scaled products of queries and keys, at one multiplication per
+    /// score. If not, it takes unscaled products, and the kernel scales the result: multiply a number by
+    /// [`Sequence::unscale`] before you add it to a score.
     const SCALED: bool = true;
 
     /// Loads what scores need for a sequence and head.
@@ -30,7 +30,7 @@ pub trait ScoreMod: ScoreMarker {
     }
 
     /// The natural logit of an attention sink: one more key, which every query sees, with value 0. Kernels
-    /// ask if [`ScoreMarker::KINDS`] has a sink.
+    /// call it if [`ScoreMarker::KINDS`] has a sink.
     #[inline(always)]
     fn sink(&self) -> f32 {
         f32::NEG_INFINITY
@@ -104,8 +104,8 @@ impl<T: BiasElement> ScoreMod for Bias<T> {
     }
 }
 
-/// One after the other. Two sinks are two keys more, which is one with the sum of both weights; only one is
-/// supported.
+/// Applies both, the first one first. Only one sink is supported: two sinks are two more keys, which equal
+/// one key with the sum of both weights.
 impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
     const CHANGES: bool = A::CHANGES || B::CHANGES;
     const SCALED: bool = {

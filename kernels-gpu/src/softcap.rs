@@ -24,7 +24,7 @@ impl<const R: usize, const G: usize> MapScores for ColAcc<R, G> {
     }
 }
 
-/// Replaces scores by their hyperbolic tangents, if there is a cap; their scale is `cap * log2 e` then.
+/// If there is a cap, replaces scores by their hyperbolic tangents, and their scale is `cap * log2 e`.
 /// `softcap` and `scale_log2` are a kernel's parameters.
 #[inline(always)]
 pub fn softcap(scores: &mut impl MapScores, softcap: f32, scale_log2: f32) {
@@ -45,8 +45,8 @@ fn tanh(x: f32) -> f32 {
     1.0 - 2.0 * rcp(1.0 + ex2(x * (2.0 * LOG2_E)))
 }
 
-/// `tanh(x)` to a relative error of 2^-20: a large cap multiplies small tangents. Near 0 it is the Taylor
-/// series, whose next term is below 6e-8 of the sum there.
+/// `tanh(x)` to a relative error of 2^-20: a large cap multiplies small tangents. Near 0, it sums the Taylor
+/// series; the first omitted term is below 6e-8 of the sum.
 #[inline(always)]
 fn tanh_relative(x: f32) -> f32 {
     let y = x * x;

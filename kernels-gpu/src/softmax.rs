@@ -9,7 +9,7 @@ use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 /// exact in f32 sums, safe in f16. Measured on an H200 against rescaling at every block: D = 128 +10 to 15 %,
 /// D = 64 up to 10 % (docs/performance-log.md).
 pub const SLACK: f32 = 8.0;
-/// Below every score, and finite: a row that has seen no key makes no NaN.
+/// Below every score, and finite: rows that have seen no key make no NaN.
 pub const NONE: f32 = f32::MIN;
 
 /// A sink's natural logit. Infinity counts as the largest number of base 2, which takes all weight: infinity
@@ -21,7 +21,7 @@ pub fn finite_logit(sink: f32) -> f32 {
 }
 
 /// State of one warp's `16 * M` rows. The maximum is negated and in units of the exponent, `-(score * scale *
-/// log2 e)`: the fma adds it.
+/// log2 e)`: one fma adds it.
 pub struct Softmax<const M: usize> {
     scale_log2: f32,
     minus_max: RowVec<M>,
@@ -68,14 +68,14 @@ impl<const M: usize> Softmax<M> {
         self.row_sum.add(p, part, warp)
     }
 
-    /// The state, for the warp that merges.
+    /// The state, for the warp that merges it.
     #[inline(always)]
     pub fn state(&self) -> (RowVec<M>, RowSum<M>) {
         (self.minus_max, self.row_sum)
     }
 
-    /// Merges another warp's state, of other keys (FlashDecoding's combine, within a block). Returns the
-    /// factors of this warp's O and of the other's, for their sum.
+    /// Merges another warp's state of other keys (FlashDecoding's combine, within a block). Returns the
+    /// factors of this warp's O and of the other warp's O in their sum.
     #[inline(always)]
     pub fn merge(&mut self, mut other: (RowVec<M>, RowSum<M>)) -> (RowVec<M>, RowVec<M>) {
         let new = self.minus_max.zip(other.0, f32::min);
@@ -88,8 +88,8 @@ impl<const M: usize> Softmax<M> {
         (mine, theirs)
     }
 
-    /// Takes in an attention sink: one more key of natural logit `sink` ([`finite_logit`]), whose value is 0.
-    /// Taken in at the end, it leaves probabilities their precision, however large it is.
+    /// Adds an attention sink: one more key with natural logit `sink` ([`finite_logit`]) and value 0. The
+    /// kernel adds it at the end, so probabilities keep their precision however large the sink is.
     #[inline(always)]
     pub fn add_sink<const D: usize>(&mut self, sink: f32, acc_o: &mut Acc<M, D>) {
         let logit = sink * LOG2_E;
@@ -104,7 +104,7 @@ impl<const M: usize> Softmax<M> {
     }
 
     /// Divides O by the row sums. A row that saw no key becomes 0, whatever O is: it may be 0 times infinity.
-    /// Such rows are rare, and a select per element would take as many instructions as the division.
+    /// Such rows are rare, and a select per element would cost the division's number of instructions.
     #[inline(always)]
     pub fn normalise<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) {
         let factors = self.row_sum.total().map(|x| if x == 0.0 { -1.0 } else { rcp(x) });

@@ -80,7 +80,7 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
         let (mut all, mut first) = (Partial::NONE, 0);
         while first < slices {
             let batch: [_; AT_ONCE] = core::array::from_fn(|i| {
-                // Past the last split: the last one again, without weight.
+                // Indices past the last split load the last split again, without weight.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
                     true => GlobalVec::from_partials(&p.partials, slice, own.head())

@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// One tile of queries with its head's keys and values, in `Keys`.
+/// A tile of queries with its head's keys and values, which have type `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
@@ -30,7 +30,7 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// The tensors of a head of a batch, with the rows of `of`, `tile_m` per tile.
+    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` has the rows.
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
@@ -56,7 +56,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         TileTensors { q, k, v, o, lse, ..self }
     }
 
-    /// The tile with other keys and values of equal number.
+    /// The tile with other keys and values. Their number must be equal.
     #[inline(always)]
     pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
         let TileTensors { q, o, lse, m_block, rows, .. } = self;
@@ -88,15 +88,15 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
-/// A tile whose tensors a kernel reads and writes by addresses.
+/// A tile whose tensors the kernel accesses by addresses.
 pub trait TensorTile: QueryTile {
-    /// Whether keys lie in pages. At the largest head dim, lookups of pages leave no register for slopes.
+    /// Whether keys lie in pages. At the largest head dim, page lookups leave no register for slopes.
     const PAGES: bool = false;
 
     /// The source of keys and values.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
-    /// Its tensors, `tile_m` queries per tile.
+    /// The tile's tensors, `tile_m` queries per tile.
     fn tensors<E: Mma, const D: usize>(
         &self,
         p: &FwdParams,
@@ -113,7 +113,7 @@ pub trait TensorTile: QueryTile {
     ) {
         tensors.store_nothing_seen::<K, M>(sink, block);
     }
-    /// Normalises O and stores it through `place`, with its LSE.
+    /// Normalises O, stores it through `place`, and stores the LSE.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,

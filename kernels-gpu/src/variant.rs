@@ -1,4 +1,4 @@
-//! Attention variants: a mask with what becomes of scores, as kernels are compiled for them.
+//! Attention variants: a mask with a score modification, as kernels are compiled for them.
 use crate::alibi::Alibi;
 use crate::blocks::At;
 use crate::capped::Capped;
@@ -12,11 +12,11 @@ use core::ops::Range;
 use spec::{Local, MaskMarker, Scored, Window};
 use tile::mma::Acc;
 
-/// A mask with what becomes of scores. Every [`MaskMod`] is one; [`Scored`] adds a [`ScoreMod`].
+/// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
 pub trait MaskFn: MaskMarker {
-    /// Which keys queries see.
+    /// The keys that queries see.
     type Keys: MaskMod;
-    /// What becomes of scores.
+    /// The score modification.
     type Scores: Scores;
 
     /// Whether intervals of keys may begin after key 0.
@@ -28,18 +28,18 @@ pub trait MaskFn: MaskMarker {
 
     /// Loads what the mask needs, before any key.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
-    /// Loads what scores need, while the first keys are under way.
+    /// Loads what scores need, while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
-    /// The natural logit of the sink, below infinity; minus infinity if there is none, or if it does not
-    /// count. Kernels load it at the end of a work tile, so that it takes no register in the main loop.
+    /// The natural logit of the sink, below infinity; minus infinity without a sink, or if it does not count.
+    /// Kernels load it at the end of a work tile, so that it takes no register in the main loop.
     #[inline(always)]
     fn sink(_: &Self::Params, _: &Sequence, _: bool) -> f32 {
         f32::NEG_INFINITY
     }
 
-    /// Keys that the query at position `at` sees in decoding, where parameters say for every mask how far it
-    /// sees to the right. The bounds may be below 0.
+    /// Keys that the query at position `at` sees in decoding. `window.right` limits every mask to the right.
+    /// The bounds may be below 0.
     #[inline(always)]
     fn keys_at(window: &Window, at: i32, k_len: u32) -> Range<i32> {
         let start = if Self::LEFT { at - window.left } else { 0 };
@@ -47,10 +47,10 @@ pub trait MaskFn: MaskMarker {
     }
 }
 
-/// What becomes of a warp's scores before they are masked. The functions take all scores at once: what
-/// parameters decide is decided once per block of keys, not once per score.
+/// Modifies a warp's scores before the mask. The functions take all scores at once, so a kernel tests
+/// parameters once per block of keys, not once per score.
 pub trait Scores: Copy {
-    /// Whether scores are scaled products in the end, not products.
+    /// Whether the changed scores are scaled products.
     const SCALED: bool = false;
     /// Whether [`Scores::change_one`] changes a score.
     const CHANGES_EACH: bool = false;
@@ -58,8 +58,8 @@ pub trait Scores: Copy {
     /// Changes the products of a warp's rows and keys.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
-    /// Changes the product of the query at position `p` and key `k`, beside softcap and slopes. Decode
-    /// kernels call it: their columns are queries of several heads, each with its own value of this type.
+    /// Changes the product of the query at position `p` and key `k`, in addition to softcap and slopes. Only
+    /// decode kernels call it: each column is a query of some head, which has its own value of this type.
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s
@@ -72,13 +72,13 @@ pub trait Scores: Copy {
     }
 }
 
-/// Scores stay products.
+/// Leaves products unchanged.
 impl Scores for () {
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
 }
 
-/// [`Local`]'s: softcap, then slopes, if parameters ask for them.
+/// [`Local`]'s modification: softcap, then slopes, if parameters request them.
 #[derive(Clone, Copy)]
 pub struct CapAndSlope(Alibi);
 
@@ -90,7 +90,7 @@ impl Scores for CapAndSlope {
     }
 }
 
-/// The scores of a mask, then those of a [`ScoreMod`].
+/// The score modification of a mask, then a [`ScoreMod`].
 #[derive(Clone, Copy)]
 pub struct Then<A, S> {
     first: A,

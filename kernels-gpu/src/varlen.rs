@@ -54,8 +54,8 @@ impl TensorTile for SequenceTile {
         TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
-    /// Computes the tensors of the results anew, from parameters and the device's integers: kept through the
-    /// main loop, they took registers there (128x64 at head dim 128 on sm_90: 12 bytes of spills).
+    /// Computes the tensors of the results again, from parameters and the device's integers. Kept through the
+    /// main loop, they would take registers there (128x64 at head dim 128 on sm_90: 12 bytes of spills).
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,

@@ -1,9 +1,9 @@
-//! Forward attention for head dims whose O exceeds one warp's registers: two warps have the same rows. Each
-//! multiplies its half of the columns of Q and K; they add their partial scores; both compute the same
-//! softmax; and each has its half of the columns of V and O.
+//! Forward attention for head dims whose O exceeds one warp's registers. Two warps have equal rows. Each warp
+//! multiplies its half of the columns of Q and K. The warps add their partial scores. Both compute one
+//! softmax. Each warp has its half of the columns of V and O.
 //!
-//! Stages are blocks of keys and blocks of values, in turn: values travel during the scores, the next keys
-//! during P V. Every key block therefore has two barriers, and the warps add scores behind the second.
+//! Stages are blocks of keys and of values, in turn. Values arrive during the scores, the next keys during P
+//! V. Each key block therefore has two barriers. The warps add scores behind the second one.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
@@ -26,8 +26,8 @@ use tile::{Block, Smem};
 /// The places of keys and values, in turn.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
-/// The problem of a team: its half of the columns of Q and O, `HALF` base tiles. The first team stores the
-/// LSE.
+/// The problem of a split group: its half of the columns of Q and O, `HALF` base tiles. The first group
+/// stores the LSE.
 #[inline(always)]
 fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
@@ -35,14 +35,14 @@ fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
 }
 
-/// The tensor, hidden from the compiler: it computes addresses behind this call.
+/// The tensor, hidden from the compiler, which then computes addresses behind this call.
 #[inline(always)]
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
 }
 
-/// Takes in a block's scores and values: softmax, O += P V. `seen`: the mask, if the scores need one.
+/// Takes a block's scores and values: softmax, O += P V. `seen` is the mask, if the scores need one.
 #[inline(always)]
 fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
     p: &FwdParams,
@@ -94,7 +94,7 @@ impl<
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
         }
 
-        // Prologue: the last keys travel while the block loads Q, straight to registers.
+        // Prologue: the copy of the last keys runs while the block loads Q into registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
             (Sums<M, W, N>, PlaceA<E, M, W, HALF, Q_STEPS>),
@@ -139,8 +139,8 @@ impl<
         };
         each_key_block!(Mask, range, step);
 
-        // Epilogue: it computes places of results anew, from the warp's number, so that they take no register
-        // before.
+        // Epilogue: it computes places of results again, from the warp's number, so that they take no
+        // register before.
         if Mask::SINK {
             softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }

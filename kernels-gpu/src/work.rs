@@ -9,11 +9,11 @@ use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTi
 
 /// A problem, as parameters of forward kernels describe it.
 pub trait Problem: Capped {
-    /// Whether a kernel processes a work tile of no sequence like any other.
+    /// Whether a kernel processes a work tile without a sequence like any other tile.
     const DOES_PADDING: bool;
     /// The order of work tiles.
     fn order(&self) -> &TileOrder;
-    /// Queries, and keys, of a head.
+    /// Number of queries, and of keys, per head.
     fn lens(&self) -> [u32; 2];
     /// The window.
     fn window(&self) -> Window;
@@ -104,29 +104,29 @@ impl<P: Problem> Problem for Unsloped<'_, P> {
 
 /// One tile of queries.
 pub trait QueryTile: Copy {
-    /// Whether it may have no key, under any mask.
+    /// Whether the tile may lack keys under any mask.
     const MAY_LACK_KEYS: bool;
-    /// Whether it has a split of the keys, so that its results are partial ones.
+    /// Whether the tile has one split of the keys. Its results are then partial results.
     const SPLIT: bool = false;
 
-    /// Its rows, `tile_m` per tile.
+    /// The tile's rows, `tile_m` per tile.
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows;
-    /// Its share of the key blocks that the rows see.
+    /// The tile's share of the key blocks that the rows see.
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {
         range
     }
-    /// Queries of its sequence before row 0 of its tensors.
+    /// Queries of the tile's sequence before row 0 of the tile's tensors.
     #[inline(always)]
     fn before(&self) -> u32 {
         0
     }
-    /// Whether the attention sink counts for it: of a tile's splits, for one.
+    /// Whether the attention sink counts for this tile. It counts for one split of a tile's keys.
     #[inline(always)]
     fn counts_sink(&self) -> bool {
         true
     }
-    /// Whether it may have no key block under mask `Mask`.
+    /// Whether the tile may have no key block under mask `Mask`.
     #[inline(always)]
     fn may_see_nothing<Mask: MaskFn>() -> bool {
         !Mask::SEES_ALL || Self::MAY_LACK_KEYS
@@ -164,8 +164,8 @@ impl QueryTile for TileNumber {
     }
 }
 
-/// A tile of one sequence. Its rows count from the tile's first query, and the window's shift makes up for
-/// it: that is one number less in the main loop.
+/// A tile of one sequence. Its rows count from the tile's first query, and the window's shift corrects for
+/// that. The main loop then needs one number less.
 #[derive(Clone, Copy)]
 pub struct SequenceTile {
     /// The tile: m block 0.
@@ -236,7 +236,7 @@ impl QueryTile for KvSplit {
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.tile.rows(p, tile_m)
     }
-    /// Split 0 takes it, even if it has no keys.
+    /// Split 0 counts the sink, even if it has no keys.
     #[inline(always)]
     fn counts_sink(&self) -> bool {
         self.index == 0

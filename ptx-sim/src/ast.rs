@@ -45,7 +45,7 @@ pub(crate) struct Variable {
     /// Positions in `init` that hold addresses.
     pub relocations: Vec<Relocation>,
     pub external: bool,
-    /// Whether this is a texture, sampler or surface, which has a name but cannot be loaded.
+    /// Whether the variable is a texture, sampler or surface, which has a name but cannot be loaded.
     pub opaque: bool,
 }
 

@@ -16,7 +16,7 @@ const STRIDE_BITS: u32 = 36;
 /// Every byte of fresh memory: NaN in each float format.
 pub(crate) const POISON: u8 = 0xff;
 
-/// Why an access was refused.
+/// The reason why an access was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// In no allocation.

@@ -44,7 +44,7 @@ pub(crate) enum Slot {
     Sink,
 }
 
-/// How a loaded element fills its register.
+/// The part of its register that a loaded element fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extend {
     Zero,

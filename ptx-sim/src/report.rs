@@ -208,7 +208,7 @@ pub struct Report {
     pub block: [u32; 3],
     /// Lanes of the second access's warp, as a bit mask.
     pub lanes: u32,
-    /// Where in memory.
+    /// The place in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// The earlier access of a race.

@@ -36,7 +36,7 @@ impl Column {
     }
 }
 
-/// Which reads of a record the shadow remembers.
+/// The reads of a record that the shadow remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
     /// The last read of each warp of one block. The number is the count of warps.

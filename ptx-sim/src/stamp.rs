@@ -55,7 +55,7 @@ pub(crate) struct Stamp {
     pub site: u32,
     /// Counts the warp's `bar.warp.sync`s and barriers.
     pub epoch: u32,
-    /// Whether this is an asynchronous copy in flight.
+    /// Whether the access is an asynchronous copy in flight.
     pub pending: bool,
 }
 

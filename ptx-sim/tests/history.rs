@@ -6,7 +6,7 @@ mod common;
 use common::launch;
 use ptx_sim::{Kind, Options};
 
-/// What every schedule must report for `body`. Only the first thread of each warp passes `%p1`.
+/// The reports that every schedule must make for `body`. Only the first thread of each warp passes `%p1`.
 fn check(threads: u32, body: &str, expected: &[Kind]) {
     let body = format!("and.b32 %r1, t, 31; setp.eq.u32 %p1, %r1, 0; shr.u32 %r2, t, 5; {body}");
     for seed in 0..6 {

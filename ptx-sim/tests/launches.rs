@@ -48,7 +48,7 @@ fn the_registers_of_a_block_fit_the_device() {
         (".maxnreg 255", 1024, None, "255 registers per thread (as `.maxnreg` allows): 1024 threads exceed"),
         (".maxnreg 255", 1024, Some(40), ""),
         (".maxnreg 64", 1024, None, ""),
-        // Of these two, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower limit.
+        // Of these two limits, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower one.
         (".maxnreg 255 .reqntid 1024", 1024, None, "64 per thread would fit"),
         (".maxntid 1024\n.maxnreg 255", 1024, None, "64 per thread would fit"),
         (".maxnreg 255 .reqntid 1024 .minnctapersm 1", 1024, None, ""),

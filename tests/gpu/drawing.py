@@ -107,7 +107,7 @@ def arguments(description, what, seconds):
     ap.add_argument("out", help="JSON file")
     ap.add_argument("--tests", nargs="*", help="names of tests; all")
     ap.add_argument("--sample", type=int, default=500, help="cases of each test")
-    ap.add_argument("--seconds", type=float, default=seconds, help="for all tests together, as much for each")
+    ap.add_argument("--seconds", type=float, default=seconds, help="time for all tests together, in equal shares")
     ap.add_argument("--seed", type=int, default=1)
     return ap
 

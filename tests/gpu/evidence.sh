@@ -28,14 +28,14 @@ sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: th
 sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV, append and merge kernels
 sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels: dense, varlen, paged
 sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode and MLA kernels
-sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels
+sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels, mixed batches
 sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
 agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
 agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
 agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV, append and merge kernels
 agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels
 agree-cache | 570 | - | agree-cache.json: decode and MLA kernels
-agree-paged | 570 | - | agree-paged.json: portable paged kernels
+agree-paged | 570 | - | agree-paged.json: portable paged kernels, mixed batches
 soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
 fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
 invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
@@ -129,7 +129,7 @@ part() {
         varlen) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
         hopper) kernels '^hopper' ;;
         cache) kernels '^decode|^mla' ;;
-        paged) kernels '^paged' ;;
+        paged) kernels '^paged|^mixed_few' ;;
     esac
 }
 

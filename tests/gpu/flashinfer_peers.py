@@ -28,14 +28,14 @@ DRAWN_ON_THE_DEVICE = "utils/test_triton_cascade.py"
 # Tests that are left out: name, reason.
 TESTS_LEFT_OUT = [
     (r"^test_nvfp4_|_kv_cache_nvfp4", "there are no caches of 4 bits"),
-    (r"torch_compile", "it starts another process, where nothing stands in for FlashInfer"),
-    (r"rejects_mismatched_q_len", "what FlashInfer's own front refuses, in its words"),
+    (r"torch_compile", "it starts another process, in which FerroFlash does not replace FlashInfer"),
+    (r"rejects_mismatched_q_len", "the test expects the words of FlashInfer's own refusal"),
 ]
 # Parameter, values that are never drawn, reason.
 LEFT_OUT = [
     ("pos_encoding_mode", lambda value: value != "NONE", "there are no rotary embeddings"),
     ("dtype", lambda value: value == torch.float8_e5m2, "there are no caches of e5m2"),
-    ("backend", lambda value: value == "fa3", "for us the other backend is the same"),
+    ("backend", lambda value: value == "fa3", "FerroFlash has one backend for both"),
 ]
 
 
@@ -53,7 +53,7 @@ class Absent:
         return self
 
     def __call__(self, *_args, **_options):
-        raise ferroflash.Unsupported(f"{self.name}: there is no such thing here")
+        raise ferroflash.Unsupported(f"{self.name}: FerroFlash has no such function")
 
 
 def absent(module):

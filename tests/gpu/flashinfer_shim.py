@@ -34,14 +34,14 @@ DECODED_ROWS = 64
 
 
 def check(pos_encoding_mode="NONE", **options):
-    """Refuses every option except those that do not affect FerroFlash's result."""
+    """Refuses every option that affects FerroFlash's result."""
     if pos_encoding_mode != "NONE":
         raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: there are no rotary embeddings")
     idle = {"q_data_type", "kv_data_type", "data_type", "o_data_type", "non_blocking", "rope_scale", "rope_theta",
             "use_fp16_qk_reduction", "backend", "jit_args", "jit_kwargs", "enable_pdl", "head_dim_vo"}
     for name, value in options.items():
         if name not in idle and value is not None:
-            raise Unsupported(f"{name}: there is no such thing here")
+            raise Unsupported(f"{name}: FerroFlash has no such option")
 
 
 def pages(kv, layout):
@@ -52,7 +52,7 @@ def pages(kv, layout):
     if k.stride() != v.stride():
         raise Error(f"keys and values must have identical strides, not {k.stride()} and {v.stride()}")
     if k.dtype not in kvcache.CACHE_DTYPES:
-        raise Unsupported(f"caches of {k.dtype}: there are none")
+        raise Unsupported(f"caches of {k.dtype} are not supported")
     return k, v
 
 

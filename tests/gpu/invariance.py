@@ -62,7 +62,7 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--batches", type=int, default=200)
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--seconds", type=float, default=200, help="begin no further batch after so long")
+    ap.add_argument("--seconds", type=float, default=200, help="begin no further batch after this number of seconds")
     args = ap.parse_args()
     rng, began, failures, refused, done, said = random.Random(args.seed), time.monotonic(), [], [], 0, time.monotonic()
     for _ in range(args.batches):

@@ -38,7 +38,7 @@ def main(out):
                 if row["family"] == "forward" and (row["dtype"], row["head_dim"], row["mask"]) == ("f16", 64, mask) and "_packed" not in row["name"]:
                     names = " ".join(row["lineage"]) or "-"
                     calls[row["name"]] = (f'{names} ({row["path"]})', lambda c=row["name"]: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal, config=c))
-            calls["planned"] = ("what the planner takes", lambda: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal))
+            calls["planned"] = ("the planner's choice", lambda: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal))
             times, errors = {name: [] for name in calls}, {}
             for name, (_, call) in calls.items():
                 errors[name] = (call().double() - exact).abs().max().item()

@@ -67,14 +67,14 @@ def main(out, length, texts):
         print(f'{r["entry"]:36} {r["us"]:9.1f} us  tensor {r["tensor_pipe_percent"]:5.1f} %  occupancy {r["achieved_occupancy_percent"]:5.1f} %  '
               f'conflicts {r["shared_bank_conflicts"]:10.0f} of {r["shared_wavefronts"]:12.0f} wavefronts  DRAM {r["dram_percent"]:4.1f} %')
     if wrong:
-        sys.exit(f"tensor cores where there should be none, or none where there should be: {wrong}")
+        sys.exit(f"tensor cores used or unused against expectation: {wrong}")
 
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("out", help="JSON file")
-    ap.add_argument("texts", nargs="*", metavar="TEXT", help="only entries whose name has one of these")
-    ap.add_argument("--length", type=int, default=2048, help="queries and keys of a head")
+    ap.add_argument("texts", nargs="*", metavar="TEXT", help="only entries whose name contains one of these texts")
+    ap.add_argument("--length", type=int, default=2048, help="queries and keys per head")
     ap.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     return ap.parse_intermixed_args()
 

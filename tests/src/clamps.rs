@@ -38,9 +38,9 @@ impl Garbage {
     }
 }
 
-/// Launches that need every clamp of paged kernels: lengths that are off by one, lengths that are no lengths,
-/// starts behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some
-/// page sizes divide no tile.
+/// Launches that need every clamp of paged kernels: lengths that are off by one, invalid lengths, starts
+/// behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some page
+/// sizes divide no tile.
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
@@ -65,8 +65,8 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     all
 }
 
-/// Instructions that are enough for a launch. A kernel that takes garbage for a length of billions exceeds
-/// them and ends.
+/// Number of instructions that suffices for a launch. A kernel that takes garbage for a length of billions
+/// exceeds it and ends.
 const BUDGET: u64 = 20_000_000;
 
 /// The clamps of `subject` whose removal changes neither a bit nor a report of the simulator in any of

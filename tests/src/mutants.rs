@@ -93,7 +93,8 @@ fn main() -> ExitCode {
     for excuse in &unused {
         println!("no mutant needs this excuse: {excuse}");
     }
-    // A sample may contain one harmless mutant, and this one may exceed the share that a whole run may miss.
+    // A sample may contain one harmless mutant. This mutant alone may exceed the share that a whole run may
+    // miss.
     let is_sharp = if arguments.sample.is_none() { evidence.is_sharp() } else { evidence.mutants > 0 };
     if unexplained > 0 || !unused.is_empty() || !is_sharp { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -28,7 +28,7 @@ pub use spot::{Spot, spot};
 pub use subject::Subject;
 use trial::{Kernel, SCHEDULES, Trial};
 
-/// What happened to a mutant.
+/// The fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
@@ -42,23 +42,23 @@ pub enum Fate {
     Survived,
 }
 
-/// How a survivor differs from the unbroken kernel.
+/// The difference of a survivor from the unbroken kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Not at all: in every launch it did what the unbroken kernel does.
+    /// Not at all: in every launch, its effects equal the unbroken kernel's.
     Idle,
-    /// Not at all: on every path through the kernel, other instructions keep the order that it no longer
-    /// keeps.
+    /// Not at all: on every path through the kernel, other instructions keep the order that the mutant
+    /// removes.
     Redundant,
-    /// It differs. A reason why this does no harm may be known.
+    /// The survivor differs. There may be a known reason why this does no harm.
     Some,
 }
 
 /// A survivor, and the reason why it does no harm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survivor {
-    /// How it differs from the unbroken kernel.
+    /// The survivor's difference from the unbroken kernel.
     pub change: Change,
     /// The mutation operator.
     pub operator: Operator,
@@ -68,7 +68,7 @@ pub struct Survivor {
     pub source: Vec<String>,
     /// The instruction before and after.
     pub description: String,
-    /// Why the mutant does no harm; `None` fails the run.
+    /// The reason why the mutant does no harm; `None` fails the run.
     pub reason: Option<&'static str>,
 }
 
@@ -180,8 +180,8 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
     (Fate::Survived, None)
 }
 
-/// Whether a survivor differed from the unbroken kernel in any trial. A mutant is equal if each warp made the
-/// same accesses with the same values between the same synchronisations.
+/// Whether a survivor differed from the unbroken kernel in any trial. A mutant is equal if each warp made
+/// equal accesses with equal values between equal synchronisations.
 fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
     let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
     let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));

@@ -27,8 +27,7 @@ pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32
 
 /// [`check_lengths`] with this driver.
 ///
-/// # Panics
-/// As [`check_lengths`].
+/// # Panics See [`check_lengths`].
 #[track_caller]
 pub fn check_lengths_on(
     attention: &Attention<SimDriver>,
@@ -55,8 +54,7 @@ pub fn check_lengths_on(
 
 /// [`check_lengths`] on the case's lengths.
 ///
-/// # Panics
-/// As [`check_lengths`].
+/// # Panics See [`check_lengths`].
 #[track_caller]
 pub fn check(case: &DecodeCase, config: Option<&str>) {
     check_on(&attention(), case, config)
@@ -64,19 +62,18 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
 
 /// [`check`] with this driver.
 ///
-/// # Panics
-/// As [`check_lengths`].
+/// # Panics See [`check_lengths`].
 #[track_caller]
 pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
 }
 
-/// A plan knows only bounds. With invalid lengths, starts and pages, a launch must touch nothing outside of
-/// its tensors. A sequence is judged if the cache has the keys of its clamped length.
+/// A plan knows only bounds. With invalid lengths, starts and pages, a launch must touch nothing outside its
+/// tensors. A sequence is judged if the cache has the keys of its clamped length.
 ///
-/// # Panics
-/// If a launch touches memory outside of its tensors, and as [`check_lengths`].
+/// # Panics If a launch touches memory outside its tensors; otherwise see
+/// [`check_lengths`].
 #[track_caller]
 pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
     let most = 120;

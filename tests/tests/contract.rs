@@ -50,7 +50,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
-    // More addresses than any case has buffers.
+    // More addresses than the buffers of any case.
     let inputs: [u64; 16] = std::array::from_fn(|n| (7 + n as u64) << 32);
     let tensors = memory.forward(&inputs, 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));

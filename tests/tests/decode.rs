@@ -74,8 +74,8 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Garbage in device memory: a launch touches nothing outside of its tensors. A sequence is judged if the
-/// cache has the keys of its clamped length.
+/// Garbage in device memory: a launch touches nothing outside its tensors. A sequence is judged if the cache
+/// has the keys of its clamped length.
 #[test]
 fn garbage_lengths_and_pages() {
     let most = 120;
@@ -91,7 +91,7 @@ fn garbage_lengths_and_pages() {
 }
 
 /// Launches that need every clamp of decode kernels: few and many sequences, lengths that are off by one,
-/// lengths that are no lengths, unused pages.
+/// invalid lengths, unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
     let plain =
@@ -112,9 +112,9 @@ fn garbage(counters: bool) -> Vec<Garbage> {
     all
 }
 
-/// Clamps that other clamps make superfluous. A table column follows from a clamped length, and the host has
-/// checked that the table has pages for it. A length of 0 stays 0 under any maximum. For a sequence past the
-/// last that seems to have keys, a block looks for a work item and finds none. LLVM gives some columns no
+/// Clamps that other clamps make superfluous. A table column follows from a clamped length, and the host
+/// has checked that the table has pages for it. A length of 0 stays 0 under any maximum. If a sequence past
+/// the last one seems to have keys, a block searches a work item and finds none. LLVM gives some columns no
 /// line.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],

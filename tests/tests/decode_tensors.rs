@@ -7,8 +7,8 @@ use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};
 use spec::{DECODES, Keys, MaskKind, PageKind};
 
-/// Instructions that are enough for a launch. A kernel that takes garbage for a length of billions exceeds
-/// them and ends.
+/// Number of instructions that suffices for a launch. A kernel that takes garbage for a length of billions
+/// exceeds it and ends.
 const BUDGET: u64 = 20_000_000;
 
 fn plain(symbol: &'static str) -> KnownKeys {
@@ -83,7 +83,7 @@ fn varlen_keys_of_single_queries() {
 }
 
 /// Garbage in `cu_seqlens_k` and in the used keys. Every sequence has the rows that the rule in `lengths.rs`
-/// gives it, and the kernel reads nothing outside of its tensors.
+/// gives it, and the kernel reads nothing outside its tensors.
 fn garbage(symbol: &'static str) -> Vec<KnownKeys> {
     let plain = KnownKeys { max_keys: 120, ..plain(symbol) };
     let starts: [&[i32]; 5] = [

@@ -235,8 +235,8 @@ fn rows_with_no_key_give_zero_and_no_nan() {
     }
 }
 
-/// 0 times infinity is NaN, in products that rows of a tile share. What other rows see must not reach a row
-/// that sees no key.
+/// 0 times infinity is NaN, in products that rows of a tile share. Values that other rows see must not reach
+/// a row that sees no key.
 #[test]
 fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);

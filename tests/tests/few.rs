@@ -50,8 +50,8 @@ fn tensors_are_decoded_as_a_cache_is() {
     println!("{ran} of {} shapes ran: this build carries their kernels", 2 * SHAPES.len());
 }
 
-/// Varlen tensors, one query per sequence: sequences of any length, none included, with and without rows of K
-/// that no sequence uses.
+/// Varlen tensors, one query per sequence: sequences of any length, also of no key, with and without rows of
+/// K that no sequence uses.
 #[test]
 fn single_queries_of_varlen_sequences_are_decoded() {
     let keys = [1500, 0, 1, 1200, 530];

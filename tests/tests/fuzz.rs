@@ -7,7 +7,7 @@ use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many problems of forward attention and of each other family to solve; more in CI.
+/// The number of problems of forward attention, and of each other family, that the test solves; more in CI.
 fn problems() -> [usize; 2] {
     if std::env::var_os("CI").is_some() { [120, 25] } else { [20, 4] }
 }
@@ -51,7 +51,7 @@ fn random_problems_of_other_families_are_right() {
     }
 }
 
-/// Problems of the size for a GPU: this test only plans them.
+/// Problems of GPU size: this test only plans them.
 #[test]
 fn problems_for_a_gpu_are_valid() {
     let attention = Attention::new(SimDriver::new("h200").expect("a known card"));

@@ -28,8 +28,8 @@ fn smallest() -> &'static AttnInfo {
     HOPPERS_PAGED.iter().find(is_it).expect("a build carries one")
 }
 
-/// Removes the instructions that order the tiles of a block, one by one: waits for stores to leave their
-/// buffer, barriers of a consumer warpgroup around the wait, arrivals that release a stage or Q.
+/// Removes the instructions that order the tiles of a block, one by one: waits until stores have left their
+/// buffer, barriers of a consumer warpgroup around such a wait, arrivals that release a stage or Q.
 #[test]
 fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
     let entry = smallest();

@@ -11,7 +11,7 @@ use reference::{Loaded, Reference, headline, reproducer};
 use spec::TileScheduler::{self, *};
 use {Path::*, Schedule::*};
 
-/// Name, then queries, keys, stages and warps, then the path and schedule of the predecessor's table.
+/// Name; then queries, keys, stages and warps; then the path and schedule of the predecessor's table.
 #[rustfmt::skip]
 const TABLE: &[(&str, [u32; 4], Path, Schedule, TileScheduler)] = &[
     ("fa_s512/64x64w4", [64, 64, 2, 4], TensorCores, Sequential, SingleTile),

@@ -1,5 +1,5 @@
-//! MLA decode in the simulator: sequences of every length beside each other, integers that make no sense, and
-//! bits that do not depend on the batch. `simulated.rs` runs each kernel on its edges.
+//! MLA decode in the simulator: sequences of every length in one batch, invalid integers, and bits that do
+//! not depend on the batch. `simulated.rs` runs each kernel on its edges.
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::MLAS;
 use ferroflash_tests::clamps::{Garbage, unnoticed};
@@ -8,19 +8,19 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// DeepSeek's widths, about its scale; one query of 4 heads on one latent head.
+/// DeepSeek's widths and approximately its scale; one query of 4 heads on one latent head.
 fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
     let widths = DecodeCase { head_dim: 576, latent: Some(512), ..DecodeCase::new(filled) };
     DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
 }
 
-/// The first kernel that this build carries: the planner's choice may be none of the sample.
+/// The first kernel in this build. The sample may lack the planner's choice.
 fn carried() -> &'static str {
     let mut symbols = MLAS.iter().map(|entry| entry.contract.symbol);
     symbols.find(|symbol| is_carried(symbol)).expect("a build carries one")
 }
 
-/// Every length up to three stages, found by each warp for itself and by all together.
+/// Every length up to three stages. Each warp finds its sequence alone, or all warps find it together.
 #[test]
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
@@ -28,7 +28,7 @@ fn every_length() {
     }
 }
 
-/// A plan knows bounds only: what a graph replays are other lengths.
+/// A plan knows only bounds: a replayed graph may find other lengths.
 #[test]
 fn other_lengths_under_one_plan() {
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
@@ -38,7 +38,7 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Scores that outgrow the lazy maximum in one warp and not in the others, stage after stage.
+/// Scores that outgrow the lazy maximum in one warp only, stage after stage.
 #[test]
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
@@ -50,8 +50,8 @@ fn maxima_of_one_warp_reach_all() {
     }
 }
 
-/// Launches that every clamp is for: few sequences and many, lengths that are off by one or no lengths at
-/// all, page indices without a page.
+/// Launches that need every clamp: few and many sequences, lengths that are off by one, invalid lengths, page
+/// indices without a page.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 160;
     let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };
@@ -73,7 +73,7 @@ fn garbage() -> Vec<Garbage> {
     all
 }
 
-/// Clamps that others make superfluous, as in `decode.rs`.
+/// Clamps that other clamps make superfluous, as in `decode.rs`.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
@@ -92,8 +92,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
 }
 
-/// With chunks, the bits of a sequence are its own: whatever is beside it, in whichever place, whatever its
-/// pages are.
+/// With chunks, a sequence's bits do not depend on other sequences, on its place in the batch, or on its
+/// pages.
 #[test]
 fn chunks_make_sequences_independent() {
     let (mut random, attention) = (Random::new(11), attention());
@@ -109,7 +109,7 @@ fn chunks_make_sequences_independent() {
     let expected = one(&DecodeCase { seeds: vec![99], ..chunks(vec![300]) }, 0);
     for round in 0..20 {
         let batch = 1 + (random.bits() % 12) as usize;
-        // At an even place, where it shares no page with the one before.
+        // At an even place, a sequence shares no page with the previous sequence.
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { 300 } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Nhd(7), Pages::Rows][round % 4];

@@ -64,7 +64,7 @@ fn decoding() {
 
 #[test]
 fn merging_splits() {
-    // A large part of this kernel distributes work. Many mutants of that part only distribute it differently.
+    // A large part of this kernel distributes work. Many mutants of that part only change the distribution.
     let sample = Sample { each: Some(2), ..SAMPLE };
     check(sample, |subject| subject.merges() && subject.of.family() == "decode");
 }
@@ -84,7 +84,7 @@ fn merging_states() {
     check(SAMPLE, |subject| subject.of.family() == "merge");
 }
 
-/// Which of Hopper's kernel bodies a kernel has.
+/// The body of a Hopper kernel.
 fn kind(symbol: &str) -> &'static str {
     let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
     match (symbol.starts_with("hopper_packed"), wide) {

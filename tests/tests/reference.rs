@@ -1,4 +1,4 @@
-//! The reference against results that were computed by hand, and against the definition in a few lines.
+//! Compares the reference with results that were computed by hand, and with the definition in a few lines.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};

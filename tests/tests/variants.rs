@@ -1,5 +1,5 @@
-//! Masks, biases and sinks for which the planner finds a kernel, in tensors and on caches. They run in the
-//! simulator with every checker, against the reference.
+//! Masks, biases and sinks for which the planner finds a kernel, on tensors and on caches. They run in the
+//! simulator with every checker, and the test compares them with the reference.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, MaskBits, Prefix};
@@ -7,8 +7,8 @@ use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
 use reference::{Case, DecodeCase, Layout, OnDevice, Pages, Rule, Task, Values};
 
-/// Runs the planner's kernel for a problem, whose symbol begins with these words. False where this build
-/// carries a sample of the kernels, without this one.
+/// Runs the planner's kernel for a problem. Its symbol must begin with these words. False if this build
+/// carries only the sample of the kernels, without this one.
 #[track_caller]
 fn check(card: &str, task: &Task, kernel: &str, reason: &str) -> bool {
     let attention = Attention::new(SimDriver::new(card).expect("a card"));
@@ -37,7 +37,7 @@ fn dense(problem: Problem) -> Task {
 
 const MERGED: &str = "a merge kernel adds them";
 
-/// Sinks at head dims that have no kernel for them: of rows without a key, too.
+/// Sinks at head dims that have no kernel with sinks, also for rows without a key.
 #[test]
 fn a_merge_kernel_adds_sinks() {
     let of = |dtype, head_dim| Problem::new(dtype, 2, 70, 4, head_dim).seqlen_k(50).heads_k(2).sinks(true);
@@ -54,13 +54,13 @@ fn a_merge_kernel_adds_sinks() {
         check("l4", &dense(of(DType::F16, 192)), "fwd_f16_d192_full", MERGED),
         check("a100", &dense(of(DType::Bf16, 256).mask(Mask::Causal)), "fwd_bf16_d256_causal", MERGED),
         check("l4", &Task::Cache(cached(70, [2, 1])), "paged_f16_d256_causal", MERGED),
-        // Few enough rows for a decode kernel, which takes them.
+        // Few rows: a decode kernel takes them.
         check("l4", &Task::Cache(cached(3, [2, 1])), "decode_f16_d256", "few rows"),
     ];
     assert!(ran.contains(&true), "this build carries no kernel of these");
 }
 
-/// A mask and scores on a card, and the kernel that they run.
+/// A mask and scores on a card, and the kernel that runs them.
 type Variant = (&'static str, DType, fn(Problem) -> Problem, &'static str);
 
 /// Sequences, queries, query heads, key heads, head dim and keys of the problems below.
@@ -82,7 +82,7 @@ const ON_TENSORS: &[Variant] = &[
     ("l4", DType::Bf16, |p| p.mask(bits(70, 100)), "fwd_bf16_d64_bits"),
 ];
 
-/// The planner's kernels run what a request says, with its own parameters.
+/// The planner's kernels compute the request's mask and scores, with its parameters.
 #[test]
 fn kernels_of_masks_and_scores_on_tensors() {
     let [batch, queries, heads_q, heads_k, head_dim, keys] = SIZES;
@@ -93,10 +93,10 @@ fn kernels_of_masks_and_scores_on_tensors() {
     assert!(ran.fold(false, |any, ran| any | ran), "this build carries no kernel of these");
 }
 
-/// Queries of each sequence, mask, whether there are sinks, the kernel, and words of the reason.
+/// Queries of each sequence, mask, whether the request has sinks, the kernel, and words of the reason.
 type OnCache = (usize, Mask, bool, &'static str, &'static str);
 
-/// The same on KV caches, with trees of drafts in a decode kernel.
+/// These cases on KV caches, with trees of drafts in a decode kernel.
 #[test]
 fn kernels_of_masks_and_scores_on_caches() {
     let variants: [OnCache; 5] = [

@@ -33,7 +33,7 @@ fn opcode<'t>((_, text): &Statement<'t>) -> Option<&'t str> {
     opcode.starts_with(|c: char| c.is_ascii_lowercase()).then_some(opcode).filter(|_| text.contains(';'))
 }
 
-/// What the simulator refuses in `entry`: lines and reasons.
+/// The lines of `entry` that the simulator refuses, with reasons.
 fn refused(text: &str, entry: &str) -> Vec<(u32, String)> {
     match Module::parse(text) {
         Err(error) => vec![(error.line, error.message)],

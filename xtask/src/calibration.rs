@@ -16,7 +16,7 @@ use crate::budgets::processor_time;
 /// were set there.
 const REFERENCE: f64 = 0.9;
 
-/// Functions in the compiled source. Each has its own copy of the sort.
+/// Number of functions in the compiled source. Each has its own copy of the sort.
 const FUNCTIONS: u32 = 8;
 
 /// Samples of the machine's pace during a measurement.

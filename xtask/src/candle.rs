@@ -1,5 +1,5 @@
 //! `cargo xtask candle`: tasks of the workspace candle/. It has a separate lock file, and its build runs
-//! nvcc: the machine's nvcc, or one from wheels, or a stand-in for tasks that run no kernel.
+//! nvcc. This nvcc is the machine's, one from wheels, or a stand-in for tasks that run no kernel.
 
 mod pack;
 mod package;
@@ -24,11 +24,11 @@ pub enum Task {
     Build,
     /// Build candle's tests of candle-flash-attn on FerroFlash's kernels, and run them
     Test,
-    /// Compile those kernels of candle-flash-attn that the benchmark compares, as a library
+    /// Compile the kernels of candle-flash-attn that the benchmark compares, as a library
     Peer,
     /// Collect tests, comparison and `generate` in ./candle-pack, for a GPU machine without Rust
     GpuPack,
-    /// Package the published crate, unpack it outside of this repository, and check it there
+    /// Package the published crate, unpack it outside this repository, and check it there
     Package,
 }
 

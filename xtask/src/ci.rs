@@ -25,7 +25,8 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
         budgets::DEMO_MINUTES / 2.0
     );
     let mut command = cargo();
-    // Uses the tests' profile. It optimises the code that matters, and compiles the rest in half the time.
+    // Uses the tests' profile. This profile optimises the code that matters, and compiles the rest in half
+    // the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
     if !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
@@ -49,7 +50,7 @@ pub fn ci(root: &Path) -> Result {
     setup::run(root)?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
-        // It does not set RUSTFLAGS: other flags in one step would compile every dependency again.
+        // ci does not set RUSTFLAGS: other flags in one step would compile every dependency again.
         command.args(arguments).env("RUSTDOCFLAGS", "-Dwarnings").current_dir(root);
         loud(&mut command)
     };
@@ -111,8 +112,8 @@ pub fn ci(root: &Path) -> Result {
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 
-/// Entries that are also compiled for a newer target: one per tile order. Other entries differ from these
-/// only in numbers.
+/// Entries that are also compiled for a newer target: one per schedule. Other entries differ from these only
+/// in numbers.
 const NEWER: [&str; 6] = [
     "fwd_f16_d64_full_128x32",
     "fwd_bf16_d64_causal_128x64",
@@ -132,7 +133,7 @@ fn kernels_hold(root: &Path) -> Result {
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
     gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
     stats::check(root, &reports)?;
-    // Instructions that need a newer target must at least compile.
+    // Instructions of a newer target must at least compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;
     if let Some(gone) = NEWER.iter().find(|name| made.iter().all(|module| module.contract.symbol != **name)) {

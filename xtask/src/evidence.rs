@@ -1,5 +1,5 @@
-//! `cargo xtask evidence`: makes one page that shows to a reader without a GPU that the kernels are right,
-//! and how fast they are.
+//! `cargo xtask evidence`: makes one page that shows a reader without a GPU that the kernels are right, and
+//! how fast they are.
 
 mod chart;
 mod front;
@@ -61,7 +61,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// The run that made a piece: null if it is unknown.
+    /// The run that made a piece: null if the run is unknown.
     pub fn run(&self, piece: &Piece) -> &Value {
         self.runs.get(folder(&piece.path)).unwrap_or(&Value::Null)
     }
@@ -137,7 +137,7 @@ fn gather(root: &Path, folder: &Path) -> Result<Pack> {
     Ok(pack)
 }
 
-/// The first document of a file: a failed command prints its error as a second one.
+/// The first document of a file. A failed command prints its error as a second document.
 fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter().next();

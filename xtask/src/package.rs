@@ -128,7 +128,7 @@ fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the build folders of all sources but `target`'s.
+/// Removes the build folders of all sources except `target`'s.
 fn remove_others(target: &Path) -> Result {
     for entry in target.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         if entry.path().is_dir() && entry.path() != target {

@@ -23,7 +23,8 @@ const COMPILER_PACKAGES: [&str; 5] = [
     "libllvm22",
 ];
 
-/// The libraries that LLVM links to, and their packages. Setup downloads only those that the image lacks.
+/// The libraries that LLVM links to, and their packages. Setup downloads only the libraries that the image
+/// lacks.
 const LIBRARY_PACKAGES: [(&str, &str); 8] = [
     ("libz3.so", "libz3-4"),
     ("libedit.so", "libedit2"),
@@ -43,7 +44,7 @@ nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd8436
 nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe18b3b8a1257cda0903e23c17bdbf3
 ";
 
-/// Downloads what is missing, and prints what is used.
+/// Downloads the missing parts, and prints the used ones.
 pub fn run(root: &Path) -> Result {
     let compiler = device_compiler(root)?;
     println!("device compiler  {} ({})", compiler.rustc.display(), compiler.version);

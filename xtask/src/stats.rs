@@ -95,9 +95,9 @@ pub fn bless(root: &Path) -> Result {
     Ok(())
 }
 
-/// Compares with the golden figures. Figures of other tools say nothing about a change in the kernels. In
-/// this case it compares nothing, and prints so. In CI it then fails because of ptxas, of which setup
-/// installs one version. The compiler may come from any toolchain with the sources of `core`.
+/// Compares with the golden figures. Figures of other tools say nothing about a change in the kernels, so the
+/// task then compares nothing and prints so. In CI it fails if ptxas differs, because setup installs one
+/// version of it. The compiler may come from any toolchain with the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     let path = root.join(GOLDEN);
     let old =

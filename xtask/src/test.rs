@@ -22,9 +22,10 @@ const SAMPLE: &str = "target/sample-ptx";
 /// The variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
-/// Test programs that `cargo xtask test` leaves to `--all` and `ci`, and what each of them does.
-const LEFT_OUT: [(&str, &str); 3] = [
+/// Test programs that `cargo xtask test` leaves to `--all` and `ci`, with their purpose.
+const LEFT_OUT: [(&str, &str); 4] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
+    ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("tests/tests/template", "the template in examples/your-own-attention"),
 ];
@@ -41,7 +42,7 @@ pub struct Test {
     /// Run only the tests that need a GPU
     #[arg(long, conflicts_with = "all")]
     gpu: bool,
-    /// Passed on to `cargo test`, which then runs only the tests that they name
+    /// Passed on to `cargo test`, which then runs only the named tests
     #[arg(last = true)]
     arguments: Vec<String>,
 }
@@ -126,8 +127,8 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Every test that launches kernels, on the sample, as `cargo xtask test` does: a step of `ci`, which then
-/// runs all tests on all kernels. There each kernel runs on its edges.
+/// Runs every test that launches kernels on the sample, like `cargo xtask test`. This is a step of `ci`,
+/// which then runs all tests on all kernels, each kernel on its edges.
 pub fn on_sample(root: &Path) -> Result {
     let environment = modules(root, false)?;
     let packages = LAUNCHING.map(|package| ["--package", package]).concat();
@@ -140,7 +141,7 @@ pub fn on_sample(root: &Path) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Where it is kept how long each test program took: the longest go first.
+/// The file that keeps the time of each test program, because the longest run first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
 }

@@ -163,7 +163,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
         let mut pool = PagePool::new(200, page);
         let mut step = Step::new(8, 600, 80, page, device)?;
         let mut sequences: Vec<_> = (0..3).map(|_| Sequence::new()).collect();
-        // All keys and values of each sequence, from which the steps take theirs.
+        // All keys and values of each sequence. The steps take their keys and values from these.
         let all: Vec<[Tensor; 2]> = (0..3)
             .map(|_| -> Result<_> {
                 let one = || Tensor::randn(0f32, 1., (500, hk, d), device)?.to_dtype(dtype);

@@ -82,17 +82,17 @@ impl Attend {
         Attend { sinks: Some(sinks.clone()), ..self }
     }
 
-    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows
-    /// of 16-bit elements must begin at multiples of 4 bytes. For an odd number of keys, pad the rows:
+    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows of
+    /// 16-bit elements must begin at multiples of 4 bytes. For an odd number of keys, pad the rows:
     /// `bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, keys)?`. For varlen sequences and KV caches, `batch`
-    /// counts sequences, and `queries` and `keys` are those of the longest sequence.
+    /// counts sequences, and `queries` and `keys` are the longest sequence's.
     pub fn bias(self, bias: &Tensor) -> Self {
         Attend { bias: Some(bias.clone()), ..self }
     }
 
     /// Shows each query the keys whose bits are 1: u8 `(batch or 1, heads or 1, queries, keys / 8 rounded
     /// up)`, or without the batch, least significant bit first. Bits name the last `keys` keys of each
-    /// sequence; every query sees the keys before these. A tree of drafts has as many keys as nodes.
+    /// sequence; every query sees the keys before these. A tree of drafts has one key per node.
     pub fn mask_bits(self, bits: &Tensor, keys: usize) -> Self {
         Attend { mask_bits: Some((bits.clone(), keys)), ..self }
     }

@@ -121,7 +121,7 @@ impl KvCache {
             let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
-                // Reshaping copies only if the strides are not those of rows.
+                // Reshaping copies only if the tensor's strides are not a row's.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
                 true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),

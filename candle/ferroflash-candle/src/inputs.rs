@@ -37,7 +37,7 @@ impl<'a> Read<'a> {
         self.storage.dtype()
     }
 
-    /// Its elements, and those behind them in its storage.
+    /// The tensor's elements, and the elements behind them in its storage.
     pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
         data(self.stored()?)
     }
@@ -49,7 +49,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Its elements: `rank` dimensions of `T`, the last one contiguous.
+    /// The tensor's elements: `rank` dimensions of `T`, the last one contiguous.
     pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
         let (dims, strides) = (self.layout.dims(), self.layout.stride());
         if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
@@ -65,7 +65,7 @@ impl<'a> Read<'a> {
         all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
     }
 
-    /// Its integers, `u32` or `i32`.
+    /// The tensor's integers, `u32` or `i32`.
     pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),

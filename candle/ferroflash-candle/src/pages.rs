@@ -70,7 +70,7 @@ impl Sequence {
         self.keys
     }
 
-    /// Its pages.
+    /// The sequence's pages.
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }

@@ -53,7 +53,7 @@ mod models {
     }
 }
 
-/// In f32, as it is written down: scores of `(batch, heads, positions, head_dim)` and what is added to them.
+/// The definition in f32: scores of `(batch, heads, positions, head_dim)`, and the terms that the model adds.
 fn plain([q, k, v]: [&Tensor; 3], scale: f32, more: &Tensor, sinks: Option<&Tensor>) -> Result<Tensor> {
     let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::F32)?.contiguous());
     let scores = (q?.matmul(&k?.t()?)? * f64::from(scale))?.broadcast_add(&more.to_dtype(DType::F32)?)?;
@@ -78,7 +78,7 @@ fn check(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
 }
 
 /// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and
-/// bits yet. Calls become [`check`]s with the first kernel.
+/// bits yet. A call becomes a [`check`] when its kernel exists.
 fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &Tensor) -> Result<()> {
     match found {
         Ok(found) => check(what, &found, expected),

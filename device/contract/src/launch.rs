@@ -2,13 +2,13 @@
 use crate::{Kernel, Target};
 
 /// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder stamps
-/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with the same numbers.
+/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Contract {
     /// Name of the entry in the PTX.
     pub symbol: &'static str,
-    /// GPUs that can run it.
+    /// GPUs that can run the kernel.
     pub target: Target,
     /// Exact number of threads per block, along x: stamped as `.reqntid`.
     pub threads: u32,
@@ -61,31 +61,31 @@ impl Contract {
         }
     }
 
-    /// This contract, for other GPUs.
+    /// Returns this contract for other GPUs.
     #[must_use]
     pub const fn target(self, target: Target) -> Self {
         Contract { target, ..self }
     }
 
-    /// This contract, with `bytes` of dynamic shared memory per block.
+    /// Returns this contract with `bytes` of dynamic shared memory per block.
     #[must_use]
     pub const fn smem_bytes(self, smem_bytes: u32) -> Self {
         Contract { smem_bytes, ..self }
     }
 
-    /// This contract, with a minimum number of blocks per SM.
+    /// Returns this contract with a minimum number of blocks per SM.
     #[must_use]
     pub const fn min_blocks_per_sm(self, min_blocks_per_sm: u32) -> Self {
         Contract { min_blocks_per_sm, ..self }
     }
 
-    /// This contract, with an alignment of the parameter in bytes.
+    /// Returns this contract with an alignment of the parameter in bytes.
     #[must_use]
     pub const fn param_align(self, param_align: u32) -> Self {
         Contract { param_align, ..self }
     }
 
-    /// This contract, with permitted spills.
+    /// Returns this contract with permitted spills.
     #[must_use]
     pub const fn spills(self, allowance: SpillAllowance) -> Self {
         Contract { spills: Some(allowance), ..self }

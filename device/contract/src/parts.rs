@@ -1,4 +1,4 @@
-//! How rows are distributed over threads.
+//! The distribution of rows over threads.
 use crate::FastDiv;
 
 /// Each thread takes one part of one row. A block takes whole rows.
@@ -11,7 +11,7 @@ pub struct RowParts {
     pub block_rows: u32,
     /// Parts per row.
     pub parts: FastDiv,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 crate::no_padding! {

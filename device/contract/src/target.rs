@@ -12,7 +12,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether a GPU of compute capability `arch` / 10 can run it.
+    /// Whether a GPU of compute capability `arch` / 10 can run the kernel.
     pub const fn runs_on(self, arch: u32) -> bool {
         match self {
             Target::From(oldest) => arch >= oldest,

@@ -5,14 +5,14 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
-    /// Its 128 bytes.
+    /// The map's 128 bytes.
     pub words: [u64; 16],
 }
 
 impl TensorMap {
     /// Alignment of its address, in bytes.
     pub const ALIGN: u32 = 64;
-    /// A tensor map before the driver encodes it. A copy through it fails.
+    /// A tensor map that the driver has not encoded yet. A copy through it fails.
     pub const EMPTY: TensorMap = TensorMap { words: [0; 16] };
 }
 

@@ -40,9 +40,9 @@ pub struct Place {
     pub name: String,
     /// The index of its block.
     pub block: usize,
-    /// Its first byte in the block's content.
+    /// The text's first byte in the block's content.
     pub from: usize,
-    /// Its bytes.
+    /// The text's bytes.
     pub len: usize,
 }
 
@@ -68,7 +68,7 @@ impl Archive {
         family: fn(&str) -> &str,
     ) -> Result<Self, Error> {
         let (contents, places) = arranged(texts, family);
-        // The output of another recipe would be correct, but larger.
+        // Another recipe would give correct output of a larger size.
         let mut recipe = DefaultHasher::new();
         include_str!("lzma.rs").hash(&mut recipe);
         let folder = folder.join(format!("{:016x}", recipe.finish()));

@@ -58,8 +58,8 @@ impl<'a> Cache<'a> {
         self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()
     }
 
-    /// Caches what was compiled since `started` from `inputs`. If an input has changed since then, it caches
-    /// nothing.
+    /// Caches the outputs that were compiled from `inputs` since `started`. If an input has changed since
+    /// then, it caches nothing.
     pub(crate) fn keep(
         &self,
         inputs: &BTreeSet<PathBuf>,
@@ -146,7 +146,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::rename(&part, path).map_err(Error::io("write", path))
 }
 
-/// Removes all folders in `folder` but the newest.
+/// Removes all folders in `folder` but the newest ones.
 fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
     let listed = || -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut found = Vec::new();

@@ -113,7 +113,7 @@ impl Invocation<'_> {
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
-    /// Everything except the sources that determines the result and may differ between builds.
+    /// Everything that determines the result and may differ between builds, except the sources.
     pub(crate) fn recipe(&self) -> impl Hash {
         let crate_root = self.crate_root.strip_prefix(self.workspace).unwrap_or(self.crate_root);
         let flags = (self.release, self.debug, self.features.to_vec(), self.llvm_args.to_vec());

@@ -13,8 +13,8 @@ const GUARD: &str = "activemask.b32";
 /// Instructions whose LLVM intrinsics are not convergent.
 const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
 
-/// Convergent instructions that need no suffix: barriers with both of their halves, pre-Volta votes and
-/// shuffles, and calls, because a callee may execute any instruction.
+/// Convergent instructions that need no suffix: barriers and their two halves (arrive and wait), pre-Volta
+/// votes and shuffles, and calls, because a callee may execute any instruction.
 const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux", "elect", "call"];
 
 /// The first instruction of `text` that lacks a guard. `text` is the PTX of one function as rustc wrote it. A

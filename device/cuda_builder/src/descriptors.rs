@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// A set of uniform registers, one bit per register.
 type Set = u64;
 
-/// An instruction, reduced to what this check needs.
+/// An instruction, reduced to the fields that this check needs.
 #[derive(Default)]
 struct Step {
     writes: Set,

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// Why a build failed.
+/// The reason why a build failed.
 ///
-/// `Debug` prints the same text as `Display`, because a build script prints the `Debug` of an error from
+/// `Debug` prints the text of `Display`, because a build script prints the `Debug` of an error from
 /// `main`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ pub enum Error {
          {variable} to it"
     )]
     NoTool {
-        /// Its name: `ptxas`, `nvdisasm` or `cuobjdump`.
+        /// The tool's name: `ptxas`, `nvdisasm` or `cuobjdump`.
         tool: &'static str,
         /// The environment variable that overrides the search.
         variable: &'static str,
@@ -130,7 +130,7 @@ pub enum Error {
         subject: String,
         /// The tool's exit status.
         status: ExitStatus,
-        /// Its output.
+        /// The tool's output.
         output: String,
     },
     /// A tool's output lacks a part that this crate reads.

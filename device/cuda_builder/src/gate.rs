@@ -4,7 +4,7 @@ pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;
 use crate::{Contract, Error};
 
-/// The rules that `report` breaks under `contract`.
+/// Returns the rules that `report` breaks under `contract`.
 pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     let mut rules = Vec::new();
     if report.local_depot {

@@ -1,4 +1,4 @@
-//! Convergent instructions stay convergent: the programs here are ones that LLVM breaks without a guard.
+//! Convergent instructions stay convergent: LLVM breaks the programs here without a guard.
 
 mod common;
 

@@ -35,8 +35,8 @@ fn resources_are_those_of_the_entry() {
     assert_eq!(Resources::parse("bwd", PTXAS), None);
 }
 
-/// An outer loop with a spill around an inner loop with tensor-core instructions; a second, longer loop with
-/// equally many; the trap after the end.
+/// An outer loop with a spill, around an inner loop with tensor-core instructions; then a second, longer loop
+/// with an equal number of them; then the trap after the end.
 const SASS: &str = "\
 \t.section\t.text.fwd,\"ax\",@progbits
 fwd:

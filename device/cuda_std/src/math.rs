@@ -133,7 +133,7 @@ pub fn in_order(x: f32) -> f32 {
     x
 }
 
-/// As [`in_order`], for a 32-bit word.
+/// [`in_order`] for a 32-bit word.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order_b32(x: u32) -> u32 {
@@ -143,7 +143,7 @@ pub fn in_order_b32(x: u32) -> u32 {
     x
 }
 
-/// As [`opaque`], for 64 bits. The function emits a comment in the PTX, not an instruction.
+/// [`opaque`] for 64 bits. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque_b64(x: u64) -> u64 {

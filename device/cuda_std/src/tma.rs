@@ -1,6 +1,6 @@
 //! TMA, `cp.async.bulk.tensor`: copies of boxes of a tensor that a tensor map describes (sm_90).
 //!
-//! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two things order this
+//! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two operations order this
 //! proxy's accesses to shared memory with the accesses of threads: [`fence_proxy_async`], and a wait for the
 //! mbarrier that the copy completes.
 use crate::gpu_only;
@@ -29,7 +29,7 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// As the four-dimensional function, with five dimensions.
+/// [`load_4d`] with five dimensions.
 ///
 /// # Safety
 /// - As [`load_4d`], with a tensor map of five dimensions.
@@ -66,7 +66,7 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// As the four-dimensional function, with five dimensions.
+/// [`store_4d_if`] with five dimensions.
 ///
 /// # Safety
 /// - As [`store_4d_if`], with a tensor map of five dimensions.

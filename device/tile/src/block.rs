@@ -160,7 +160,7 @@ impl Warp {
         unsafe { warp::ballot(p) }.count_ones()
     }
 
-    /// True in all lanes if `p` is true in any lane. A branch on the result keeps the warp converged.
+    /// Returns true in all lanes if `p` is true in any lane. A branch on the result keeps the warp converged.
     #[inline(always)]
     pub fn any(self, p: bool) -> bool {
         // SAFETY: `Warp` stands for 32 converged lanes.

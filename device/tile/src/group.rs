@@ -140,7 +140,7 @@ impl<K: Kernel> Block<K> {
         // With one group, the index of the group is a constant.
         let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
         // SAFETY: `index` is below the number of warps that share the rows: it is a remainder by that number,
-        // or the index of one of those warps.
+        // or the index of one of these warps.
         (unsafe { WarpRows::new(warp, index) }, SplitGroup { index: group })
     }
 }

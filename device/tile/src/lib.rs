@@ -20,7 +20,7 @@
 //!
 //! Every shape counts 16x16 base tiles, so that plain const generics suffice.
 #![no_std]
-// A loop over `0..N` says which register of a fragment it means; an iterator hides it.
+// In a loop over `0..N`, the index says which register of a fragment it means; an iterator hides it.
 #![allow(clippy::needless_range_loop)]
 
 mod block;

@@ -8,7 +8,7 @@ pub struct Steps {
     pub at: u32,
     /// The difference between two numbers.
     pub step: u32,
-    /// One past the last number that may come.
+    /// One past the largest number.
     pub end: u32,
 }
 

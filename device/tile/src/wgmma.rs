@@ -38,7 +38,7 @@ const fn hoisted(k_steps: usize) -> usize {
 /// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other type.
 ///
 /// Only [`Warpgroup::run`], [`Warpgroup::run_ping_pong`] and [`Warpgroup::overlap`] take the steps of a
-/// product: a kernel cannot release a stage that it has not read.
+/// product. A kernel therefore cannot release a stage that it has not read.
 pub trait Product<const W: usize>: Issue<W> {}
 impl<const W: usize, P: Issue<W>> Product<W> for P {}
 
@@ -97,7 +97,7 @@ unsafe impl<
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
-        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps the one, and the other has
+        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps tile `a`, and tile `b` has
         // landed.
         unsafe {
             wgmma::fence();

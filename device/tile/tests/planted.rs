@@ -1,5 +1,5 @@
 //! The simulator reports what types do not catch (ARCHITECTURE.md has the list). Each kernel here is safe
-//! code with one bug; right kernels are beside it. Needs the device compiler.
+//! code with one bug; correct kernels stand beside them. Needs the device compiler.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use contract::Contract;
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 
-/// A kernel, its threads, and the kinds of which it must earn a report. A right kernel must earn none.
+/// A kernel, its threads, and the kinds of reports that it must earn. A correct kernel must earn none.
 const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("right", 128, &[]),
     ("a_warps_own_ring", 128, &[]),

@@ -7,7 +7,7 @@ use contract::{Contract, Target};
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Completion, ElementType, Gpu, Kind, Launch, Module, Options, Profile, Swizzle, TensorMap};
 
-/// A kernel, and the kinds of which it must earn a report under every schedule. A right kernel must earn
+/// A kernel, and the kinds of reports that it must earn under every schedule. A correct kernel must earn
 /// none.
 const KERNELS: &[(&str, &[Kind])] = &[
     ("right", &[]),

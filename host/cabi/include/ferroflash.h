@@ -92,14 +92,14 @@ enum {
  * |---|---|---|
  * | q, o | [batch, seqlen_q, heads_q, head_dim] | [total_q, heads_q, head_dim] |
  * | lse | [batch, heads_q, seqlen_q] | [heads_q, total_q] |
- * | seqlen_q | queries of each sequence | queries of the longest one |
+ * | seqlen_q | queries of each sequence | queries of the longest sequence |
  *
  * If seqlen_q is 1 and total_q is batch, every sequence has one query: cu_seqlens_q must be 0, 1, .. batch,
  * and kernels need not read it.
  *
  * cu_seqlens_q and cu_seqlens_k hold the first row of each sequence, and the end of the last one. Tensors
- * without a batch ignore the batch stride. A launch leaves rows of o and lse that belong to no sequence as
- * they are. The kernel reads offsets, lengths and page indices when it runs: a captured CUDA graph stays
+ * without a batch ignore the batch stride. A launch does not write rows of o and lse that belong to no
+ * sequence. The kernel reads offsets, lengths and page indices when it runs: a captured CUDA graph stays
  * valid if they change.
  *
  * | on a KV cache | decode kernels | prefill kernels |
@@ -108,6 +108,9 @@ enum {
  * | splits, chunk | yes | no |
  * | FERROFLASH_E4M3 | yes | no |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
+ *
+ * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of
+ * few queries and a prefill kernel on the others (docs/limits.md, "Mixed batches").
  *
  * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace, and
  * so do sinks at head dims without a kernel for them:
@@ -169,7 +172,7 @@ typedef struct ferroflash_attention {
     int64_t total_k;
     const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
     const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
-    int64_t pages; /* of the KV cache; a dense one has one page per sequence */
+    int64_t pages; /* of the KV cache; a dense cache has one page per sequence */
     int64_t page;  /* keys per page */
     int64_t columns;
     int64_t table_stride; /* integers from one row of block_table to the next */
@@ -182,23 +185,23 @@ typedef struct ferroflash_attention {
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
     int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-    const float *sinks; /* [heads_q]: one natural logit per query head that belongs to no key; or NULL */
-    /* ALiBi slopes of the query heads, in device memory. A score becomes less by slope * |i + seqlen_k -
-     * seqlen_q - j|, or with FERROFLASH_TOP_LEFT by slope * |i - j|, before the mask. NULL: off. */
+    const float *sinks; /* [heads_q]: one natural logit per query head, without a key; or NULL */
+    /* ALiBi slopes of the query heads, in device memory. The kernel subtracts slope * |i + seqlen_k -
+     * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from a score, before the mask. NULL: off. */
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-    /* A bias in device memory, a multiple of 4: element [b, h, i, j] is added to the scaled and capped score
-     * of query i and key j of sequence b, both counted from the sequence's first. A row has seqlen_k
-     * elements, or on a KV cache the maximum of keys per sequence. Behind an odd number of 16-bit elements, a
-     * row has one more in memory. NULL: off. */
+    /* A bias in device memory, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and capped
+     * score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row has
+     * seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
+     * of 16-bit elements has one more element in memory. NULL: off. */
     const void *bias;
     /* Elements from one sequence, head and query to the next, multiples of 4 bytes; 0: shared. */
     int64_t bias_strides[3];
     /* For FERROFLASH_MASK_PREFIX, in device memory: [batch] numbers of keys. NULL: mask_length keys. */
     const int32_t *prefix_lengths;
     /* For FERROFLASH_MASK_BITS, in device memory: bit j of row [b, h, i], the least significant first, is 1
-     * if query i of sequence b sees the j-th of the sequence's last mask_bits_keys keys. The query sees all
-     * keys before these. */
+     * if query i of sequence b sees key j of the sequence's last mask_bits_keys keys. The query sees all
+     * earlier keys. */
     const uint8_t *mask_bits;
     int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
     int64_t mask_bits_keys;       /* 0: seqlen_k */
@@ -244,7 +247,7 @@ typedef struct ferroflash_append {
     const void *k;     /* [tokens, heads, head_dim] */
     const void *v;     /* [tokens, heads, head_dim] */
     void *k_cache;     /* [pages, page, heads, head_dim]; a dense cache has one page per sequence */
-    void *v_cache;     /* the same */
+    void *v_cache;     /* as k_cache */
     const void *slots; /* [tokens]: int32_t, or int64_t if wide_slots is 1 */
     int64_t tokens;
     int64_t heads;
@@ -260,7 +263,7 @@ typedef struct ferroflash_append {
     int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3: the cache stores x / scale, rounded to nearest even */
     int32_t wide_slots;
     float k_scale;         /* of an e4m3 cache; 0: 1 */
-    float v_scale;         /* the same */
+    float v_scale;         /* as k_scale */
     const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
     /* Not 0: k_cache is a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
@@ -339,9 +342,9 @@ ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,
                                            ferroflash_plan_t **plan);
 void ferroflash_plan_destroy(ferroflash_plan_t *plan);
 ferroflash_status_t ferroflash_plan_describe(const ferroflash_plan_t *plan, ferroflash_plan_info_t *info);
-/* Writes the sizes of the workspace and of the counters of the fastest kernel for a request, in bytes; 0:
- * that kernel needs none. The contents of a workspace have no meaning before and after a launch. The launches
- * of one stream may share one. */
+/* Writes the sizes in bytes of the workspace and of the counters that the fastest kernel for a request needs;
+ * 0: none. The contents of a workspace have no meaning before and after a launch. The launches of one stream
+ * may share a workspace. */
 ferroflash_status_t ferroflash_scratch_size(const ferroflash_context_t *context,
                                             const ferroflash_attention_t *attention,
                                             uint64_t *workspace_bytes, uint64_t *counters_bytes);
@@ -360,8 +363,8 @@ ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const
 ferroflash_status_t ferroflash_attention(const ferroflash_context_t *context,
                                          const ferroflash_attention_t *attention, void *stream);
 
-/* Plan and launch an append, and a merge. The first call of each loads a kernel: call each once before you
- * capture a graph. */
+/* Plan and launch an append or a merge. The first call of each function loads a kernel: call it once before
+ * you capture a graph. */
 ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const ferroflash_append_t *append,
                                       void *stream);
 ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,

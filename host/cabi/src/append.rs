@@ -1,4 +1,4 @@
-//! `ferroflash_append`: new keys and values on their way into a cache.
+//! `ferroflash_append`: writes new keys and values into a KV cache.
 use crate::args::{args, dtype, extent, reach, read, scale};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
@@ -26,7 +26,8 @@ c_struct! {
 args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
 
 impl AppendArgs {
-    /// The same as a request of the Rust library, unchecked but for what its types cannot say.
+    /// Converts the struct to a request of the Rust library. Checks only the rules that the
+    /// request's types cannot express.
     fn append(&self) -> Result<Append, Error> {
         let [tokens, heads] = [extent("tokens", self.tokens)?, extent("heads", self.heads)?];
         let head_dim = extent("head_dim", self.head_dim)?;
@@ -59,14 +60,14 @@ impl AppendArgs {
         Ok(Append::new(k, tensor(self.v, self.v_strides), cache, slots))
     }
 
-    /// Columns of a latent cache's values, the first of the keys'.
+    /// Columns of a latent cache's values, the first of the keys' columns.
     fn latent(&self) -> Result<Option<usize>, Error> {
         if self.head_dim_v == 0 {
             return Ok(None);
         }
         for (name, at) in [("v", self.v), ("v_cache", self.v_cache.cast_const())] {
             if !at.is_null() {
-                let expected = "the values of a latent cache are columns of k: NULL";
+                let expected = "it must be NULL: the values of a latent cache are columns of k";
                 return Err(invalid(name, format_args!("{at:p}"), expected));
             }
         }
@@ -74,14 +75,15 @@ impl AppendArgs {
     }
 }
 
-/// Puts keys and values of new tokens to their places in a cache.
+/// Writes keys and values of new tokens to their slots in a KV cache.
 ///
 /// # Safety
-/// - `context` is null or a live context; `append` is null or a struct of as many bytes as its size says.
+/// - `context` is null or a live context; `append` is null or a struct with the number of bytes that its size
+///   field states.
 /// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run,
-///   and until then nothing else writes what it reads or touches the rows that it writes, but in the order of
-///   the same stream.
+/// - Every tensor is device memory of the CUDA context, as far as its strides reach, until the launch has
+///   run. Until then, other work writes none of the inputs, and does not touch the written rows, except in
+///   the order of this stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_append(
     context: *const Context,
@@ -103,7 +105,7 @@ mod tests {
     use ferroflash::{Capabilities, DType, plan};
 
     fn args() -> AppendArgs {
-        // SAFETY: zeros are a value of every field.
+        // SAFETY: zero bytes are a valid value of every field.
         let args: AppendArgs = unsafe { std::mem::zeroed() };
         let place = |n: usize| (n << 30) as *mut c_void;
         AppendArgs {

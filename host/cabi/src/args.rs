@@ -1,34 +1,35 @@
-//! Structs that callers of any version fill, and what stands in them.
+//! Reads structs from callers of any version, and converts their fields.
 use crate::call::invalid;
 use ferroflash::request::{KvScale, Mask, Splits};
 use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-/// A struct of `ferroflash.h` that describes a request. It only ever grows at its end.
+/// A struct of `ferroflash.h` that describes a request. New versions only append fields.
 ///
 /// # Safety
-/// - It is `repr(C)`, begins with its size as a u64, and zeros are a value of every field.
+/// - It is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
 pub(crate) unsafe trait Args: Copy {
-    /// Its name as an argument.
+    /// The struct's name as an argument.
     const NAME: &str;
-    /// The name of its size.
+    /// The name of the size field.
     const SIZE: &str;
     /// The macro that sets the size.
     const INIT: &str;
-    /// The smallest size. Fields behind it are optional.
+    /// The smallest valid size. Fields behind it are optional.
     const LEAST: usize;
 }
 
-/// Names of an [`Args`], and its smallest size.
+/// The names of an [`Args`], and its smallest size.
 macro_rules! args {
     ($type:ty, $name:literal, $init:literal, $least:literal) => {
         impl $type {
-            /// The smallest size. Fields behind it are optional.
+            /// The smallest valid size. Fields behind it are optional.
             pub const LEAST: usize = $least;
         }
 
-        // SAFETY: `c_struct` declares it, all fields are numbers and pointers, and the first is the size.
+        // SAFETY: `c_struct` declares the struct. All fields are numbers and pointers, and the first field is
+        // the size.
         unsafe impl $crate::args::Args for $type {
             const NAME: &str = $name;
             const SIZE: &str = concat!($name, ".size");
@@ -39,15 +40,15 @@ macro_rules! args {
 }
 pub(crate) use args;
 
-/// Copies as much of a struct as the caller knows; what it does not know is 0.
+/// Copies the fields of a struct that the caller knows. The other fields are 0.
 ///
 /// # Safety
-/// - `pointer` is null, or points to as many bytes as the first eight say.
+/// - `pointer` is null, or points to a struct whose first eight bytes are its size.
 pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     if pointer.is_null() {
         return Err(invalid(A::NAME, "NULL", "it must not be null"));
     }
-    // SAFETY: not null; the size is its first field.
+    // SAFETY: the pointer is not null, and the size is the first field.
     let size = unsafe { pointer.cast::<u64>().read() };
     let ours = size_of::<A>();
     let is_whole = size.is_multiple_of(align_of::<A>() as u64);
@@ -55,22 +56,22 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
         let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
         return Err(invalid(A::SIZE, size, expected));
     }
-    // SAFETY: the caller promises that many bytes, and zeros are a value of every field.
+    // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
     unsafe { copy(pointer, size as usize, A::NAME) }
 }
 
-/// Copies what both sides know of a struct of which the caller knows `size` bytes. What the caller does not
-/// know is 0.
+/// Copies the fields that both sides know, from a struct of `size` bytes. The other fields are
+/// 0.
 ///
 /// # Safety
 /// - `pointer` points to `size` bytes.
-/// - Zeros are a value of every field of `A`.
+/// - Zero bytes are a valid value of every field of `A`.
 pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Result<A, Error> {
     let ours = size_of::<A>();
     // SAFETY: the caller's promise.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
-        let field = format_args!("a field of ferroflash_{name}_t of {size} bytes");
+        let field = format_args!("an unknown field in a ferroflash_{name}_t of {size} bytes");
         let version = env!("CARGO_PKG_VERSION");
         let reason = format_args!(
             "this library is version {version} and knows {ours} bytes of the struct; set the fields behind \
@@ -79,7 +80,7 @@ pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Resu
         return Err(Error::unsupported(field, reason));
     }
     let mut args = MaybeUninit::<A>::zeroed();
-    // SAFETY: both sides are that long, and zeros are a value of every field.
+    // SAFETY: both sides have this number of bytes, and zero bytes are a valid value of every field.
     unsafe {
         args.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), size.min(ours));
         Ok(args.assume_init())
@@ -100,7 +101,7 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     }
 }
 
-/// A mask, and for a window its sides.
+/// A mask, with its sides if it is a window.
 pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     let side = |what, keys: i32| match keys {
         -1 => Ok(None),
@@ -116,7 +117,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// A name; none where there is no text.
+/// A name; `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -129,12 +130,13 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// The address of memory; none where it is null.
+/// The address of memory; `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
 
-/// A scale of an e4m3 cache: in device memory where that is given, otherwise a value, where 0 is 1.
+/// The scale of an e4m3 cache: the device memory if its pointer is not null, otherwise the value; a value of
+/// 0 means 1.
 pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: [usize; 2]) -> KvScale {
     match (present(scales), value) {
         (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
@@ -143,7 +145,7 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
     }
 }
 
-/// Splits of a sequence: by keys per split, or by number; 0 and 0 leave it to the library.
+/// Splits of a sequence, by keys per split or by number. If both are 0, the library decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
     match (u32::try_from(splits), u32::try_from(chunk)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),
@@ -159,8 +161,8 @@ pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
 }
 
-/// Elements from the first to one past the last: C says no sizes of buffers, so they are taken to be as large
-/// as the strides reach. Strides and extents that are refused later may overflow here.
+/// Elements from the first to one past the last. C callers state no buffer sizes, so this function assumes
+/// that buffers reach as far as the strides. Later checks refuse strides and extents that overflow here.
 pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))

@@ -1,4 +1,4 @@
-//! `ferroflash_attention_t`, as an [`AttentionRequest`].
+//! `ferroflash_attention_t`, converted to an [`AttentionRequest`].
 use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
 use crate::call::invalid;
 use crate::layout::c_struct;
@@ -53,7 +53,7 @@ c_struct! {
 args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
 
 impl AttentionArgs {
-    /// The request, unchecked but for what its types cannot say.
+    /// Converts the struct to a request. Checks only the rules that the request's types cannot express.
     ///
     /// # Safety
     /// `config` is null or a string that lives for `'a`.
@@ -87,17 +87,17 @@ impl AttentionArgs {
         Ok(request)
     }
 
-    /// Columns of a latent cache's values, the first of the keys'.
+    /// Columns of a latent cache's values, the first of the keys' columns.
     fn latent(&self) -> Result<Option<usize>, Error> {
         if self.head_dim_v == 0 {
             return Ok(None);
         }
         if self.seqused_k.is_null() || !self.cu_seqlens_k.is_null() {
-            let expected = "only a latent cache has it, with seqused_k and without cu_seqlens_k; otherwise 0";
+            let expected = "only a latent cache has it (seqused_k set, cu_seqlens_k NULL); set it to 0";
             return Err(invalid("head_dim_v", self.head_dim_v, expected));
         }
         if !self.v.is_null() {
-            let expected = "the values of a latent cache are columns of k: NULL";
+            let expected = "it must be NULL: the values of a latent cache are columns of k";
             return Err(invalid("v", format_args!("{:p}", self.v), expected));
         }
         extent("head_dim_v", self.head_dim_v).map(Some)
@@ -125,13 +125,13 @@ impl AttentionArgs {
     fn queries(&self, batch: usize) -> Result<Queries, Error> {
         let Some(starts) = offsets(self.cu_seqlens_q, batch) else { return Ok(Queries::Batched) };
         if self.cu_seqlens_k.is_null() && self.seqused_k.is_null() {
-            let expected = "keys of varlen queries have cu_seqlens_k, or are in a KV cache, with seqused_k";
+            let expected = "varlen queries need varlen keys (cu_seqlens_k) or a KV cache (seqused_k)";
             return Err(invalid("cu_seqlens_k", "NULL", expected));
         }
         Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
     }
 
-    /// Varlen keys have offsets; otherwise keys with lengths are a KV cache, and keys without are tensors.
+    /// Varlen keys have offsets. Other keys with lengths are a KV cache; keys without lengths are tensors.
     fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let views = |[batches, rows]: [usize; 2], dtype| {
@@ -143,7 +143,7 @@ impl AttentionArgs {
         let used = present(self.seqused_k).map(|address| Index::new(address, batch as u64));
         if let Some(starts) = offsets(self.cu_seqlens_k, batch) {
             if self.cu_seqlens_q.is_null() {
-                let expected = "queries of varlen keys are varlen, too";
+                let expected = "varlen keys need varlen queries; set cu_seqlens_q";
                 return Err(invalid("cu_seqlens_q", "NULL", expected));
             }
             let [k, v] = views([1, extent("total_k", self.total_k)?], dtype("dtype", self.dtype)?);
@@ -153,7 +153,7 @@ impl AttentionArgs {
         }
         let Some(lengths) = used else {
             if self.pages != 0 || !self.block_table.is_null() {
-                let expected = "a KV cache has the number of keys of each sequence";
+                let expected = "a KV cache needs the number of keys of each sequence";
                 return Err(invalid("seqused_k", "NULL", expected));
             }
             let rows = extent("seqlen_k", self.seqlen_k)?;
@@ -211,7 +211,7 @@ mod tests {
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
 
-    /// DeepSeek's 128 heads on one latent head.
+    /// DeepSeek's shape: 128 query heads on one latent head.
     fn latent() -> AttentionArgs {
         AttentionArgs {
             heads_q: 128,
@@ -290,7 +290,10 @@ mod tests {
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
-        assert_eq!(chosen(&varlen), "hopper_paged_f16_d128_causal_128x128");
+        // Six queries per sequence in the mean; then 70.
+        assert_eq!(chosen(&varlen), "mixed_few_f16_d128_causal_16_rows_w4");
+        let prompts = AttentionArgs { total_q: 16 * 70, lse: std::ptr::null_mut(), ..varlen };
+        assert_eq!(chosen(&prompts), "hopper_paged_f16_d128_causal_128x128");
         let eight = AttentionArgs {
             cache_dtype: 2,
             v_scale: 0.5,
@@ -332,7 +335,7 @@ mod tests {
             (AttentionArgs { head_dim_v: 32, ..tensors() }, "head_dim_v: 32; only a latent cache"),
             (AttentionArgs { head_dim_v: 32, ..varlen() }, "head_dim_v: 32; only a latent cache"),
             (AttentionArgs { head_dim_v: -8, ..latent() }, "head_dim_v: -8"),
-            (AttentionArgs { v: at(3), ..latent() }, "the values of a latent cache are columns of k: NULL"),
+            (AttentionArgs { v: at(3), ..latent() }, "it must be NULL: the values of a latent cache"),
         ] {
             let error = request(&args).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");

@@ -1,4 +1,4 @@
-//! What every call has in common: statuses, words for the last error, and the wall that panics do not pass.
+//! The common part of all calls: statuses, the text of the last error, and a barrier against panics.
 use ferroflash::Error;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Ok = 0,
     /// The request contradicts itself, or an argument is null.
     Invalid = 1,
@@ -24,16 +24,16 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Words for this thread's last failing call.
+/// The text of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_last_error() -> *const c_char {
-    // A thread that is ending has no words left.
+    // A thread that is ending has no text any more.
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Runs the body of a function and turns what it returns, or a panic, into a status.
+/// Runs the body of a function and converts its result, or a panic, into a status.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Error>) -> Status {
-    // After a panic only the words of the error are touched, and these are replaced whole.
+    // After a panic, this function touches only the error's text, and replaces it as a whole.
     let (status, words) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return Status::Ok,
         Ok(Err(error)) => (status(&error), error.to_string()),
@@ -61,7 +61,7 @@ pub(crate) fn invalid(what: &'static str, value: impl ToString, expected: impl T
     Error::invalid(what, value, expected)
 }
 
-/// Borrows what an argument points to.
+/// Borrows the value of a pointer argument.
 ///
 /// # Safety
 /// `pointer` is null, or points to a `T` that stays unchanged for `'a`.
@@ -70,7 +70,7 @@ pub(crate) unsafe fn borrow<'a, T>(what: &'static str, pointer: *const T) -> Res
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid(what, "NULL", "it must not be null"))
 }
 
-/// Stores a new handle where an argument says.
+/// Stores a new handle through a pointer argument.
 ///
 /// # Safety
 /// `pointer` is null, or may be written.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn store<T>(what: &'static str, pointer: *mut *mut T, value: T
     unsafe { write(what, pointer, Box::into_raw(Box::new(value))) }
 }
 
-/// Writes a value where an argument says.
+/// Writes a value through a pointer argument.
 ///
 /// # Safety
 /// `pointer` is null, or may be written.
@@ -90,7 +90,7 @@ pub(crate) unsafe fn write<T>(what: &'static str, pointer: *mut T, value: T) -> 
     if pointer.is_null() {
         return Err(invalid(what, "NULL", "it must not be null"));
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: the pointer is not null, and the caller's promise.
     unsafe { pointer.write(value) };
     Ok(())
 }
@@ -101,7 +101,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn words() -> String {
-        // SAFETY: a string of this thread, which stays until the next error.
+        // SAFETY: a string of this thread, which lives until the next error.
         unsafe { CStr::from_ptr(ferroflash_last_error()) }.to_string_lossy().into_owned()
     }
 

@@ -10,24 +10,24 @@ use std::ffi::c_void;
 pub struct Context(Attention<RawDriver>);
 
 impl Context {
-    /// What plans and launches.
+    /// The object that plans and launches.
     pub(crate) fn attention(&self) -> &Attention<RawDriver> {
         &self.0
     }
 }
 
-/// Adopts the current CUDA context, and what `ferroflash sweep` measured: the file that `FERROFLASH_TUNING`
-/// names, else the user's own where there is one.
+/// Adopts the current CUDA context, and reads the measurements of `ferroflash sweep`: the file that
+/// `FERROFLASH_TUNING` names, or else the user's default file, if it exists.
 ///
-/// # Safety
-/// `context` may be written. The CUDA context outlives the new one.
+/// # Safety `context` may be written. The CUDA context outlives the new
+/// context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -> Status {
     call(|| {
         if context.is_null() {
             return Err(invalid("context", "NULL", "it must not be null"));
         }
-        // First, so that a file that cannot be read is an error whatever the device is.
+        // The tuning file comes first, so that an unreadable file is an error on every device.
         let tuning = Tuning::from_environment()?;
         // SAFETY: the caller's promise.
         let attention = Attention::with_tuning(unsafe { RawDriver::current()? }, tuning);
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -
     })
 }
 
-/// Unloads its kernels. Null is nothing to destroy.
+/// Destroys a context and unloads its kernels. Does nothing for null.
 ///
 /// # Safety
 /// `context` is null, or came from [`ferroflash_context_create`], is destroyed once, and is not in use.
@@ -50,8 +50,8 @@ pub unsafe extern "C" fn ferroflash_context_destroy(context: *mut Context) {
 ///
 /// # Safety
 /// - `stream` is a stream of the CUDA context, or null.
-/// - The memory that the request names is device memory of the CUDA context until the launch has run, and
-///   until then nothing else writes what it reads or touches what it writes, but in the order of the same
+/// - The memory that the request names is device memory of the CUDA context until the launch has run. Until
+///   then, other work writes none of the inputs, and does not touch the outputs, except in the order of this
 ///   stream.
 pub(crate) unsafe fn enqueue<R: Request>(
     context: &Context,
@@ -65,13 +65,13 @@ pub(crate) unsafe fn enqueue<R: Request>(
 
 /// Drops a handle.
 ///
-/// # Safety
-/// It is null, or came from [`store`] and is not used again.
+/// # Safety The handle is null, or came from [`store`] and is not used
+/// again.
 pub(crate) unsafe fn destroy<T>(handle: *mut T) {
     if !handle.is_null() {
-        // There are no words for a failing destruction, but a panic must not pass.
+        // A failed destruction is not reported, but no panic may leave the function.
         call(|| {
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: the pointer is not null, and the caller's promise.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

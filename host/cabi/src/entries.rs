@@ -9,13 +9,13 @@ pub extern "C" fn ferroflash_entry_count() -> usize {
     KERNELS.len()
 }
 
-/// Name of a compiled kernel; null behind the last.
+/// Name of a compiled kernel; null for an index past the last kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
     entry_names().get(index).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// The name of an entry as C reads it.
+/// The name of an entry as a C string.
 pub(crate) fn entry_name(symbol: &str) -> *const c_char {
     let index = KERNELS.iter().position(|kernel| kernel.symbol == symbol);
     ferroflash_entry_name(index.unwrap_or(usize::MAX))

@@ -1,4 +1,4 @@
-//! Structs of `ferroflash.h`: their fields are written once here, and compared with the header by a test.
+//! Structs of `ferroflash.h`. This file declares their fields once, and a test compares them with the header.
 
 /// A field of a struct: its name, its offset and its size in bytes.
 pub type Field = (&'static str, usize, usize);
@@ -14,7 +14,7 @@ macro_rules! c_struct {
         }
 
         impl $name {
-            /// All fields, in their order.
+            /// All fields, in order.
             pub const FIELDS: &'static [$crate::layout::Field] = &[
                 $($((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>()),)+)*
             ];
@@ -23,7 +23,7 @@ macro_rules! c_struct {
 }
 pub(crate) use c_struct;
 
-/// Whether fields follow each other without padding: every byte is initialised.
+/// Whether the fields follow each other without padding, so that every byte is initialised.
 pub(crate) const fn is_plain(fields: &[Field], size: usize) -> bool {
     let (mut next, mut end) = (0, 0);
     while next < fields.len() {

@@ -1,10 +1,10 @@
-//! FerroFlash for C and everything that can call C: `include/ferroflash.h` says what each function does.
+//! FerroFlash for C, and for every language that can call C. `include/ferroflash.h` documents each function.
 //!
-//! No panic leaves a function, no pointer is trusted to be non-null, and every error is a status with words
-//! for it in [`ferroflash_last_error`].
+//! No panic leaves a function. Every function checks pointers for null. Every error is a status, and
+//! [`ferroflash_last_error`] returns its text.
 //!
-//! A context reads what `ferroflash sweep` kept, as the program `ferroflash` does: measured choices come
-//! before the planner's own table.
+//! A context reads the measurements of `ferroflash sweep`, as the program `ferroflash` does. The planner
+//! prefers them to its own table.
 
 mod append;
 mod args;

@@ -1,4 +1,4 @@
-//! `ferroflash_merge`: attention over some keys and over others becomes attention over all.
+//! `ferroflash_merge`: merges partial states of disjoint keys.
 use crate::args::{args, copy, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
@@ -35,14 +35,15 @@ c_struct! {
 }
 args!(MergeArgs, "merge", "FERROFLASH_MERGE_INIT", 152);
 
-/// Most states of one call: more are no list.
+/// Maximum number of states per call. A larger number is a caller's mistake.
 const MOST: u64 = 1 << 16;
 
-/// The smallest size of `ferroflash_state_t`. Fields behind it are optional.
+/// The smallest valid size of `ferroflash_state_t`. Fields behind it are optional.
 const STATE_LEAST: usize = 72;
 
 impl MergeArgs {
-    /// The same as a request of the Rust library, unchecked but for what its types cannot say, handed to `f`.
+    /// Converts the struct to a request of the Rust library, and calls `f` with it. Checks only the rules
+    /// that the request's types cannot express.
     ///
     /// # Safety
     /// - `states` is null or points to `count` states.
@@ -67,8 +68,8 @@ impl MergeArgs {
         let size = self.state_size()?;
         let states = (0..self.count as usize)
             .map(|n| {
-                // SAFETY: not null, and the caller's promise: this is one of its states. Zeros are a value of
-                // every field.
+                // SAFETY: the pointer is not null, and points to one of the caller's states. Zero bytes are a
+                // valid value of every field.
                 let state = unsafe { copy(self.states.byte_add(n * size), size, "state")? };
                 let o = tensor(state.o as u64, state.o_strides, dtypes[0]);
                 Ok(State::new(o, values(state.lse as u64, state.lse_strides, units[0])))
@@ -94,7 +95,7 @@ impl MergeArgs {
     }
 }
 
-/// A `FERROFLASH_LSE_` unit.
+/// The logarithm of a `FERROFLASH_LSE_` value.
 fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
     match value {
         0 => Ok(LseUnit::Natural),
@@ -106,12 +107,12 @@ fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
 /// Merges partial states.
 ///
 /// # Safety
-/// - `context` is null or a live context; `merge` is null or a struct of as many bytes as its size says, and
-///   its `states` null or `count` structs.
+/// - `context` is null or a live context; `merge` is null or a struct with the number of bytes that its size
+///   field states; its `states` is null or points to `count` structs.
 /// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context as far as its strides reach, until the launch has run,
-///   and until then nothing else writes what it reads or touches what it writes, but in the order of the same
-///   stream.
+/// - Every tensor is device memory of the CUDA context, as far as its strides reach, until the launch has
+///   run. Until then, other work writes none of the inputs, and does not touch the outputs, except in the
+///   order of this stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_merge(
     context: *const Context,
@@ -140,7 +141,7 @@ mod tests {
             lse_strides: [10, 1, 2],
         };
         let states = [state(1), state(2)];
-        // SAFETY: zeros are a value of every field.
+        // SAFETY: zero bytes are a valid value of every field.
         let none: MergeArgs = unsafe { std::mem::zeroed() };
         let args = MergeArgs {
             size: size_of::<MergeArgs>() as u64,
@@ -156,7 +157,7 @@ mod tests {
         };
         let card = Capabilities::profile("l4").expect("known");
         let with = |args: MergeArgs, check: fn(&Merge<'_>)| {
-            // SAFETY: as many states as it says.
+            // SAFETY: the array has this number of states.
             unsafe {
                 args.merge(|merge| {
                     check(merge);
@@ -179,10 +180,10 @@ mod tests {
             sinks: (11usize << 30) as *const f32,
             ..args
         };
-        // States of a newer header, whose fields this library does not know.
+        // States of a newer header, with fields that this library does not know.
         let mut grown = [[0u64; STATE_LEAST / 8 + 1]; 2];
         for (grown, state) in grown.iter_mut().zip(&states) {
-            // SAFETY: room for one.
+            // SAFETY: the memory has room for one state.
             unsafe { grown.as_mut_ptr().cast::<StateArgs>().write(*state) };
         }
         let newer = MergeArgs { states: grown.as_ptr().cast(), state_size: STATE_LEAST as u64 + 8, ..args };

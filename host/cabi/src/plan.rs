@@ -1,4 +1,4 @@
-//! Plans behind handles: a request is validated once and launched many times.
+//! Plans behind handles: the library validates a request once and launches it many times.
 use crate::args::read;
 use crate::attention::AttentionArgs;
 use crate::call::{Status, borrow, call, invalid, store, write};
@@ -28,7 +28,7 @@ c_struct! {
 }
 
 impl PlanInfo {
-    /// The smallest size of a caller's struct.
+    /// The smallest valid size of a caller's struct.
     pub const LEAST: usize = 56;
 }
 
@@ -36,7 +36,8 @@ impl PlanInfo {
 ///
 /// # Safety
 /// - `context` is null or a live context.
-/// - `attention` is null or a struct of as many bytes as its size says; its `config` is null or a string.
+/// - `attention` is null or a struct with the number of bytes that its size field states; its `config` is
+///   null or a string.
 /// - `plan` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_plan_create(
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
     call(|| {
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promise; the name is used in this call alone.
+        // SAFETY: the caller's promise; only this call uses the name.
         let made = context.attention().plan(&unsafe { args.request()? })?;
         let reason = CString::new(made.reason()).unwrap_or_default();
         // SAFETY: the caller's promise.
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
     })
 }
 
-/// Frees a plan. Null is nothing to destroy.
+/// Frees a plan. Does nothing for null.
 ///
 /// # Safety
 /// `plan` is null, or came from [`ferroflash_plan_create`], is destroyed once, and is not in use.
@@ -65,11 +66,11 @@ pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
     unsafe { destroy(plan) };
 }
 
-/// Describes a plan, as far as the caller's struct goes.
+/// Describes a plan, in the fields that the caller's struct has.
 ///
 /// # Safety
 /// - `plan` is null or a live plan.
-/// - `info` is null or a struct of as many bytes as its size says, which may be written.
+/// - `info` is null or a writable struct with the number of bytes that its size field states.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info: *mut PlanInfo) -> Status {
     call(|| {
@@ -82,7 +83,8 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
         let known = handle.info(size);
         let bytes = size_of::<PlanInfo>().min(usize::try_from(size).unwrap_or(usize::MAX));
         const { assert!(is_plain(PlanInfo::FIELDS, size_of::<PlanInfo>())) }
-        // SAFETY: not null and that many bytes, by the caller's promise; the struct has no padding.
+        // SAFETY: the pointer is not null and has this number of bytes, by the caller's promise; the struct
+        // has no padding.
         unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), bytes) };
         Ok(())
     })
@@ -108,7 +110,7 @@ impl PlanHandle {
 /// Bytes of workspace and of counters of the fastest kernel for a request.
 ///
 /// # Safety
-/// - Those of [`ferroflash_plan_create`], but for the plan.
+/// - The requirements of [`ferroflash_plan_create`], except on `plan`.
 /// - `workspace_bytes` and `counters_bytes` are null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_scratch_size(
@@ -120,7 +122,7 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
     call(|| {
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promise; the name is used in this call alone.
+        // SAFETY: the caller's promise; only this call uses the name.
         let request = unsafe { args.request()? }.scratch(Scratch::Fastest);
         let ScratchBytes { workspace, counters } = context.attention().plan(&request)?.scratch_bytes();
         // SAFETY: the caller's promises.
@@ -133,8 +135,8 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
 
 /// Loads the plan's kernels.
 ///
-/// # Safety
-/// `context` and `plan` are null or live, and belong together.
+/// # Safety `context` and `plan` are null or live, and `plan` was created with
+/// `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const PlanHandle) -> Status {
     call(|| {
@@ -147,11 +149,11 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
 /// Enqueues a plan.
 ///
 /// # Safety
-/// - Those of [`ferroflash_plan_create`], and `plan` is null or a live plan of this context.
+/// - The requirements of [`ferroflash_plan_create`]; `plan` is null or a live plan of this context.
 /// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context as far as its strides reach, workspace and counters as
-///   their sizes say, until the launch has run, and until then nothing else writes what it reads or touches
-///   what it writes, but in the order of the same stream.
+/// - Every tensor is device memory of the CUDA context, as far as its strides reach, until the launch has
+///   run. Workspace and counters have their stated sizes. Until then, other work writes none of the inputs,
+///   and does not touch the outputs, except in the order of this stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_launch(
     context: *const Context,
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn ferroflash_launch(
     call(|| {
         // SAFETY: the caller's promises.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        // SAFETY: the caller's promises; the name is used in this call alone.
+        // SAFETY: the caller's promises; only this call uses the name.
         unsafe {
             let request = read(attention)?.request()?;
             context.attention().launch(&handle.plan, &request, &RawStream::from_raw(stream))
@@ -172,8 +174,8 @@ pub unsafe extern "C" fn ferroflash_launch(
 
 /// Plans and enqueues a request.
 ///
-/// # Safety
-/// Those of [`ferroflash_launch`], but for the plan.
+/// # Safety The requirements of [`ferroflash_launch`], except on
+/// `plan`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_attention(
     context: *const Context,
@@ -183,7 +185,7 @@ pub unsafe extern "C" fn ferroflash_attention(
     call(|| {
         // SAFETY: the caller's promises.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promises; the name is used in this call alone.
+        // SAFETY: the caller's promises; only this call uses the name.
         unsafe { enqueue(context, &args.request()?, stream) }
     })
 }

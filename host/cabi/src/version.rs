@@ -50,11 +50,11 @@ mod tests {
     use crate::args::{Args, read};
     use ferroflash::Error;
 
-    /// Reads a struct of `size` bytes, in memory of so many 8-byte words that are `word`, but for the size.
+    /// Reads a struct of `size` bytes from memory of 8-byte words. All words except the size are `word`.
     fn of_size<A: Args>(size: usize, words: usize, word: u64) -> Result<A, Error> {
         let mut memory = vec![word; words];
         memory[0] = size as u64;
-        // SAFETY: no byte is read that is not there: `size` is at most the memory's, or no such struct.
+        // SAFETY: `size` is at most the memory's size, or an invalid size, for which nothing else is read.
         unsafe { read::<A>(memory.as_ptr().cast()) }
     }
 
@@ -63,21 +63,21 @@ mod tests {
         let (ours, least) = (size_of::<A>(), A::LEAST);
         let is_boundary = |(_, offset, bytes): &crate::Field| offset + bytes == least;
         assert!(fields.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
-        // An older, smaller struct: nothing behind it is read, and unknown fields are 0.
+        // An older, smaller struct: the library reads nothing behind it, and unknown fields are 0.
         let older = of_size::<A>(least, least / 8, u64::from_ne_bytes([7; 8])).expect("an older struct");
         for (name, offset, bytes) in fields.iter().skip(1) {
-            // SAFETY: a field of numbers or pointers: all of its bytes are initialised.
+            // SAFETY: the field contains numbers or pointers, so all of its bytes are initialised.
             let field: &[u8] =
                 unsafe { std::slice::from_raw_parts((&raw const older).byte_add(*offset).cast(), *bytes) };
             let expected = if *offset < least { 7 } else { 0 };
             assert!(field.iter().all(|byte| *byte == expected), "{}.{name}: {field:?}", A::NAME);
         }
         assert!(of_size::<A>(ours, ours / 8, 7).is_ok(), "{}", A::NAME);
-        // A newer, larger one, whose new fields are unset; then set.
+        // A newer, larger struct: its new fields are first unset, then set.
         assert!(of_size::<A>(ours + 8, ours / 8 + 1, 0).is_ok(), "{}", A::NAME);
         let error = of_size::<A>(ours + 8, ours / 8 + 1, 9).map(drop).expect_err(A::NAME);
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        // Sizes of no struct; the last one ends within a pointer.
+        // Sizes that no struct has; the last one ends within a pointer.
         for size in [0, 8, least - 1, usize::MAX, least + 1] {
             let error = of_size::<A>(size, ours / 8, 0).map(drop).expect_err(A::NAME).to_string();
             assert!(error.contains(A::SIZE), "{error}");
@@ -91,7 +91,7 @@ mod tests {
         check::<MergeArgs>(MergeArgs::FIELDS);
     }
 
-    /// Sizes that programs were compiled with stay valid, whatever is added behind them.
+    /// Sizes that older programs were compiled with stay valid when new fields follow them.
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);

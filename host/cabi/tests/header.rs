@@ -1,4 +1,5 @@
-//! A C program is compiled against the header, linked to the library, and run where there is no driver.
+//! Compiles a C program against the header, links it to the library, and runs it on a machine without a
+//! driver.
 #![cfg(target_os = "linux")]
 #[path = "../../tests/fake_cuda/library.rs"]
 mod library;
@@ -8,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a careful program is compiled with.
+/// Strict compiler flags.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The shared library that was built beside this test.
@@ -46,7 +47,7 @@ fn compile(name: &str) -> PathBuf {
 #[test]
 fn a_c_program_gets_clean_errors() {
     let program = compile("header");
-    // Files that are no libraries, found before any driver of this machine.
+    // Files that are no libraries. The loader finds them before any driver of this machine.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-driver");
     std::fs::create_dir_all(&folder).expect("a folder for the test");
     for name in ["libcuda.so", "libcuda.so.1"] {
@@ -54,7 +55,7 @@ fn a_c_program_gets_clean_errors() {
     }
     let without_driver = |tuning: Option<&str>| {
         let mut command = Command::new(&program);
-        // Neither the user's measurements nor those of a caller of this test.
+        // The test uses no measurements: neither the user's nor the caller's.
         command
             .env("LD_LIBRARY_PATH", &folder)
             .env("XDG_CACHE_HOME", &folder)
@@ -77,7 +78,7 @@ fn a_c_program_gets_clean_errors() {
     }
 }
 
-/// The part of the program that a device is needed for, on the fake driver.
+/// The part of the program that needs a device, on the fake driver.
 #[test]
 fn a_c_program_plans_on_a_device() {
     let mut command = Command::new(compile("header-fake"));
@@ -88,7 +89,7 @@ fn a_c_program_plans_on_a_device() {
     assert!(output.status.success() && text.starts_with("context: 0\n"), "{text}");
 }
 
-/// The library's structs: their names in C, their fields, and their sizes.
+/// The library's structs: their C names, their fields, and their sizes.
 const STRUCTS: [(&str, &[Field], usize); 5] = [
     ("attention", AttentionArgs::FIELDS, size_of::<AttentionArgs>()),
     ("plan_info", PlanInfo::FIELDS, size_of::<PlanInfo>()),
@@ -132,8 +133,8 @@ fn the_header_is_clean_in_every_standard() {
     }
 }
 
-/// The driver's functions among others, which the crate `libcuda` defines for `cust`, would be found in
-/// place of the driver's own by whatever is loaded later.
+/// The crate `libcuda` defines the driver's functions for `cust`. If the library exported them, a library
+/// that is loaded later would find them instead of the driver's own.
 #[test]
 fn only_functions_of_the_header_are_exported() {
     let output = run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));

@@ -103,7 +103,7 @@ pub(super) struct Args {
 struct Report {
     version: &'static str,
     device: String,
-    /// Clocks, power and temperature before and after; or why they are unknown.
+    /// Clocks, power and temperature before and after, or the reason why they are unknown.
     clocks: [String; 2],
     /// Host time of one launch of the first shape; of the first forward shape if there is one.
     launch_overhead_us: Option<Overhead>,
@@ -177,7 +177,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 /// The results of the jobs. The report contains all measurements, even if a job failed.
 struct Measured {
     rows: Vec<Row>,
-    /// Shapes for which there was no time.
+    /// Shapes for which no time remained.
     left_out: Vec<String>,
     failed: Vec<String>,
     result: Result<(), Error>,
@@ -250,7 +250,7 @@ mod tests {
         for job in &mut jobs[..3] {
             job.rounds.push(vec![20.0, 21.0]);
         }
-        // One job fails before its first round, one after it; the last one gets no time.
+        // One job fails before its first round, another one after its first round; the last job gets no time.
         jobs[0].rounds.clear();
         jobs[0].failure = Some(Error::Invalid("out of memory".into()));
         jobs[1].failure = Some(Error::Device("lost".into()));

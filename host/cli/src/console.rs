@@ -67,8 +67,8 @@ impl Console {
     /// Prints a command's report and returns `result`, which ends the command. With JSON, the document
     /// contains the error beside the results.
     ///
-    /// # Errors
-    /// The error of `result`, or else that standard output cannot be written.
+    /// # Errors The error of `result`; otherwise an error if standard output cannot be
+    /// written.
     pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
     where
         R: Serialize + Display,
@@ -79,8 +79,8 @@ impl Console {
         result.and(write(&text))
     }
 
-    /// Prints an error on one line. With `--json`, also prints it as a document on standard output, unless
-    /// that already has the report.
+    /// Prints an error on one line. With `--json`, also prints it as a document on standard output, unless a
+    /// report was already printed.
     pub(super) fn error(&self, error: &Error) {
         if self.json && !self.reported.get() {
             // The exit code reports the error, too.
@@ -116,7 +116,7 @@ impl Console {
     }
 }
 
-/// The verdict's text about skipped kernels, if any; `kernels` says whether each was skipped.
+/// The verdict's text about skipped kernels, if any; `kernels` says for each kernel whether it was skipped.
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),
@@ -125,8 +125,8 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
-/// Writes to standard output. A reader that closes the pipe has read enough: `ferroflash kernels | head -1`
-/// is no failure.
+/// Writes to standard output. A reader that closes the pipe is no failure: it has read enough (`ferroflash
+/// kernels | head -1`).
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -84,7 +84,7 @@ struct Row {
     cases: usize,
     /// Cases that had not run when the command was ended.
     left: usize,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
     #[serde(flatten)]
     difference: Difference,
@@ -101,7 +101,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // As for many kernels: a thread that waits for its blocks would otherwise start another kernel.
+            // Room for many kernels: a thread that waits for its blocks would otherwise start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)

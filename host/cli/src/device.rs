@@ -23,7 +23,7 @@ pub(super) enum Device {
         runner: Box<dyn Runner>,
         /// The device's name: `NVIDIA L4 (simulated)`.
         name: String,
-        /// Whether it is the simulator.
+        /// Whether the device is the simulator.
         is_simulated: bool,
     },
     /// The CPU runs the reference.
@@ -154,7 +154,7 @@ impl Device {
         Ok(Device::Kernels { runner, name, is_simulated: true })
     }
 
-    /// Whether it is the simulator.
+    /// Whether the device is the simulator.
     pub(super) fn is_simulated(&self) -> bool {
         matches!(self, Device::Kernels { is_simulated: true, .. })
     }
@@ -169,8 +169,8 @@ impl Device {
 
     /// The runner of kernels, for a command that needs one.
     ///
-    /// # Errors
-    /// [`Error::Invalid`]: this is the CPU.
+    /// # Errors [`Error::Invalid`] if the device is the
+    /// CPU.
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
@@ -179,8 +179,8 @@ impl Device {
         })
     }
 
-    /// Checks that the user can want this number of launches. On the simulator a soak takes hours. If the
-    /// user named the simulator, this prints the time; otherwise it refuses.
+    /// Checks that the user can want this number of launches. On the simulator, a soak takes hours. If the
+    /// user named the simulator, this function prints the time; otherwise it refuses.
     ///
     /// # Errors
     /// [`Error::Invalid`] on the simulator, if the caller did not name it.

@@ -13,8 +13,8 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, the first SIGTERM or SIGINT asks the command to end with a partial report. A second one ends
-/// the process.
+/// From now on, the first SIGTERM or SIGINT asks the command to end with a partial report. A second signal
+/// ends the process.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -77,12 +77,12 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether it has a tensor with this name.
+    /// Whether the file has a tensor with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
 
-    /// Refuses a tensor with any other name, because a `kind` of file would ignore it. The names of results
+    /// Refuses a tensor with any other name, because files with `kind` would ignore it. The names of results
     /// are valid.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
@@ -197,9 +197,9 @@ impl<'a> File<'a> {
 /// Largest header in bytes, as in the crate safetensors.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads the header, the tensors that it lists, and one more byte, which would be an error. It does not read
-/// to the end, because a device such as `/dev/zero` has none. It stops reading as soon as the file is
-/// invalid.
+/// Reads the header, the tensors that it lists, and one more byte; if that byte exists, the file is invalid.
+/// It does not read to the end, because a device such as `/dev/zero` has none. It stops reading as soon as
+/// the file is invalid.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
     file.by_ref().take(8).read_to_end(&mut bytes)?;
@@ -329,7 +329,7 @@ pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
-/// Refuses an output that is the same file as the input, whatever their names.
+/// Refuses an output that is the input file, even under another name.
 pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {

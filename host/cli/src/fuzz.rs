@@ -65,7 +65,7 @@ struct Report {
     seconds: f64,
     /// Valid problems of attention, each compared with the reference.
     solved: u64,
-    /// Problems that were left out: this build carries a sample of the kernels, and not theirs.
+    /// Problems that were left out, because this build carries only a sample of the kernels.
     left_out: u64,
     /// Cases of other families, each with several launches of one plan.
     others: BTreeMap<&'static str, u64>,
@@ -110,7 +110,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    // However short the time, one problem is solved, unless this build lacks the kernels.
+    // However short the time is, one problem is solved, unless this build lacks the kernels.
     let is_due = |solved, left_out| start.elapsed() < time || (solved == 0 && left_out < 1000);
     while failure.is_none() && is_due(solved, left_out) && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
@@ -136,7 +136,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
-        // Refusals need no device, so each solved problem has many.
+        // Refusals need no device. Many refusals accompany each solved problem.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,

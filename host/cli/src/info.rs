@@ -41,7 +41,7 @@ struct Report {
     embedded_kernels: usize,
     kernels: usize,
     gpu: Option<String>,
-    /// The reason why there is no GPU, if one could have been used.
+    /// The reason why there is no GPU, if the command could have used one.
     no_gpu: Option<String>,
     /// The device that `--device` selects.
     device: String,

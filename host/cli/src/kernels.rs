@@ -3,7 +3,8 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
-    MERGES, MLAS, MergeInfo, PageKind, Schedule, TileScheduler,
+    MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries, Schedule,
+    TileScheduler,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -24,8 +25,9 @@ Examples:
   ferroflash kernels --json")]
 pub(super) struct Args {
     /// Only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a instructions),
-    /// decode (few queries on a KV cache), paged (many queries on a KV cache), append, merge. A Hopper kernel
-    /// for varlen or paged attention is in both families.
+    /// decode (few queries on a KV cache), paged (many queries on a KV cache), mixed (few queries of some
+    /// sequences and many of others on a KV cache), append, merge. A Hopper kernel for varlen or paged
+    /// attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
     /// Only kernels whose queries have this element type: f16 or bf16.
@@ -43,8 +45,8 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 9] =
-    ["forward", "split", "packed", "hopper", "decode", "mla", "paged", "append", "merge"];
+const FAMILIES: [&str; 10] =
+    ["forward", "split", "packed", "hopper", "decode", "mla", "paged", "mixed", "append", "merge"];
 
 #[derive(Serialize)]
 struct Report {
@@ -71,9 +73,9 @@ struct Row {
     path: Option<&'static str>,
     /// The blocks of a launch.
     grid: Option<&'static str>,
-    /// Its other properties.
+    /// The kernel's other properties.
     what: Option<String>,
-    /// Its aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
+    /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
     /// Queries per block; for decode kernels, queries times the heads that share a key head.
     tile_m: Option<u32>,
@@ -81,7 +83,7 @@ struct Row {
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// The GPUs that run it: `from sm_80`.
+    /// The GPUs that can run the kernel: `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }
@@ -116,12 +118,13 @@ impl From<&AttnInfo> for Row {
             Keys::Cache(pages) if e.schedule == Schedule::Transposed => Row {
                 cache: Some(e.kv_dtype.name()),
                 what: Some(format!(
-                    "{} warps share keys, {}",
+                    "{} warps share keys, {}{}",
                     e.warps(),
                     match pages {
                         PageKind::Tiles => "pages of a multiple of 16 keys",
                         PageKind::Rows => "pages of any size",
-                    }
+                    },
+                    if e.queries == Queries::Mixed { ", sequences of few queries" } else { "" }
                 )),
                 ..row
             },
@@ -135,10 +138,10 @@ impl From<&AttnInfo> for Row {
                 cache: Some(e.kv_dtype.name()),
                 tile_n: Some(e.tile_n),
                 what: Some(
-                    if persistent {
-                        "persistent, on a KV cache"
-                    } else {
-                        "one tile per block, on a KV cache"
+                    match (e.queries, persistent) {
+                        (Queries::Mixed, _) => "one tile per block, on a KV cache, sequences of many queries",
+                        (_, true) => "persistent, on a KV cache",
+                        (_, false) => "one tile per block, on a KV cache",
                     }
                     .into(),
                 ),
@@ -193,12 +196,13 @@ impl From<&CombineInfo> for Row {
 
 impl From<&DecodeCombineInfo> for Row {
     fn from(e: &DecodeCombineInfo) -> Self {
+        let mixed = MIXED_COMBINES.iter().any(|combine| combine.contract == e.contract);
         let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
         Row {
             dtype,
             head_dim,
             what: Some("finishes decode kernels".into()),
-            ..Row::new("decode", &e.contract)
+            ..Row::new(if mixed { "mixed few" } else { "decode" }, &e.contract)
         }
     }
 }
@@ -213,8 +217,9 @@ fn rows() -> Vec<Row> {
     }
     let forward = ferroflash::kernels::entries().map(Row::from);
     let paged = ferroflash::kernels::paged().map(Row::from);
-    let others = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(APPENDS)).chain(of(MERGES));
-    forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).collect()
+    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(MIXED_FEW));
+    let others = on_cache.chain(of(APPENDS)).chain(of(MERGES)).chain(of(MIXED_MANY));
+    forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).chain(of(MIXED_COMBINES)).collect()
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {

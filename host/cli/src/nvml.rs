@@ -63,8 +63,8 @@ impl fmt::Display for State {
 impl Gpu {
     /// Opens the CUDA device with this ordinal.
     ///
-    /// # Errors
-    /// The reason why nothing is known about it.
+    /// # Errors The reason why NVML knows nothing about the
+    /// device.
     pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, String> {
         // SAFETY: the library's initialisers may run in any program, at any time.
         let library = unsafe { Library::new(NAME) }.map_err(|e| format!("no {NAME}: {e}"))?;
@@ -105,7 +105,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// As `number`, with one more argument.
+    /// `number` with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;

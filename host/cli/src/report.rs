@@ -81,12 +81,12 @@ struct Report {
     device: String,
     /// Whether there was no GPU, so that nothing was measured.
     dry_run: bool,
-    /// The display driver's version, or why it is unknown.
+    /// The display driver's version, or the reason why it is unknown.
     driver: String,
     limits: Limits,
     /// Highest clocks of the SMs and of the memory, in MHz, if the driver knows them.
     most_mhz: [Option<u32>; 2],
-    /// The clocks before the first and after the last step, or why they are unknown.
+    /// The clocks before the first and after the last step, or the reason why they are unknown.
     clocks: [String; 2],
     seed: u64,
     seconds: f64,
@@ -104,7 +104,7 @@ struct Report {
     model: Option<model::Held>,
     /// Missing parts, with the reason.
     missing: Vec<String>,
-    /// Where both files are.
+    /// The place of both files.
     #[serde(skip)]
     folder: PathBuf,
 }

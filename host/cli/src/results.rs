@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) struct Results {
     /// The kernel that ran.
     pub kernel: Option<&'static str>,
-    /// Why the planner selected it.
+    /// The planner's reason for the kernel.
     pub reason: Option<&'static str>,
     /// O, laid out as `Memory::o` says.
     pub o: Vec<u16>,

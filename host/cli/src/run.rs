@@ -136,7 +136,7 @@ impl From<Verdict> for Check {
     }
 }
 
-/// Tensors of equally long sequences, and those of packed ones.
+/// Attention on tensors: sequences of equal lengths, or packed sequences.
 const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 

@@ -65,7 +65,7 @@ pub(super) struct Args {
     /// barrier or a warp exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
-    /// Where the kernels run.
+    /// The device on which the kernels run.
     #[arg(long, value_enum, default_value_t)]
     device: Checker,
     /// The GPU that the simulator models [default: l4].
@@ -105,7 +105,7 @@ struct Row {
     /// Problems (on a GPU: kernels) that had not run when the command was ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<usize>,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
     /// Output of the kernels in the first schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -125,7 +125,7 @@ struct Checked {
     /// Problems that had not run when its process was ended.
     #[serde(default, skip_serializing)]
     left: usize,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
 }
 

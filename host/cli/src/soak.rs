@@ -37,7 +37,7 @@ pub(super) struct Args {
 
 /// Numbers of launches between two waits.
 const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
-/// Rounds per kernel: each rhythm and a single wait at the end, from one thread and from several.
+/// Rounds per kernel: each rhythm, and a single wait at the end; from one thread and from several.
 const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
 /// Permitted growth of device memory from the first round to the last: a driver's unit of allocation.
 const DEVICE_GROWTH: i64 = 2 << 20;
@@ -59,7 +59,7 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     skipped: Option<String>,
     rounds: usize,
     launches: u64,

@@ -79,7 +79,7 @@ const HEADLINE_BOUND: f64 = 2e-3;
 
 /// Up to this number of kernels, one process is faster than several.
 const FEW: usize = 8;
-/// Default maximum of concurrent processes: each takes some hundred MiB of device memory.
+/// Default maximum number of concurrent processes: each takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;
 
 /// The results of all kernels, possibly partial.

@@ -87,7 +87,8 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
 }
 
-/// As `output`, but standard error goes to this program's, and the command is asked to end after `limit`.
+/// `output`, except that standard error goes to this program's standard error, and the command is asked to
+/// end after `limit`.
 pub(super) fn shown(command: &mut Command, limit: Duration) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?, Some(limit))
 }

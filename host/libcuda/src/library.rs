@@ -17,7 +17,7 @@ const NAMES: &[&str] = &["nvcuda.dll"];
 #[cfg(not(windows))]
 const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so"];
 
-/// There is no CUDA driver on this machine.
+/// This machine has no CUDA driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no CUDA driver: {reason}; it comes with the NVIDIA display driver")]
 pub struct NoDriver {

@@ -131,7 +131,7 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// The keys among which query `[batch, row]` sees some, by [`masks::visible`].
+    /// The smallest interval that contains the visible keys of query `[batch, row]`, by [`masks::visible`].
     pub(super) fn visible(&self, [batch, row]: [usize; 2]) -> Range<usize> {
         masks::visible(&self.problem, self.position(row), self.prefix(batch))
     }
@@ -196,7 +196,7 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
-        // No eight-bit arithmetic exists: only caches have eight-bit types.
+        // Eight-bit arithmetic does not exist: only caches have eight-bit types.
         _ => attention(inputs, NaiveBf16),
     }
 }
@@ -308,12 +308,12 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = changed(*score, j);
-        // A NaN is not lost here: it reappears in the sum.
+        // This step does not lose a NaN: the NaN reappears in the sum.
         if *score > max {
             max = *score;
         }
     }
-    // Every key may be hidden.
+    // The mask's bits may hide every key.
     let max = if max > A::Real::LOWEST { max } else { A::Real::ZERO };
     let mut sum = A::Real::ZERO;
     for (j, score) in row.iter_mut().enumerate() {

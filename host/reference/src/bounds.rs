@@ -28,9 +28,9 @@ const LAZY: f64 = 256.0;
 /// precision.
 const MODEST_CAP: f64 = 1024.0;
 
-/// The exact result, and how far each element of O and LSE may be from it. The bound of a row is infinite, so
-/// the row is not judged, if one of its scores reaches [`score_limit`] or if its products or unnormalised
-/// sums overflow f32.
+/// The exact result, and the maximum permitted error of each element of O and LSE. The bound of a row is
+/// infinite, so the row is not judged, if one of its scores reaches [`score_limit`] or if its products or
+/// unnormalised sums overflow f32.
 pub struct Bounds {
     exact: Outputs,
     out: Vec<f64>,
@@ -40,7 +40,7 @@ pub struct Bounds {
 /// Q, K or V of one head in f64, row by row.
 struct Head(Vec<f64>);
 
-/// A key's score, the score's error bound in f32, and the key's V row.
+/// A key's score, the score's error bound in f32, and the key's row of V.
 struct Score<'a> {
     value: f64,
     error: f64,
@@ -175,7 +175,7 @@ fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f6
     // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
     let shift = (largest * ULP / 2.0).exp2();
-    // The type's smallest number, but at least the smallest that f32 operations do not flush.
+    // The type's smallest number, but at least the smallest number that f32 operations do not flush.
     let vanishes = VANISHES.max(2f64.powi(dtype.min_exponent() - dtype.mantissa_bits()));
     let roundoff = unit_roundoff(dtype);
     let keys = scores.len() as f64;

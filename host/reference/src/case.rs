@@ -88,7 +88,7 @@ impl std::fmt::Display for Case {
 }
 
 /// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask: kernels of masks with parameters do not solve it.
+/// simpler mask, because kernels of masks with parameters do not solve it.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
@@ -112,7 +112,7 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // A half of one chunk, where two warps share the columns.
+        // Half of a chunk, for kernels in which two warps share the columns.
         512 => 264,
         other => other - 8,
     };

@@ -185,7 +185,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].problem.mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
-        // The second case has two tiles per head, which a causal kernel takes together.
+        // The second case has two tiles per head, which one block of a causal kernel takes.
         (Isa::Sm90a, _, false) => all.extend(
             [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),

@@ -21,7 +21,9 @@ mod told;
 use cache::{Rows, Table};
 
 pub use case::{DecodeCase, Pages};
-pub use edges::{decode_edges, decode_long, paged_astray, paged_edges, paged_long};
+pub use edges::{
+    decode_edges, decode_long, mixed_astray, mixed_edges, mixed_long, paged_astray, paged_edges, paged_long,
+};
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 

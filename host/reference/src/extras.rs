@@ -14,7 +14,7 @@ pub struct Extras {
     pub bias: Option<BiasTensor>,
     /// Keys of each sequence's prefix.
     pub prefixes: Option<Vec<i32>>,
-    /// A bit per query and key.
+    /// One bit per query and key.
     pub bits: Option<BitsTensor>,
 }
 
@@ -35,7 +35,7 @@ pub struct BitsTensor {
     bytes: Vec<u8>,
 }
 
-/// The index of row `at` among the rows of a shape, which broadcasts its extents of 1.
+/// The index of row `at` among the rows of a shape. An extent of 1 is broadcast.
 fn row(shape: [usize; 4], at: [usize; 3]) -> usize {
     let [_, heads, rows, _] = shape;
     let [batch, head, query] = [0, 1, 2].map(|dim| if shape[dim] == 1 { 0 } else { at[dim] });
@@ -92,7 +92,7 @@ impl BitsTensor {
         BitsTensor { shape, bytes }
     }
 
-    /// Whether a query sees a key of its sequence, which has this many: `[batch, head, query]`, key.
+    /// Whether a query `[batch, head, query]` sees a key of its sequence of `keys` keys.
     pub fn sees(&self, at: [usize; 3], key: usize, keys: usize) -> bool {
         let first = keys.saturating_sub(self.shape[3]);
         let Some(bit) = key.checked_sub(first) else { return true };
@@ -104,7 +104,7 @@ impl BitsTensor {
         MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
     }
 
-    /// Two of three bits are 1. The first two rows see no key, and neither do some others.
+    /// Two of three bits are 1. The first two rows see no key, and neither do some other rows.
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {
@@ -119,8 +119,8 @@ impl BitsTensor {
 }
 
 impl Extras {
-    /// Random extras of a problem. The bias may broadcast any dimension but keys. Prefixes may be below 0 or
-    /// beyond the keys. Some heads have no sink.
+    /// Random extras of a problem. The bias may broadcast any dimension but the keys. Prefixes may be below 0
+    /// or beyond the keys. Some heads have no sink.
     pub fn random(p: &Problem, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5eed);
         let mut one_of = |all: &[usize]| all[(random.bits() % all.len() as u64) as usize];
@@ -149,7 +149,7 @@ impl Extras {
         }
     }
 
-    /// Their buffers: a name and the content of each.
+    /// The extras' buffers: a name and the content of each.
     pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
         let sinks = self.sinks.iter();
         let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
@@ -161,7 +161,7 @@ impl Extras {
         sinks.chain(bias).chain(prefixes).chain(bits).collect()
     }
 
-    /// Adds them to a request. Their buffers lie at these addresses.
+    /// Adds the extras to a request. Their buffers lie at these addresses.
     pub fn give(&self, request: &mut AttentionRequest<'_>, at: &[u64]) {
         let mut at = at.iter().copied();
         let mut next = || at.next().unwrap_or(0);

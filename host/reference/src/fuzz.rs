@@ -1,4 +1,5 @@
-//! Random problems: valid ones of any shape, strides, mask and type, and valid ones with one fault.
+//! Random problems of any shape, strides, mask and type: valid problems, and valid problems with one fault
+//! added.
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;

@@ -54,7 +54,7 @@ pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
 /// [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = head_dims(entry.head_dim as usize);
-    // Head dims between those of entries: 40, 72, 80.
+    // Head dims between the entries' head dims: 40, 72, 80.
     let other = if entry.head_dim == 96 { 72 } else { padded };
     let one = |heads_q, heads_k, head_dim| {
         Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_q).heads_k(heads_k)
@@ -98,7 +98,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }));
     }
     if entry.has_maps() {
-        // No row is unused. There are several tiles for each block that the card holds.
+        // Every row is used. There are several tiles for each block that the card holds.
         let Case { problem, .. } = cases[0];
         let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
         let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));

@@ -62,7 +62,7 @@ impl Outcome {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
-    /// Number of elements that were written outside of O and LSE: in guards, and between rows.
+    /// Number of elements that were written outside O and LSE: in guards, and between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
         let [batches, _, heads, head_dim] = self.place.shape;
@@ -86,7 +86,7 @@ impl Outcome {
         self.judged(dtype, |o, lse| reference.judge(o, lse))
     }
 
-    /// Judges the outputs by [`Bounds::judge`], and counts writes outside of O and LSE.
+    /// Judges the outputs by [`Bounds::judge`], and counts writes outside O and LSE.
     pub fn judge_within(&self, bounds: &Bounds, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| bounds.judge(o, lse))
     }

@@ -114,7 +114,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// The sequences in device memory during a launch: `self`, or others in the same rows.
+    /// The sequences in device memory during a launch: `self`, or other sequences in these rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {

@@ -4,20 +4,21 @@ use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
 use super::decode::{
-    DecodeCase, DecodeMemory, decode_edges, decode_long, latent_edges, latent_long, paged_astray,
-    paged_edges, paged_long,
+    DecodeCase, DecodeMemory, decode_edges, decode_long, latent_edges, latent_long, mixed_astray,
+    mixed_edges, mixed_long, paged_astray, paged_edges, paged_long,
 };
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MLAS, MergeInfo, Schedule, combine_of,
+    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries, Schedule,
+    beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
 /// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
-/// kernels.
+/// kernels. Prefill kernels of mixed batches run beside the decode kernels.
 pub trait Subject: Sync {
     /// The kernel's launch contract.
     fn contract(&self) -> &Contract;
@@ -32,6 +33,11 @@ pub trait Subject: Sync {
 
     /// The kernel that combines this kernel's splits; `None` if it never splits.
     fn combine(&self) -> Option<Contract> {
+        None
+    }
+
+    /// The prefill kernel that its launches run beside it; `None` if it is no kernel of mixed batches.
+    fn beside(&self) -> Option<Contract> {
         None
     }
 
@@ -66,14 +72,15 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     }
     let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
     let paged = ferroflash::kernels::paged().map(|entry| entry as &dyn Subject);
-    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged);
+    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(MIXED_FEW));
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// The reason why a device does not run a subject with this build's kernels; `None` if it does.
+/// The reason why a device cannot run a subject with this build's kernels; `None` if it can.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
-    if lacks(subject.contract()) || subject.combine().is_some_and(|combine| lacks(&combine)) {
+    let others = [subject.combine(), subject.beside()];
+    if lacks(subject.contract()) || others.iter().flatten().any(lacks) {
         let carried = KERNELS.iter().filter(|kernel| is_carried(kernel.symbol)).count();
         return Some(format!("this build carries {carried} of {} kernels, and not this one", KERNELS.len()));
     }
@@ -84,7 +91,7 @@ pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     }
 }
 
-/// Whether this process can load a kernel: a build may carry some of the table's kernels alone.
+/// Whether this process can load a kernel. A build may carry only some of the table's kernels.
 pub fn is_carried(symbol: &str) -> bool {
     ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
 }
@@ -94,7 +101,7 @@ pub fn carries_all() -> bool {
     KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
 }
 
-/// Whether a launch was refused because this build does not carry the kernel that the planner has selected.
+/// Whether a launch was refused because this build does not carry the kernel that the planner selected.
 pub fn lacks_kernel(error: &Error) -> bool {
     let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
@@ -136,19 +143,21 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, or prefill on a
-/// KV cache.
+/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, prefill on a KV
+/// cache, or both in one batch.
 enum Cases {
     Tensors,
     Decode,
     Latent,
     Paged,
+    Mixed,
 }
 
 impl Cases {
     fn of(entry: &AttnInfo) -> Self {
         match (entry.schedule, entry.keys) {
             (_, Keys::Latent) => Cases::Latent,
+            _ if entry.queries == Queries::Mixed => Cases::Mixed,
             (Schedule::Transposed, _) => Cases::Decode,
             (_, Keys::Cache(_)) => Cases::Paged,
             _ => Cases::Tensors,
@@ -177,12 +186,17 @@ impl Subject for AttnInfo {
         combine_of(self)
     }
 
+    fn beside(&self) -> Option<Contract> {
+        beside(self)
+    }
+
     fn edges(&self, seed: u64) -> Vec<Task> {
         match Cases::of(self) {
             Cases::Tensors => cases::edges(self, seed).into_iter().map(Task::Forward).collect(),
             Cases::Decode => on_cache(decode_edges(self), seed),
             Cases::Latent => on_cache(latent_edges(self), seed),
             Cases::Paged => on_cache(paged_edges(self), seed),
+            Cases::Mixed => on_cache(mixed_edges(self), seed),
         }
     }
 
@@ -196,6 +210,7 @@ impl Subject for AttnInfo {
                 on_cache(latent_edges(self).into_iter().chain(latent_long(self)).collect(), seed)
             }
             Cases::Paged => on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed),
+            Cases::Mixed => on_cache(mixed_edges(self).into_iter().chain(mixed_long(self)).collect(), seed),
         }
     }
 
@@ -203,6 +218,7 @@ impl Subject for AttnInfo {
         match Cases::of(self) {
             Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::corrupt(self, seed))],
             Cases::Paged => on_cache(vec![paged_astray(self)], seed),
+            Cases::Mixed => on_cache(vec![mixed_astray(self)], seed),
             _ => vec![],
         }
     }
@@ -210,10 +226,11 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // These are launches one after another, with splits that several blocks share.
+            // Launches one after another, with splits that several blocks share.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
+            Cases::Mixed => Task::Cache(mixed_edges(self).swap_remove(0).seeded(seed)),
         }
     }
 }
@@ -264,11 +281,11 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DECODE_COMBINES};
+    use ferroflash::spec::{COMBINES, DECODE_COMBINES, MIXED_COMBINES, MIXED_MANY};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
-        let finish = COMBINES.len() + DECODE_COMBINES.len();
+        let finish = COMBINES.len() + DECODE_COMBINES.len() + MIXED_COMBINES.len() + MIXED_MANY.len();
         assert_eq!(subjects().count() + finish, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;

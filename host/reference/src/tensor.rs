@@ -6,7 +6,7 @@ use thiserror::Error;
 /// A tensor that cannot be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TensorError {
-    /// An element lies outside of the slice.
+    /// An element lies outside the slice.
     #[error(
         "shape and strides reach elements {first}..={last}, but the slice has {len}: give a longer slice \
          or smaller strides"
@@ -30,9 +30,9 @@ pub enum TensorError {
     Mismatch {
         /// Name of the tensor.
         name: &'static str,
-        /// Its shape.
+        /// The tensor's shape.
         got: [usize; 4],
-        /// Its type.
+        /// The tensor's type.
         got_dtype: DType,
         /// The problem's shape.
         want: [usize; 4],
@@ -44,7 +44,7 @@ pub enum TensorError {
     Sequences {
         /// Name of the array.
         name: &'static str,
-        /// Its content.
+        /// The array's content.
         got: Vec<i32>,
         /// The requirement.
         want: String,
@@ -110,14 +110,14 @@ impl<'a> HostTensor<'a> {
 
     /// A contiguous BSHD tensor.
     ///
-    /// # Errors
-    /// As [`HostTensor::new`].
+    /// # Errors See
+    /// [`HostTensor::new`].
     pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// A range of its rows, which may be empty.
+    /// A range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;

@@ -9,7 +9,7 @@ pub enum Told {
     Fewer(u64),
     /// Some lengths are invalid. A sequence is judged if the cache holds its clamped length.
     Garbage(u64),
-    /// All lengths and starts are invalid. Results are not judged; only writes outside of the outputs are
+    /// All lengths and starts are invalid. Results are not judged; only writes outside the outputs are
     /// failures.
     Lost(u64),
 }

@@ -57,12 +57,12 @@ pub struct Verdict {
     pub out: Worst,
     /// The worst element of LSE; `None` without an LSE.
     pub lse: Option<Worst>,
-    /// Number of elements that were written outside of O and LSE.
+    /// Number of elements that were written outside O and LSE.
     pub strays: usize,
 }
 
 impl Verdict {
-    /// Whether every element is within its tolerance and nothing was written outside of O and LSE.
+    /// Whether every element is within its tolerance and nothing was written outside O and LSE.
     pub fn passed(&self) -> bool {
         self.failures().next().is_none()
     }
@@ -81,7 +81,8 @@ impl Verdict {
         worst.map(|worst| worst.to_string()).chain(strays)
     }
 
-    /// Combines two verdicts: the worse elements relative to their tolerances, and the sum of the strays.
+    /// Combines two verdicts: the worse elements relative to their tolerances, and the sum of the writes
+    /// outside.
     #[must_use]
     pub fn or_worse(&self, other: &Verdict) -> Verdict {
         let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
@@ -159,8 +160,8 @@ impl Reference {
             naive_error,
             tolerance: Self::allowed(naive_error),
             // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
-            // V. In O the error of the sum cancels. In its logarithm an error of at most one rounding
-            // remains.
+            // V. In O, the error of the sum cancels. In the logarithm of the sum, an error of at most one
+            // rounding remains.
             lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
         };
         if let Some(sinks) = inputs.sinks() {

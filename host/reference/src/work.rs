@@ -24,9 +24,9 @@ pub type Buffer = (String, Vec<u8>);
 /// A buffer that launches read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// Its name.
+    /// The buffer's name.
     pub name: String,
-    /// Its size in bytes.
+    /// The buffer's size in bytes.
     pub bytes: usize,
     /// The content, repeated up to `bytes`. A measured input may have gigabytes, which the host then need not
     /// store.
@@ -135,7 +135,7 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of both. NaN counts as larger than every number.
+/// The larger of two numbers. NaN counts as larger than every number.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
@@ -146,7 +146,7 @@ impl Judgement {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// A judgement of `strays` elements that were written outside of the outputs; no error if 0.
+    /// A judgement of `strays` elements that were written outside the outputs; no error if 0.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -262,8 +262,8 @@ impl Asked<'_> {
 
     /// Enqueues the request.
     ///
-    /// # Safety
-    /// As [`Attention::launch`].
+    /// # Safety See
+    /// [`Attention::launch`].
     unsafe fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 impl FlashAttention {
     /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, like [`Append`]. Token `t` goes to
-    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips slots outside of the cache. A cache
-    /// of `u8` stores `x / scale` as e4m3. Allocates nothing.
+    /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips slots outside the cache. A cache of
+    /// `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
     /// The errors of [`FlashAttention::attend`].
@@ -31,12 +31,12 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut guards)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: this function took all buffers of the request.
         unsafe { self.launch(&plan, &append, stream) }
     }
 
     /// Writes `rows`, `[1, tokens, 1, head_dim]`, to a latent cache ([`PagesMut::latent`]), like
-    /// [`Append::latent`]. Slots are those of [`FlashAttention::append`]. Allocates nothing.
+    /// [`Append::latent`]. See [`FlashAttention::append`] for slots. Allocates nothing.
     ///
     /// # Errors
     /// The errors of [`FlashAttention::attend`].
@@ -54,12 +54,12 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let pages = pages.on(&mut guards)?;
         if pages.latent_columns().is_none() {
-            let expected = "of a latent cache, values are the first columns of keys; use PagesMut::latent";
+            let expected = "a latent cache has no separate values; use PagesMut::latent";
             return Err(Error::invalid("cache.values.shape", format!("{:?}", pages.values.shape), expected));
         }
         let append = Append::latent(rows, pages, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: this function took all buffers of the request.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[must_use]
 pub struct Inputs<'a, T, C = T> {
     q: Tensor<'a, T>,
-    /// Offsets of varlen queries, and the maximum of queries per sequence.
+    /// Offsets of varlen queries, and the maximum number of queries per sequence.
     queries: Option<(Integers<'a>, usize)>,
     kv: Source<'a, T, C>,
     mask: Shown<'a>,
@@ -38,14 +38,14 @@ pub struct Inputs<'a, T, C = T> {
     splits: Splits,
 }
 
-/// Where keys and values are.
+/// The place of keys and values.
 #[derive(Clone, Copy)]
 enum Source<'a, T, C> {
     Tensors { k: Tensor<'a, T>, v: Tensor<'a, T>, starts: Option<Starts<'a>> },
     Cache(Cache<'a, C>),
 }
 
-/// Offsets of varlen keys, valid keys per sequence, and the maximum of keys per sequence.
+/// Offsets of varlen keys, valid keys per sequence, and the maximum number of keys per sequence.
 #[derive(Clone, Copy)]
 struct Starts<'a> {
     k: Integers<'a>,
@@ -54,12 +54,12 @@ struct Starts<'a> {
 }
 
 impl<'a, T: Element> Inputs<'a, T> {
-    /// As [`AttentionRequest::dense`].
+    /// See [`AttentionRequest::dense`].
     pub fn dense(q: Tensor<'a, T>, k: Tensor<'a, T>, v: Tensor<'a, T>) -> Self {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// Varlen sequences, as in [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
+    /// Varlen sequences; see [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
     /// integers for `n` sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
@@ -75,8 +75,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Inputs { queries, ..Self::new(q, Source::Tensors { k, v, starts }) }
     }
 
-    /// Sets the number of valid keys of each varlen sequence, as [`VarlenKeys::seqused_k`]. Other inputs
-    /// ignore it.
+    /// Sets the number of valid keys of each varlen sequence ([`VarlenKeys::seqused_k`]). Other inputs ignore
+    /// it.
     pub fn seqused_k(mut self, seqused_k: impl Into<Integers<'a>>) -> Self {
         if let Source::Tensors { starts: Some(starts), .. } = &mut self.kv {
             starts.used = Some(seqused_k.into());
@@ -92,68 +92,69 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, bias, splits }
     }
 
-    /// As [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
+    /// See [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
     pub fn cached(q: Tensor<'a, T>, cache: Cache<'a, C>) -> Self {
         Self::new(q, Source::Cache(cache))
     }
 
     /// Makes the queries on a cache varlen, with at most `max_seqlen_q` queries per sequence. `cu_seqlens_q`
-    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`.
+    /// has `n + 1` integers for `n` sequences. `q` is `[1, rows, heads, head_dim]`. Sequences may have few
+    /// and many queries ([`AttentionRequest::queries`]).
     pub fn varlen_queries(self, cu_seqlens_q: impl Into<Integers<'a>>, max_seqlen_q: usize) -> Self {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
 
-    /// As [`AttentionRequest::mask`], for masks without memory.
+    /// See [`AttentionRequest::mask`]; for masks without memory.
     pub fn mask(self, mask: Mask) -> Self {
         Inputs { mask: Shown::Plain(mask), ..self }
     }
 
-    /// As [`AttentionRequest::mask`] with [`Mask::Prefix`]: the number of keys of each sequence's prefix.
+    /// Sets [`Mask::Prefix`], with the number of keys of each sequence's prefix.
     pub fn prefix_lengths(self, lengths: impl Into<Integers<'a>>) -> Self {
         Inputs { mask: Shown::Prefix(lengths.into()), ..self }
     }
 
-    /// As [`AttentionRequest::mask`] with [`Mask::Bits`]: trees of drafts, or any mask.
+    /// Sets [`Mask::Bits`]: trees of drafts, or any mask.
     pub fn mask_bits(self, bits: MaskBits<'a>) -> Self {
         Inputs { mask: Shown::Bits(bits), ..self }
     }
 
-    /// As [`AttentionRequest::alignment`].
+    /// See [`AttentionRequest::alignment`].
     pub fn alignment(self, alignment: Alignment) -> Self {
         Inputs { alignment, ..self }
     }
 
-    /// As [`AttentionRequest::scale`].
+    /// See [`AttentionRequest::scale`].
     pub fn scale(self, scale: f32) -> Self {
         Inputs { scale: Some(scale), ..self }
     }
 
-    /// As [`AttentionRequest::softcap`]. 0 turns it off.
+    /// See [`AttentionRequest::softcap`]. 0 turns it off.
     pub fn softcap(self, softcap: f32) -> Self {
         Inputs { softcap: (softcap != 0.0).then_some(softcap), ..self }
     }
 
-    /// As [`AttentionRequest::alibi`]: one slope per query head, or per sequence and query head.
+    /// See [`AttentionRequest::alibi`]: one slope per query head, or per sequence and query head.
     pub fn alibi(self, slopes: PerHead<'a>) -> Self {
         Inputs { alibi: Some(slopes), ..self }
     }
 
-    /// As [`AttentionRequest::sinks`]: one logit per query head.
+    /// See [`AttentionRequest::sinks`]: one logit per query head.
     pub fn sinks(self, sinks: &'a impl Memory<f32>) -> Self {
         Inputs { sinks: Some(sinks), ..self }
     }
 
-    /// As [`AttentionRequest::bias`].
+    /// See [`AttentionRequest::bias`].
     pub fn bias(self, bias: Bias<'a>) -> Self {
         Inputs { bias: Some(bias), ..self }
     }
 
-    /// As [`AttentionRequest::splits`].
+    /// See [`AttentionRequest::splits`].
     pub fn splits(self, splits: Splits) -> Self {
         Inputs { splits, ..self }
     }
 
-    /// The shape of O: that of `q`, on a latent cache with the columns of values.
+    /// The shape of O: the shape of `q`, on a latent cache with the values' number of columns.
     fn o_shape(&self) -> [usize; 4] {
         let [batch, rows, heads, head_dim] = self.q.shape;
         let latent = match &self.kv {
@@ -194,7 +195,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let mut queries = Queries::Batched;
         if let Some((starts, max_seqlen_q)) = self.queries {
             let starts = guards.integers("cu_seqlens_q", starts)?;
-            // No integer is no sequence, which planning rejects.
+            // An empty buffer means no sequence, which planning rejects.
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
@@ -216,7 +217,7 @@ pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
 
 impl FlashAttention {
     /// Grows `scratch` to the size that launches of these inputs need. Other inputs of equal sizes need no
-    /// more. Allocates in the order of `stream`.
+    /// more memory. Allocates in the order of `stream`.
     ///
     /// # Errors
     /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
@@ -233,9 +234,9 @@ impl FlashAttention {
         scratch.grow(self, stream, capturing, needed)
     }
 
-    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, on a latent cache
-    /// with the columns of values. Padding rows of O are 0. `scratch` grows to the size that the fastest
-    /// kernel needs; keep it from call to call.
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q` (on a latent cache
+    /// with the values' number of columns). Padding rows of O are 0. `scratch` grows to the size that the
+    /// fastest kernel needs; keep it from call to call.
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
@@ -292,13 +293,13 @@ impl FlashAttention {
         request.lse = self::lse(&mut guards, lse, inputs.q.shape)?;
         request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken; the counters are zero, because each launch leaves
-        // zeros.
+        // SAFETY: this function took all buffers of the request; the counters are zero, because each launch
+        // leaves zeros.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// [`FlashAttention::attend`] with a workspace of its own, which it allocates and frees in the order of
-    /// the stream: for functions with candle-flash-attn's arguments.
+    /// [`FlashAttention::attend`] for functions with candle-flash-attn's arguments: it allocates a workspace,
+    /// and frees it in the order of the stream.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -318,19 +319,19 @@ impl FlashAttention {
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: this function took all buffers of the request.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(guards);
         Ok(o)
     }
 
-    /// The plan of a request with all the scratch memory that it needs: a cached one, or a new one.
+    /// The plan of a request with all the scratch memory that it needs, cached or new.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
 }
 
-/// Memory for O. Kernels leave padding rows as they are: these are 0.
+/// Memory for O. Kernels do not write padding rows; this function sets them to 0.
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
@@ -340,8 +341,8 @@ fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) ->
     memory.map_err(refused("alloc"))
 }
 
-/// Memory for log-sum-exps. Kernels leave padding rows as they are: these have -inf, as they have seen no
-/// key.
+/// Memory for log-sum-exps. Kernels do not write padding rows; this function sets them to -inf, because they
+/// have seen no key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
     // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
     // one.

@@ -37,14 +37,14 @@ impl<'a> Scale<'a> {
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// Where values are.
+    /// The place of values.
     values: Values,
 }
 
-/// Where the values of pages are.
+/// The place of the values of pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Values {
-    /// In a buffer of their own.
+    /// In a separate buffer.
     Apart,
     /// Behind the keys of their page, in one buffer.
     Interleaved,
@@ -112,7 +112,7 @@ macro_rules! layouts {
 #[must_use]
 pub struct Pages<'a, C> {
     keys: &'a dyn Memory<C>,
-    /// `None` for values in the buffer of keys.
+    /// `None` if the values are in the buffer of keys.
     values: Option<&'a dyn Memory<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
@@ -155,14 +155,14 @@ impl<'a, C: Number> Pages<'a, C> {
 #[must_use]
 pub struct PagesMut<'a, C> {
     keys: &'a mut dyn MemoryMut<C>,
-    /// `None` for values in the buffer of keys.
+    /// `None` if the values are in the buffer of keys.
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
 }
 
 impl<'a, C: Number> PagesMut<'a, C> {
-    /// As [`Pages::new`].
+    /// See [`Pages::new`].
     pub fn new(
         keys: &'a mut impl MemoryMut<C>,
         values: &'a mut impl MemoryMut<C>,
@@ -172,13 +172,13 @@ impl<'a, C: Number> PagesMut<'a, C> {
         PagesMut { keys, values: Some(values), layout, scales: [Scale::One; 2] }
     }
 
-    /// As [`Pages::interleaved`].
+    /// See [`Pages::interleaved`].
     pub fn interleaved(both: &'a mut impl MemoryMut<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Interleaved);
         PagesMut { keys: both, values: None, layout, scales: [Scale::One; 2] }
     }
 
-    /// As [`Pages::latent`].
+    /// See [`Pages::latent`].
     pub fn latent(rows: &'a mut impl MemoryMut<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
         let layout = Layout::new(shape, Values::Latent(head_dim_v));
         PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2] }
@@ -201,7 +201,7 @@ impl<'a, C: Number> PagesMut<'a, C> {
     }
 }
 
-/// Which pages are whose.
+/// The pages of each sequence.
 #[derive(Clone, Copy)]
 enum Paged<'a> {
     Dense { rows: Option<Integers<'a>> },
@@ -261,12 +261,12 @@ impl<'a, C: Number> Cache<'a, C> {
         }
     }
 
-    /// As [`KvCache::max_k`].
+    /// See [`KvCache::max_k`].
     pub fn max_k(self, keys: usize) -> Self {
         Cache { max_k: Some(keys), ..self }
     }
 
-    /// As [`KvCache::total_k`].
+    /// See [`KvCache::total_k`].
     pub fn total_k(self, keys: usize) -> Self {
         Cache { total_k: Some(keys), ..self }
     }

@@ -46,7 +46,7 @@ impl<'a> Bias<'a> {
         Bias { data: data.into(), shape, strides: None }
     }
 
-    /// Sets the strides: elements from one batch, head, query and key to the next, as in
+    /// Sets the strides: elements from one batch, head, query and key to the next; see
     /// [`request::Bias::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Bias { strides: Some(strides), ..self }
@@ -108,14 +108,14 @@ pub(super) enum Shown<'a> {
 impl<'a> Shown<'a> {
     /// The mask, taken for a stream.
     ///
-    /// # Errors
-    /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot guarantee that the
-    /// memory lives.
+    /// # Errors [`Error::Invalid`] for a mask that names memory by
+    /// its address: safe code cannot guarantee that this memory
+    /// lives.
     pub fn on<const MOST: usize>(self, guards: &mut StreamGuards<'a, MOST>) -> Result<Mask, Error> {
         match self {
             Shown::Plain(mask @ (Mask::Prefix(Prefix::Each(_)) | Mask::Bits(_))) => {
                 let expected =
-                    "its memory must be a slice; call `prefix_lengths` or `mask_bits` instead of `mask`";
+                    "its memory must be a slice here; call `prefix_lengths` or `mask_bits` instead of `mask`";
                 Err(Error::invalid("mask", mask, expected))
             }
             Shown::Plain(mask) => Ok(mask),

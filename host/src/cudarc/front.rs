@@ -32,24 +32,25 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside of cudarc's slices.
+    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or that of a slice, is of the same `Arc`: another one of the same device has the
-    /// same handle, but counts its own streams, and by these cudarc decides whether one waits for another.
+    /// Checks that a stream, or a slice's stream, has the `Arc` of this context. Another context of this
+    /// device has an equal handle, but counts its own streams. cudarc decides by this count whether one
+    /// stream waits for another.
     pub(super) fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
         if Arc::ptr_eq(theirs, &self.context) {
             return Ok(());
         }
         let value = format_args!("of device {}'s context {:?}", theirs.ordinal(), theirs.cu_ctx());
-        let right = "it must be of the same `Arc<CudaContext>` that FlashAttention::new was given";
+        let right = "it must belong to the `Arc<CudaContext>` that FlashAttention::new got";
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph; that kernels may then be part of one is remembered.
+    /// Whether a stream captures a graph. If so, remembers that kernels may be part of a graph.
     pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -62,33 +63,34 @@ impl FlashAttention {
     /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](super::memory::StreamGuards) for `stream`. It stays
-    ///   taken until this returns.
-    /// - Its counters are zeros.
+    /// - Every buffer that the request names was [taken](super::memory::StreamGuards) for `stream`, and stays
+    ///   taken until this function returns.
+    /// - The request's counters are zeros.
     pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,
         plan: &PlanOf<R>,
         request: &R,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        // A wait for another stream that failed is told here alone, and by no call of ours.
+        // cudarc reports a failed wait for another stream only here, not in the call that waits.
         self.context.check_err().map_err(refused("wait for other streams"))?;
-        // SAFETY: the stream lives as long as this call needs it, and is of this context. The slices are
-        // device memory of this context, as long as they say; planning has checked that the tensors lie
-        // within. cudarc frees them, and lends them to other work, behind the last use that it has recorded.
-        // The kernels stay until `drop` has waited for them, and for ever where a graph has them.
+        // SAFETY: the stream lives longer than this call, and belongs to this context. The slices are device
+        // memory of this context, of their stated lengths, and planning has checked that the tensors lie
+        // within them. cudarc frees them, or lends them to other work, after the last use that it has
+        // recorded. The kernels stay until `drop` has waited for them; if a graph has them, they stay for
+        // ever.
         unsafe { self.attention.launch(plan, request, &RawStream::from_raw(stream.cu_stream().cast())) }
     }
 }
 
 impl Drop for FlashAttention {
     fn drop(&mut self) {
-        // A graph may launch its kernels later. Where waiting fails they may run now: the driver refuses to
-        // wait while any stream of the context captures. In both cases kernels and context stay loaded.
+        // A graph may launch its kernels later. If the wait fails, kernels may still run: the driver refuses
+        // to wait while any stream of the context captures. In both cases kernels and context stay loaded.
         if *self.captured.get_mut() || self.context.synchronize().is_err() {
             return;
         }
-        // SAFETY: dropped once, and not used again.
+        // SAFETY: dropped once, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.attention) };
     }
 }

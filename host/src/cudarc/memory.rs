@@ -48,7 +48,7 @@ impl Element for half::bf16 {}
 
 /// A type of slots: `i32` or `i64`.
 pub trait SlotNumber: DeviceRepr + Sealed {
-    /// Whether it has 64 bits.
+    /// Whether the type has 64 bits.
     const WIDE: bool;
 }
 
@@ -110,8 +110,8 @@ integers! {
 
 /// The bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
-    // SAFETY: both have 32 bits, each pattern of which is a number of both.
-    unsafe { data.transmute(data.len()) }.expect("as many, as large")
+    // SAFETY: both types have 32 bits, and each bit pattern is a valid value of both.
+    unsafe { data.transmute(data.len()) }.expect("equal count and size")
 }
 
 /// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.
@@ -135,8 +135,8 @@ impl<'a> PerHead<'a> {
     }
 }
 
-/// The slices of one launch. Each is of the launch's context. When its guard is dropped, after the launch,
-/// cudarc records that the stream used the slice. At most `MOST` slices, as a launch allocates nothing.
+/// The slices of one launch, all of the launch's context. When a guard is dropped, after the launch, cudarc
+/// records that the stream used the slice. At most `MOST` slices, because a launch allocates nothing.
 pub(super) struct StreamGuards<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,

@@ -8,8 +8,8 @@ use crate::request::{self, LseUnit, LseView, Merge, Sinks, TensorView};
 use ::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// Attention over some of the keys: [`request::State`] in cudarc's slices. Elements are f16, bf16 or
-/// f32.
+/// A partial state: attention over some of the keys ([`request::State`]) in cudarc's slices. Elements are
+/// f16, bf16 or f32.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct State<'a, S> {
@@ -106,7 +106,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: all buffers of the request were taken.
+        // SAFETY: this function took all buffers of the request.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

@@ -6,7 +6,7 @@ use crate::request::{
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
 
-/// Number of plans that are kept: for the shapes of one step of a model, and some of the step before.
+/// Number of cached plans: enough for the shapes of one step of a model, and for some of the previous step.
 const MOST: usize = 16;
 
 /// The last plans, the most recent first, with their [keys](key).
@@ -14,7 +14,7 @@ const MOST: usize = 16;
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// The plan of a request that runs fastest, whatever scratch memory it needs.
+    /// The plan of a request that runs fastest, regardless of its scratch memory.
     ///
     /// # Errors
     /// The errors of planning.
@@ -41,7 +41,7 @@ impl Plans {
 }
 
 /// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
-/// because launches validate other tensors.
+/// because each launch validates its tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

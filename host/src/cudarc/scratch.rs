@@ -15,17 +15,17 @@ pub struct ScratchMemory {
     workspace: Option<CudaSlice<u8>>,
     /// All zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
-    /// Whether a graph may use the memory, which then is never freed.
+    /// Whether a graph may use the memory. Such memory is never freed.
     captured: bool,
 }
 
 impl ScratchMemory {
-    /// No memory yet. Empty scratch memory. Kernels without splits need no more.
+    /// Empty scratch memory. Kernels without splits need no more.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its size.
+    /// The size of the memory.
     pub fn bytes(&self) -> ScratchBytes {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
         let workspace = bytes(self.workspace.as_ref().map(CudaSlice::num_bytes));
@@ -33,7 +33,7 @@ impl ScratchMemory {
         ScratchBytes { workspace, counters }
     }
 
-    /// Makes it at least as large as needed, in the order of a stream.
+    /// Grows the memory to the needed size, in the order of a stream.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
@@ -60,7 +60,7 @@ impl ScratchMemory {
             return Err(Error::unsupported(feature, reason));
         }
         if grows {
-            // SAFETY: its contents mean nothing before a launch.
+            // SAFETY: a launch does not read the old contents.
             let grown = unsafe { stream.alloc(needed.workspace as usize) };
             let old = self.workspace.replace(grown.map_err(refused("alloc"))?);
             self.give_back(old);
@@ -73,7 +73,7 @@ impl ScratchMemory {
         Ok(())
     }
 
-    /// Its memory, in the order of a stream.
+    /// The memory, in the order of a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         guards: &mut StreamGuards<'t, MOST>,
@@ -88,7 +88,7 @@ impl ScratchMemory {
         Ok(Scratch::Memory { workspace, counters })
     }
 
-    /// Frees memory that it no longer uses, unless a graph may use it.
+    /// Frees memory that is no longer used, unless a graph may use it.
     fn give_back<T>(&self, old: Option<CudaSlice<T>>) {
         if self.captured {
             std::mem::forget(old);

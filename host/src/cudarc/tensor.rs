@@ -21,13 +21,13 @@ impl<'a, T: Number> Tensor<'a, T> {
         Tensor { data, shape, strides: None }
     }
 
-    /// Sets the strides: elements from one batch, row, head and column to the next, as in
+    /// Sets the strides: elements from one batch, row, head and column to the next; see
     /// [`TensorView::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// Its view, taken for a stream.
+    /// The tensor's view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -42,7 +42,7 @@ impl<'a, T: Number> Tensor<'a, T> {
     }
 }
 
-/// The output in a slice or a view of one.
+/// An output in a slice or a view of one.
 #[must_use]
 pub struct TensorMut<'a, T> {
     data: &'a mut dyn MemoryMut<T>,
@@ -51,17 +51,17 @@ pub struct TensorMut<'a, T> {
 }
 
 impl<'a, T: Number> TensorMut<'a, T> {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous.
+    /// A contiguous `[batch, seqlen, heads, head_dim]`.
     pub fn new(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
         TensorMut { data, shape, strides: None }
     }
 
-    /// Sets the strides, as [`Tensor::strides`].
+    /// Sets the strides; see [`Tensor::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// Its view, taken for a stream.
+    /// The tensor's view, taken for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         guards: &mut StreamGuards<'t, MOST>,

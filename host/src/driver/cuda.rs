@@ -1,4 +1,4 @@
-//! Parts of both CUDA drivers: contexts, limits, shared-memory opt-in, error texts.
+//! Code that both CUDA drivers share: contexts, limits, shared-memory opt-in, error texts.
 use super::MapDescription;
 use super::map::Encoding;
 use crate::{Capabilities, Contract, DType, Error};
@@ -16,7 +16,7 @@ pub(super) fn driver(call: &'static str, code: CUresult) -> Result<(), Error> {
 /// Opens and initialises the driver.
 pub(super) fn initialise() -> Result<(), Error> {
     libcuda::open().map_err(|e| Error::driver("open the CUDA driver", None, e))?;
-    // SAFETY: may be called at any time, any number of times.
+    // SAFETY: a program may call it at any time, any number of times.
     driver("cuInit", unsafe { libcuda::cuInit(0) })
 }
 
@@ -45,7 +45,7 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
         driver("cuDeviceGetAttribute", code).map(|()| value.max(0) as u32)
     };
     let mut name = [0u8; 256];
-    // SAFETY: writes at most that many bytes.
+    // SAFETY: writes at most that number of bytes.
     let code =
         unsafe { libcuda::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
     driver("cuDeviceGetName", code)?;
@@ -76,16 +76,17 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     })
 }
 
-/// The CUDA version, as drivers say it, that compiles the PTX of all kernels without tensor maps, 7.8.
+/// The oldest driver version (as a CUDA version) that compiles PTX 7.8, the version of all kernels without
+/// tensor maps.
 const COMPILES_PTX: c_int = 11_080;
 
-/// The CUDA version, as drivers say it, that compiles the PTX of kernels with tensor maps, 8.3: later than
-/// the one that brought `cuTensorMapEncodeTiled`.
+/// The oldest driver version (as a CUDA version) that compiles PTX 8.3, the version of kernels with tensor
+/// maps. It is newer than the version that introduced `cuTensorMapEncodeTiled`.
 const TAKES_TENSOR_MAPS: c_int = 12_030;
 
 /// Encodes a tensor map in the current context.
 pub(super) fn tensor_map(map: &MapDescription) -> Result<TensorMap, Error> {
-    /// Where the driver takes it.
+    /// The driver writes the tensor map here.
     #[repr(C, align(64))]
     struct Place(TensorMap);
     const _: () = assert!(align_of::<Place>() == TensorMap::ALIGN as usize);
@@ -96,7 +97,7 @@ pub(super) fn tensor_map(map: &MapDescription) -> Result<TensorMap, Error> {
     let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(map.address as usize));
     // SAFETY: the call writes 128 bytes, aligned to 64, and reads one number per dimension. It stores the
-    // tensor's address and reads nothing there.
+    // tensor's address and reads nothing from there.
     let code = unsafe {
         libcuda::cuTensorMapEncodeTiled(
             (&raw mut map.0).cast(),
@@ -143,23 +144,23 @@ pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
 
 /// Loads machine code in the current context.
 ///
-/// # Safety
-/// As for [`crate::Driver::load_cubin`].
+/// # Safety See
+/// [`crate::Driver::load_cubin`].
 pub(super) unsafe fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
     is_whole(cubin)?;
-    // SAFETY: the caller's promise, of which a part was checked.
+    // SAFETY: the caller's promise; the check above covers a part of it.
     unsafe { module(cubin.as_ptr().cast()) }
 }
 
-/// Checks that machine code was not cut short: the driver is not told how long it is, and finds its end in
-/// its headers.
+/// Checks that machine code is complete. The driver does not get its length: it finds the end in the file's
+/// headers.
 pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
     let word = |at: usize, len: usize| {
         let bytes = cubin.get(at..at + len)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     };
-    // In a 64-bit file the section headers come last, or are followed by the program headers: offset, size
-    // and number of each.
+    // In a 64-bit file, the section headers come last, or the program headers follow them. The fields are
+    // offset, size and number of each.
     let end = |offset: usize, size: usize, number: usize| {
         word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(number, 2)?)?)
     };
@@ -203,28 +204,28 @@ pub(super) fn wait_for_default_stream() -> Result<(), Error> {
     driver("cuStreamSynchronize", unsafe { libcuda::cuStreamSynchronize(std::ptr::null_mut()) })
 }
 
-/// Something of another crate's that keeps a context alive.
+/// An object of another crate that keeps a context alive.
 pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
 
 /// A context that others may share.
 #[derive(Debug)]
 pub(super) struct Context {
     raw: CUcontext,
-    /// Where it is a primary context that this crate retained.
+    /// The device, if this crate retained its primary context.
     retained: Option<CUdevice>,
     _keeper: Option<Keeper>,
 }
 
 // SAFETY: a context may be used by any thread.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver locks its data.
 unsafe impl Sync for Context {}
 
 impl Context {
     /// The calling thread's context, if it has one.
     ///
     /// # Safety
-    /// - It is not destroyed while `_keeper` lives; without one, not before what is returned.
+    /// - The context outlives `_keeper`, or, without a keeper, the returned value.
     pub unsafe fn current(_keeper: Option<Keeper>) -> Result<Option<Arc<Self>>, Error> {
         let raw = current()?;
         Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None, _keeper })))
@@ -238,14 +239,14 @@ impl Context {
         Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }
 
-    /// The primary context of the device of a `cust` context: the same context.
+    /// The primary context of the device of a `cust` context: the two are one context.
     #[cfg(feature = "cust")]
     pub fn of_cust(context: &cust::context::Context) -> Result<Arc<Self>, Error> {
         let borrowed = Context { raw: context.as_raw().cast(), retained: None, _keeper: None };
         Self::primary(borrowed.device()?)
     }
 
-    /// Its device.
+    /// The context's device.
     pub fn device(&self) -> Result<CUdevice, Error> {
         let _entered = self.enter()?;
         let mut device = 0;
@@ -254,12 +255,13 @@ impl Context {
         Ok(device)
     }
 
-    /// Makes it the calling thread's context until the guard is dropped. Costs one query where it already is.
+    /// Makes the context current on the calling thread until the guard is dropped. If it is already current,
+    /// this costs one query.
     pub fn enter(&self) -> Result<Entered, Error> {
         if current()? == self.raw {
             return Ok(Entered { pushed: false });
         }
-        // SAFETY: a live context.
+        // SAFETY: the context lives.
         driver("cuCtxPushCurrent", unsafe { libcuda::cuCtxPushCurrent_v2(self.raw) })?;
         Ok(Entered { pushed: true })
     }
@@ -274,7 +276,7 @@ impl Drop for Context {
     }
 }
 
-/// The calling thread is in a context; leaves it when dropped.
+/// The calling thread is in a context; the drop leaves it.
 pub(super) struct Entered {
     pushed: bool,
 }
@@ -283,7 +285,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: pops what `enter` pushed on this thread.
+            // SAFETY: pops the context that `enter` pushed on this thread.
             unsafe { libcuda::cuCtxPopCurrent_v2(&mut popped) };
         }
     }
@@ -313,7 +315,7 @@ mod tests {
             assert!(is_whole(&file[..cut]).is_err(), "{cut}");
         }
         file[0x2f] = 0x80;
-        assert!(is_whole(&file).is_err(), "an offset beyond everything");
+        assert!(is_whole(&file).is_err(), "an offset beyond the file");
         assert!(is_whole(&[b'.'; 300]).is_err(), "text");
     }
 }

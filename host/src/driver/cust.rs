@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// cust's handle of `context`. It enters the context, and keeps it alive with its objects.
+    /// cust's handle of `context`. It enters the context, and keeps the context alive with its objects.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
@@ -36,7 +36,7 @@ impl CustDriver {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// A driver on the caller's context, which it retains.
+    /// A driver on the caller's context, which the driver retains.
     ///
     /// # Errors
     /// [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older than
@@ -48,7 +48,7 @@ impl CustDriver {
 
     fn of(own: Arc<cuda::Context>) -> Result<Self, Error> {
         let capabilities = cuda::capabilities(own.device()?)?;
-        // cust makes a context that it retains the current one: inside of it that changes nothing.
+        // cust makes a retained context the current one. Inside this guard, that changes nothing.
         let entered = own.enter()?;
         let device = CurrentContext::get_device().map_err(|e| failed("cuCtxGetDevice", e))?;
         let context = Context::new(device).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?;
@@ -56,7 +56,7 @@ impl CustDriver {
         Ok(CustDriver { context, own, capabilities })
     }
 
-    /// The context.
+    /// The driver's context.
     pub const fn context(&self) -> &Context {
         &self.context
     }
@@ -70,7 +70,7 @@ impl CustDriver {
         self.own.enter()
     }
 
-    /// Keeps something that was made in this driver's context.
+    /// Wraps an object that was made in this driver's context.
     fn keep<T>(&self, value: T) -> Kept<T> {
         Kept { value: ManuallyDrop::new(value), context: Arc::clone(&self.own) }
     }
@@ -83,14 +83,14 @@ impl CustDriver {
         let function = module.get_function(symbol).map_err(|e| failed("cuModuleGetFunction", e))?;
         // SAFETY: a kernel of the loaded module.
         unsafe { opt_in(function.to_raw().cast(), contract, &self.capabilities)? };
-        // SAFETY: the lifetime is that of the boxed module, which lives beside the function and is dropped
-        // after it.
+        // SAFETY: the lifetime is the lifetime of the boxed module, which lives beside the function and is
+        // dropped after it.
         let function = unsafe { std::mem::transmute::<Function<'_>, Function<'static>>(function) };
         Ok(CustKernel { function, threads, smem_bytes, _module: module })
     }
 }
 
-/// Something of `cust`'s, with its context: cust destroys in whatever context is current.
+/// An object of `cust` with its context, because cust destroys it in whichever context is current.
 #[derive(Debug)]
 struct Kept<T> {
     value: ManuallyDrop<T>,
@@ -107,9 +107,9 @@ impl<T> Deref for Kept<T> {
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        // If this fails, the context is lost, and the object with it.
+        // If this fails, the context is lost, and the object too.
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: dropped once, and not used again.
+        // SAFETY: dropped once, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.value) };
     }
 }
@@ -150,11 +150,11 @@ macro_rules! is_custs {
 }
 is_custs!(CustBuffer DeviceBuffer<u8> CustStream Stream CustEvent Event);
 
-/// cust turns texts into C's with `expect`.
+/// cust converts texts to C strings with `expect`.
 fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
     match text.find('\0') {
         None => Ok(()),
-        Some(at) => Err(Error::invalid(what, format_args!("a NUL at byte {at}"), "it must have none")),
+        Some(at) => Err(Error::invalid(what, format_args!("a NUL at byte {at}"), "it must not contain NUL")),
     }
 }
 
@@ -171,7 +171,7 @@ impl Driver for CustDriver {
     fn load(&self, ptx: &str, contract: &Contract) -> Result<CustKernel, Error> {
         let _entered = self.enter()?;
         has_no_nul("PTX", ptx)?;
-        // cust drops the compiler's log: a text that it refuses is compiled once more for it.
+        // cust drops the compiler's log. A refused text is therefore compiled once more to get the log.
         let module = Module::from_ptx(ptx, &[])
             .map_err(|e| compile(ptx).err().unwrap_or_else(|| failed("cuModuleLoadDataEx", e)))?;
         self.kernel(module, contract)
@@ -203,8 +203,8 @@ impl Driver for CustDriver {
         let _entered = self.enter()?;
         let params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
-        // caller's promise.
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter; the rest
+        // is the caller's promise.
         let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }
@@ -228,7 +228,7 @@ impl Harness for CustDriver {
 
     fn allocate(&self, bytes: usize) -> Result<CustBuffer, Error> {
         let _entered = self.enter()?;
-        // SAFETY: bytes have no invalid value.
+        // SAFETY: every byte is a valid value.
         let buffer = unsafe { DeviceBuffer::uninitialized(bytes) };
         buffer.map(|buffer| CustBuffer(self.keep(buffer))).map_err(|e| failed("cuMemAlloc", e))
     }
@@ -287,7 +287,7 @@ impl Harness for CustDriver {
     }
 }
 
-/// cust's error with the driver's words for its code.
+/// cust's error with the driver's text for its code.
 fn failed(call: &'static str, error: CudaError) -> Error {
     let code = error as u32;
     match cuda::driver(call, code) {

@@ -13,15 +13,15 @@ pub struct RawGraph<'d> {
     exec: CUgraphExec,
 }
 
-// SAFETY: a graph may be used by any thread, though by one at a time: it is not `Sync`.
+// SAFETY: any thread may use a graph, but only one at a time: it is not `Sync`.
 unsafe impl Send for RawGraph<'_> {}
 
-/// A stream that captures what is enqueued on it. Dropped, it ends the capture and throws it away.
+/// A stream that captures the work enqueued on it. Its drop ends the capture and discards it.
 struct Capture(CUstream);
 
 impl Capture {
     fn begin(stream: CUstream) -> Result<Self, Error> {
-        // SAFETY: a live stream. Another thread's calls are none of its business.
+        // SAFETY: a live stream. Calls of other threads do not matter to the capture.
         driver("cuStreamBeginCapture", unsafe {
             libcuda::cuStreamBeginCapture_v2(stream, libcuda::CAPTURE_THREAD_LOCAL)
         })?;
@@ -54,17 +54,17 @@ struct Captured(CUgraph);
 impl Drop for Captured {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: made once, destroyed once; what was instantiated of it stays.
+            // SAFETY: made once, destroyed once; graphs that were instantiated from it stay.
             unsafe { libcuda::cuGraphDestroy(self.0) };
         }
     }
 }
 
-/// A graph that can be launched, destroyed when dropped: in the context that is current then.
+/// A graph that can be launched. Its drop destroys it, in the context that is current then.
 struct Exec(CUgraphExec);
 
 impl Exec {
-    /// Captures what `work` enqueues on a live stream of the current context.
+    /// Captures the work that `work` enqueues on a live stream of the current context.
     fn capture(stream: CUstream, work: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
         let capture = Capture::begin(stream)?;
         work()?;
@@ -87,10 +87,10 @@ impl Drop for Exec {
     }
 }
 
-/// [`Harness::with_graph`] on a live stream of the current context.
+/// See [`Harness::with_graph`]; on a live stream of the current context.
 ///
-/// # Safety
-/// As [`Harness::with_graph`].
+/// # Safety See
+/// [`Harness::with_graph`].
 pub(super) unsafe fn with_graph(
     stream: CUstream,
     work: impl FnOnce() -> Result<(), Error>,
@@ -147,7 +147,7 @@ impl RawDriver {
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
         let (address, bytes) = (self.address(buffer), buffer.bytes());
-        // SAFETY: the buffer is that long; the rest is the caller's promise.
+        // SAFETY: the buffer has this number of bytes; the rest is the caller's promise.
         driver("cuMemsetD8Async", unsafe { libcuda::cuMemsetD8Async(address, byte, bytes, stream.as_raw()) })
     }
 }

@@ -18,11 +18,11 @@ pub struct MapDescription {
     pub box_shape: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
-    /// Where the tensor ends.
+    /// The end of the tensor.
     pub kind: MapKind,
 }
 
-/// Where a tensor ends for TMA.
+/// The end of a tensor for TMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MapKind {
@@ -40,13 +40,13 @@ pub enum MapKind {
 pub(super) struct Encoding {
     pub rank: usize,
     pub dims: [u64; 5],
-    /// Of all dimensions but the innermost.
+    /// The strides of all dimensions but the innermost.
     pub strides: [u64; 4],
     pub box_dims: [u32; 5],
 }
 
 impl MapDescription {
-    /// Bytes between rows below which a [`RaggedMap`] says where they end.
+    /// Exclusive bound of bytes between rows for a [`RaggedMap`].
     pub(crate) const APART: u64 = 1 << 34;
 
     /// Bytes of a box's row.
@@ -54,14 +54,14 @@ impl MapDescription {
         self.box_shape[0] * self.dtype.bytes() as u32
     }
 
-    /// Most rows of a box.
+    /// Maximum number of rows of a box.
     const MOST_ROWS: u32 = 256;
 
     /// Checks that the tensor map can be encoded.
     ///
-    /// # Errors
-    /// [`Error::Invalid`] names the field that is not as its documentation asks; [`Error::Unsupported`] an
-    /// element type that no kernel copies by tensor maps.
+    /// # Errors [`Error::Invalid`] names the field that contradicts its documentation;
+    /// [`Error::Unsupported`] names an element type that no kernel copies by tensor
+    /// maps.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
         let MapDescription { address, strides, extents, box_shape: [columns, rows], dtype, kind } = *self;
@@ -106,13 +106,13 @@ impl MapDescription {
         (batch / row.max(1)) as u32
     }
 
-    /// Rows of all batches, as if they were one.
+    /// Rows of all batches, as one sequence of rows.
     fn rows_of_pages(&self) -> u64 {
         let [_, rows, _, batches] = self.extents.map(u64::from);
         u64::from(self.pitch()) * batches.saturating_sub(1) + rows
     }
 
-    /// Whether a [`MapKind::Paged`] can say where its rows are.
+    /// Whether the coordinates of a [`MapKind::Paged`] reach all rows.
     pub(crate) fn is_of_rows(&self) -> bool {
         let [row, _, batch] = self.strides;
         let whole = self.extents[3] == 1
@@ -120,7 +120,7 @@ impl MapDescription {
         whole && row < Self::APART && self.rows_of_pages() <= u64::from(RaggedMap::END)
     }
 
-    /// As the driver and the simulator take them, checked.
+    /// The checked form for the driver and the simulator.
     ///
     /// # Errors
     /// The errors of [`MapDescription::check`].
@@ -146,7 +146,7 @@ impl MapDescription {
 mod tests {
     use super::*;
 
-    /// Row `i` of a sequence lies where it does among all rows, and exists exactly if the sequence has it.
+    /// Row `i` of a sequence has its place among all rows, and exists exactly if the sequence has it.
     #[test]
     fn a_ragged_tensor_ends_with_its_sequence() {
         for row_bytes in [128, 4096, 1 << 26] {
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Row `i` of a page lies where it does, and exists exactly if the sequence has it.
+    /// Row `i` of a page has its place among all rows, and exists exactly if the sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
         let map = |row, head, batch| MapDescription {
@@ -202,7 +202,7 @@ mod tests {
         let odd = MapDescription { strides: [512, 256, 512 * 16 + 256], ..map(512, 256, 512 * 16) };
         assert!(!odd.is_of_rows(), "pages are not whole rows apart");
     }
-    /// Descriptions are public data: an invalid one is refused, and the error names its field.
+    /// Descriptions are public data. An invalid one is refused, and the error names its field.
     #[test]
     fn what_is_no_map_is_refused() {
         let valid = MapDescription {

@@ -30,7 +30,7 @@ pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
 
-/// Keeps [`Driver`] to this workspace: methods may be added to it.
+/// Seals [`Driver`]: only this workspace implements it, so new methods may be added.
 #[doc(hidden)]
 pub trait Sealed {}
 
@@ -72,7 +72,7 @@ pub trait Driver: Send + Sync + Sealed {
     unsafe fn load_cubin(&self, _cubin: &[u8], contract: &Contract) -> Result<Self::Kernel, Error> {
         Err(Error::unsupported(
             format_args!("machine code of {}", contract.symbol),
-            "this driver takes PTX alone",
+            "this driver takes PTX only",
         ))
     }
 

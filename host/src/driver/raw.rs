@@ -30,7 +30,7 @@ impl RawDriver {
     /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
     ///   streams, events, graphs.
     pub unsafe fn current() -> Result<Self, Error> {
-        // SAFETY: the caller's promise; what a driver makes shares its context.
+        // SAFETY: the caller's promise. All objects of a driver share its context.
         unsafe { Self::current_of(None) }
     }
 
@@ -38,7 +38,8 @@ impl RawDriver {
     /// `keeper`, and so does every object that the driver makes.
     ///
     /// # Safety
-    /// - The current context outlives `keeper`. Without a keeper: that of [`RawDriver::current`].
+    /// - The current context outlives `keeper`. Without a keeper, the safety conditions of
+    ///   [`RawDriver::current`] hold.
     pub(crate) unsafe fn current_of(keeper: Option<Keeper>) -> Result<Self, Error> {
         initialise()?;
         // SAFETY: the caller's promise.
@@ -63,7 +64,7 @@ impl RawDriver {
         Ok(RawDriver { context, capabilities })
     }
 
-    /// Makes its context the calling thread's until the guard is dropped.
+    /// Makes the driver's context current on the calling thread until the guard is dropped.
     pub(super) fn enter(&self) -> Result<Entered, Error> {
         self.context.enter()
     }
@@ -71,7 +72,7 @@ impl RawDriver {
     /// Makes the kernel of a loaded module ready, in the current context.
     fn kernel(&self, module: CUmodule, contract: &Contract) -> Result<RawKernel, Error> {
         let Contract { symbol, threads, smem_bytes, .. } = *contract;
-        // From here on dropping the kernel unloads the module.
+        // From here on, the drop of the kernel unloads the module.
         let mut kernel = RawKernel {
             context: Arc::clone(&self.context),
             module,
@@ -120,7 +121,7 @@ impl RawBuffer {
 #[derive(Debug)]
 pub struct RawStream {
     raw: CUstream,
-    /// Where it is ours to destroy.
+    /// The context, if this crate must destroy the stream.
     context: Option<Arc<Context>>,
 }
 
@@ -138,7 +139,7 @@ impl RawStream {
         RawStream { raw: stream, context: None }
     }
 
-    /// Its handle.
+    /// The stream's handle.
     pub const fn as_raw(&self) -> *mut c_void {
         self.raw
     }
@@ -151,9 +152,9 @@ pub struct RawEvent {
     raw: CUevent,
 }
 
-// SAFETY: the driver's handles may be used by any thread.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for RawKernel {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver locks its data.
 unsafe impl Sync for RawKernel {}
 // SAFETY: as above.
 unsafe impl Send for RawStream {}
@@ -205,8 +206,8 @@ impl Driver for RawDriver {
         let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let RawKernel { function, threads, smem_bytes, .. } = *kernel;
         let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which is as long as the kernel's; the rest is the
-        // caller's promise.
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter; the rest
+        // is the caller's promise.
         let code = unsafe {
             let params = params.as_mut_ptr();
             libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
@@ -251,7 +252,7 @@ impl Harness for RawDriver {
         harness::fits(buffer.bytes, at, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, from, bytes) = (buffer.address + at as u64, data.as_ptr().cast(), data.len());
-        // SAFETY: both sides are that long.
+        // SAFETY: both sides have this number of bytes.
         driver("cuMemcpyHtoD", unsafe { libcuda::cuMemcpyHtoD_v2(to, from, bytes) })?;
         wait_for_default_stream()
     }
@@ -260,13 +261,13 @@ impl Harness for RawDriver {
         harness::fits(buffer.bytes, 0, data.len())?;
         let _entered = buffer.context.enter()?;
         let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
-        // SAFETY: both sides are that long.
+        // SAFETY: both sides have this number of bytes.
         driver("cuMemcpyDtoH", unsafe { libcuda::cuMemcpyDtoH_v2(to, buffer.address, bytes) })
     }
 
     fn fill(&self, buffer: &mut RawBuffer, byte: u8) -> Result<(), Error> {
         let _entered = buffer.context.enter()?;
-        // SAFETY: the buffer is that long.
+        // SAFETY: the buffer has this number of bytes.
         driver("cuMemsetD8", unsafe { libcuda::cuMemsetD8_v2(buffer.address, byte, buffer.bytes) })?;
         wait_for_default_stream()
     }
@@ -310,7 +311,7 @@ impl Harness for RawDriver {
     }
 }
 
-// Drops cannot report; what fails here is lost with its context anyway.
+// A drop cannot report errors. A context that fails here is lost anyway.
 impl Drop for RawKernel {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };

@@ -42,7 +42,7 @@ pub struct SimDriver {
     capabilities: Capabilities,
     reports: Mutex<Vec<Report>>,
     coverage: Mutex<BTreeMap<String, (Coverage, u64)>>,
-    /// Bytes of living buffers.
+    /// Total bytes of live buffers.
     in_use: Arc<AtomicU64>,
 }
 
@@ -235,7 +235,7 @@ impl Harness for SimDriver {
     }
 
     fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
-        // No larger alignment than kernels are promised.
+        // The simulator guarantees no larger alignment than drivers promise.
         let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
         self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })
@@ -275,7 +275,7 @@ impl Harness for SimDriver {
 
 impl Drop for SimBuffer {
     fn drop(&mut self) {
-        // An address that it gave out is one that it takes back.
+        // The allocator takes back the addresses that it gave out.
         let _ = lock(&self.gpu).free(self.address);
         self.in_use.fetch_sub(self.bytes as u64, Ordering::Relaxed);
     }

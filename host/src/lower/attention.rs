@@ -7,12 +7,12 @@ use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::place::Place;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
-use crate::schedule::{Decode, Schedule, Scheduled, Tiles};
+use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
-    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FwdParams, HopperPagedParams, HopperParams,
-    Integers, Lse, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap, Schedule as Order, Sequences,
-    SplitParams, TensorMap, VarlenParams, Window,
+    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
+    HopperParams, Integers, Lse, ManyParams, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap,
+    Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel that solves the problem of a valid request accepts its tensors.
@@ -53,7 +53,7 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
             Ok(lowering.decode(decode, order, cache(kv), scales(&kv.pages)))
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
-            // Lengths without an address mean the maximum of keys for each sequence.
+            // Lengths without an address mean that each sequence has the maximum number of keys.
             let cache = dense_cache(k, v).map_err(Refusal::Tensors)?;
             Ok(lowering.decode(decode, decode.order, cache, [UNSCALED; 2]))
         }
@@ -69,6 +69,9 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
         (Schedule::Tiles(tiles), kv) => {
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
+                (KeysValues::Cache(kv), Some(sequences)) if let Some(few) = &s.few => {
+                    Ok(lowering.mixed(few, tiles, sequences, kv))
+                }
                 (KeysValues::Cache(cache), Some(sequences)) => {
                     Ok(lowering.cache(tiles, sequences, cache, maps))
                 }
@@ -82,7 +85,7 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
 }
 
 /// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
-/// kind.
+/// kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
@@ -188,7 +191,7 @@ impl Lowering<'_> {
             return self.launch(blocks, &params);
         };
         // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
-        // gap between the rows of one batch and those of the next.
+        // gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {
@@ -203,19 +206,52 @@ impl Lowering<'_> {
             cu_seqlens_q,
             lengths,
             sequences,
-            // Checked: 1 or more, and less than 2^31.
+            // Already checked: 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };
         self.with_maps(blocks, &params, maps)
     }
 
+    /// A mixed batch on a KV cache: decode takes the sequences of few queries, prefill the others.
+    fn mixed(&self, few: &Few, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> Launch {
+        let p = &self.p;
+        let unmasked = p.mask_kind() == MaskKind::Full;
+        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
+        let lengths = integers(Some(kv.lengths), p.batch);
+        let order = DecodeOrder { lengths, ..few.decode.order };
+        let decode = self.decode_params(&few.decode, order, cache(kv), scales(&kv.pages));
+        let combines = few.decode.workspace > 0 && decode.counters.count == 0;
+        let blocks = [few.decode.order.blocks, 1, 1];
+        let params = FewParams { decode, cu_seqlens_q, most: few.most, reserved: 0 };
+        let first = Launch::new(few.place, blocks, &params);
+        let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
+        let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
+        let paged = PagedParams { forward, cache: cache(kv), cu_seqlens_q, lengths, sequences, max_keys };
+        first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, many: few.many })
+    }
+
     /// Decode: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
+        let params = self.decode_params(decode, order, cache, scales);
+        let launch = self.launch(decode.order.blocks, &params);
+        let combines = decode.workspace > 0 && params.counters.count == 0;
+        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
+    }
+
+    /// Parameters of decode kernels.
+    fn decode_params(
+        &self,
+        decode: &Decode,
+        order: DecodeOrder,
+        cache: Cache,
+        scales: [PerHead; 2],
+    ) -> DecodeParams {
         let (r, p) = (self.r, &self.p);
         let (scale_log2, softcap) = p.base_two();
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
-        let params = DecodeParams {
+        DecodeParams {
             q: tensor(&r.q),
             o: tensor(&r.o),
             lse: lse(r.lse.as_ref()),
@@ -234,10 +270,7 @@ impl Lowering<'_> {
             window: Window { shift: 0, ..p.window() },
             scale_log2,
             softcap,
-        };
-        let launch = self.launch(decode.order.blocks, &params);
-        let combines = decode.workspace > 0 && counters.count == 0;
-        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
+        }
     }
 
     /// Parameters of all portable kernels with work tiles.

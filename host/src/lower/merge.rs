@@ -15,7 +15,7 @@ pub struct Merged {
     second: State,
     /// Bytes from the second to the third state, O and LSE, in two's complement.
     apart: [u64; 2],
-    /// Minimum of elements of the states from the third on, O and LSE.
+    /// Minimum number of elements of the states from the third on, O and LSE.
     elements: [u64; 2],
     count: usize,
     o: TensorView,

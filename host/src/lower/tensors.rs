@@ -67,7 +67,7 @@ pub(super) fn pages(pages: &KvPages) -> Cache {
     let bytes = pages.keys.dtype.bytes();
     let chunks = |dim: usize, extent: usize| {
         let bytes = (pages.keys.strides[dim] as u64).wrapping_mul(bytes as u64);
-        // Strides of extents of 1 are never taken; the others fit, as all chunks do.
+        // Kernels never use strides of extents of 1. The others fit, because all chunks do.
         if extent == 1 { 0 } else { (bytes / 16) as u32 }
     };
     Cache {
@@ -142,7 +142,7 @@ pub(super) fn varlen_cache(
     cache.ok_or("a stride of k and v is 2^36 bytes or more, the limit of decode kernels")
 }
 
-/// The first `count` integers of an index; none without one.
+/// The first `count` integers of an index; empty without an index.
 pub(super) fn integers(index: Option<Index>, count: usize) -> Integers {
     index.map_or(Integers { base: 0, count: 0, reserved: 0 }, |index| Integers {
         base: index.address,
@@ -164,7 +164,7 @@ pub(super) fn varlen_keys(keys: &VarlenKeys, batch: usize) -> [Integers; 2] {
     [integers(Some(keys.cu_seqlens_k), batch + 1), integers(keys.seqused_k, batch)]
 }
 
-/// K and V, where these are tensors.
+/// K and V, if they are tensors.
 pub(super) fn keys_values(kv: &KeysValues) -> [Tensor; 2] {
     kv.tensors().map_or([NO_TENSOR; 2], |views| views.map(tensor))
 }

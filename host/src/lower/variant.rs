@@ -14,7 +14,7 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
         (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
         (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),
         (MaskKind::Bits, Mask::Bits(bits)) => launch.with(&self::bits(bits)),
-        // Selection takes other masks to kernels without parameters.
+        // Selection never gives other masks to kernels without parameters.
         _ => launch,
     };
     let launch = match (kernel.scores.sink, r.scores.sinks) {
@@ -35,7 +35,7 @@ fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
 }
 
 fn chunked(chunk: u32) -> ChunkedParams {
-    // No position is larger than the largest divisor.
+    // The largest divisor is at least each position.
     let chunk = FastDiv::new(chunk.clamp(1, i32::MAX as u32)).unwrap_or(FastDiv::ONE);
     ChunkedParams { chunk, reserved: 0 }
 }

@@ -4,7 +4,7 @@ use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Refusal};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch};
-use crate::schedule::{Schedule, Scheduled};
+use crate::schedule::{Few, Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNCUT};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
@@ -19,7 +19,10 @@ pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<S
     let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
     // The fallback has smaller tiles; there may be too many of them.
     let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
-    let uncut = matches!(&kernel.schedule, Schedule::Decode(decode) if decode.uncut);
+    let uncut = match (&kernel.schedule, &kernel.few) {
+        (Schedule::Decode(decode), _) | (_, Some(Few { decode, .. })) => decode.uncut,
+        (Schedule::Tiles(_), None) => false,
+    };
     let reason = if uncut && reason != ASKED { UNCUT } else { reason };
     Ok(Chosen { kernel, reason, fallback })
 }
@@ -58,7 +61,7 @@ impl Subject for AttentionRequest<'static> {
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));
         }
-        // Decode kernels take sinks or none.
+        // Decode kernels run with and without sinks.
         match kernel.schedule {
             Schedule::Tiles(_) if asked.sinks != planned.sinks => Err(validate::another(&asked, &planned)),
             Schedule::Tiles(_) | Schedule::Decode(_) => Ok(()),

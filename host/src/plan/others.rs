@@ -41,7 +41,8 @@ impl Subject for Append {
             return Ok(());
         }
         let [tokens, cache] = types(planned);
-        let expected = format_args!("the plan is for {tokens} tokens and an {cache} cache; make another");
+        let expected =
+            format_args!("the plan is for {tokens} tokens and an {cache} cache; make another plan");
         Err(Error::invalid("append", types(self).join(" tokens, cache of "), expected))
     }
 
@@ -75,7 +76,7 @@ impl Subject for Merged {
             return Ok(());
         }
         let [from, to] = own.map(|dtype| dtype.name());
-        let expected = format_args!("the plan makes {to} of {from}; make another");
+        let expected = format_args!("the plan merges {from} to {to}; make another plan");
         let value = format_args!("{} of {}", output.name(), states.name());
         Err(Error::invalid("merge", value, expected))
     }

@@ -6,7 +6,7 @@ use crate::{DType, MaskKind};
 use spec::Window;
 
 impl Problem {
-    /// Whether both problems mean one problem to a kernel, however they are written. Sinks do not count.
+    /// Whether both problems are one problem to a kernel, regardless of their form. Sinks do not count.
     pub(crate) fn means(&self, other: &Problem) -> bool {
         Meaning::new(self) == Meaning::new(other)
     }
@@ -24,7 +24,7 @@ struct Meaning {
     scores: (f32, f32),
     alibi: bool,
     bias: Option<DType>,
-    /// Rows of varlen sequences, with the alignment of each.
+    /// Rows of varlen sequences, with each sequence's alignment.
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
     splits: Splits,

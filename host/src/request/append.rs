@@ -28,16 +28,16 @@ impl Append {
         Append { k, v, pages, slots }
     }
 
-    /// Appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
-    /// `[1, tokens, heads, head_dim]`: the latent and the rotated key, as `pages` has them. `head_dim` is a
-    /// multiple of 16.
+    /// Appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is `[1, tokens,
+    /// heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a multiple
+    /// of 16.
     pub const fn latent(rows: TensorView, pages: KvPages, slots: Slots) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];
         Append { k: rows, v: values, pages, slots }
     }
 
-    /// An append to a latent cache as one of keys and values: the two halves of each row.
+    /// An append to a latent cache, written as an append of keys and values: the two halves of each row.
     pub(crate) const fn halves(&self) -> Self {
         let Append { k, pages, slots, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));

@@ -164,9 +164,9 @@ pub struct KvCache {
     pub paged: Paged,
     /// Keys of each sequence, including this step's. The kernel clamps them to 0..=`max_k`.
     pub lengths: Index,
-    /// Maximum of keys per sequence.
+    /// Maximum number of keys per sequence.
     pub max_k: usize,
-    /// Maximum of keys of all sequences together, if known.
+    /// Maximum number of keys of all sequences together, if known.
     pub total_k: Option<usize>,
 }
 
@@ -200,15 +200,15 @@ impl KvCache {
         self
     }
 
-    /// Sets the maximum of keys per sequence, for which plans are made.
+    /// Sets the maximum number of keys per sequence, for which plans are made.
     #[must_use]
     pub const fn max_k(mut self, keys: usize) -> Self {
         self.max_k = keys;
         self
     }
 
-    /// Sets the maximum of keys of all sequences together. The planner selects prefill kernels by the mean;
-    /// without this number it assumes `max_k` keys per sequence.
+    /// Sets the maximum number of keys of all sequences together. The planner selects prefill kernels by the
+    /// mean; without this number it assumes `max_k` keys per sequence.
     #[must_use]
     pub const fn total_k(mut self, keys: usize) -> Self {
         self.total_k = Some(keys);

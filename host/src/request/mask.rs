@@ -33,7 +33,8 @@ pub enum Mask {
     Bits(MaskBits),
 }
 
-/// The prefixes of [`Mask::Prefix`]: numbers of keys that every query sees, from a sequence's first on.
+/// The prefixes of [`Mask::Prefix`]: the number of keys, from a sequence's first key on, that every query
+/// sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// One number for all sequences.
@@ -57,7 +58,7 @@ pub struct MaskBits {
     pub bytes: u64,
     /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
     /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and
-    /// `seqlen_q` and `seqlen_k` are those of the longest sequence.
+    /// `seqlen_q` and `seqlen_k` are the longest sequence's.
     pub shape: [usize; 4],
     /// Bytes from one batch, head and row to the next. A dimension of extent 1 ignores its stride.
     pub strides: [i64; 3],
@@ -80,8 +81,8 @@ impl MaskBits {
 }
 
 impl Mask {
-    /// Most visible keys before and after a query's position; `None` is unbounded. For [`Mask::Full`],
-    /// [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    /// Maximum number of visible keys before and after a query's position; `None` is unbounded. For
+    /// [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),

@@ -45,7 +45,7 @@ impl<'a> Merge<'a> {
         Merge { states, o, lse: None, sinks: None }
     }
 
-    /// Also write the LSE of each row.
+    /// Also writes the LSE of each row.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self

@@ -12,7 +12,7 @@ pub struct Scores {
     pub softcap: Option<f32>,
     /// ALiBi: scores fall with the distance of key and query, before the mask.
     pub alibi: Option<AlibiSlopes>,
-    /// Attention sinks: one logit per query head that belongs to no key.
+    /// Attention sinks: one logit per query head, without a key.
     pub sinks: Option<Sinks>,
     /// An additive bias: one number per query and key.
     pub bias: Option<Bias>,
@@ -63,8 +63,8 @@ impl Scores {
     score_setters!();
 }
 
-/// Attention sinks: one logit per query head, f32 in device memory. `exp(logit)` joins the sum of each row's
-/// exponentials and belongs to no key. It is neither scaled nor capped.
+/// Attention sinks: one logit per query head, f32 in device memory. The kernel adds `exp(logit)` to the sum
+/// of each row's exponentials. No key has this weight. Sinks are neither scaled nor capped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sinks {
     /// Device address. A multiple of 4.
@@ -111,11 +111,11 @@ pub struct Bias {
     /// Elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
     /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
     pub elements: u64,
-    /// f16, bf16 or f32, whatever the queries' dtype is.
+    /// f16, bf16 or f32, independent of the queries' dtype.
     pub dtype: DType,
-    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias.
-    /// For varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are those
-    /// of the longest sequence.
+    /// `[batch, heads, seqlen_q, seqlen_k]`. The first three extents may be 1, which broadcasts the bias. For
+    /// varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are the
+    /// longest sequence's.
     pub shape: [usize; 4],
     /// Elements from one batch, head, query and key to the next. The last stride is 1; the others are
     /// multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.

@@ -16,8 +16,8 @@ pub enum Scratch {
     Memory {
         /// Memory for the partial results of splits.
         workspace: Workspace,
-        /// Zeroed counters that elect the thread block that combines a sequence's splits. Without them, a
-        /// combine kernel does it.
+        /// Zeroed counters that elect the thread block that combines a sequence's splits. Without counters, a
+        /// combine kernel merges the splits.
         counters: Option<Counters>,
     },
 }
@@ -28,7 +28,7 @@ impl Scratch {
         Scratch::Memory { workspace: Workspace { address, bytes }, counters: None }
     }
 
-    /// Whether a plan may need this many bytes of workspace.
+    /// Whether a plan may need this number of bytes of workspace.
     pub(crate) const fn allows(&self, bytes: u64) -> bool {
         match self {
             Scratch::None => bytes == 0,
@@ -85,7 +85,8 @@ pub struct Counters {
 /// per key head takes one split.
 ///
 /// Only decode kernels split sequences of KV caches. They take at most 64 rows (queries x query heads per key
-/// head), equal query counts per sequence, and no ALiBi slopes.
+/// head), equal query counts per sequence, and no ALiBi slopes. With [`Splits::Auto`], they also take the
+/// sequences of few queries of a mixed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
@@ -93,11 +94,12 @@ pub enum Splits {
     /// memory.
     #[default]
     Auto,
-    /// This many, and at most one per 16 keys. From 2 on, it needs a workspace and a decode kernel.
+    /// This number of splits, but at most one per 16 keys. From 2 on, it needs a workspace and a decode
+    /// kernel.
     Exactly(u32),
-    /// One split per this many keys, a multiple of 128 (batch invariance). The bits of a sequence's result
-    /// then depend only on the sequence and the kind of device, not on the rest of the batch or on its pages.
-    /// If a sequence may have more keys than one split, it needs a workspace.
+    /// One split for each chunk of this number of keys, a multiple of 128 (batch invariance). The bits of a
+    /// sequence's result then depend only on the sequence and the kind of device, not on the rest of the
+    /// batch or on its pages. If a sequence may have more keys than one split, it needs a workspace.
     Chunk(u32),
 }
 

@@ -30,12 +30,12 @@ impl Index {
 pub struct VarlenQueries {
     /// Sequences.
     pub batch: usize,
-    /// `batch + 1` offsets, 0 first: the begin of each sequence, and the end of the last one.
+    /// `batch + 1` offsets, 0 first: the start of each sequence, and the end of the last one.
     pub cu_seqlens_q: Index,
-    /// Maximum of queries per sequence; it determines the grid. The kernel does not write further rows of a
-    /// longer sequence. If it is 1 and Q has `batch` rows, then row `b` is the query of sequence `b`, as in
-    /// FlashAttention-2: `cu_seqlens_q` must be `0..=batch`, and kernels need not read it. With one more row
-    /// of Q, sequences may have no query.
+    /// Maximum number of queries per sequence; it determines the grid. The kernel does not write further rows
+    /// of a longer sequence. If it is 1 and Q has `batch` rows, then row `b` is the query of sequence `b`, as
+    /// in FlashAttention-2: `cu_seqlens_q` must be `0..=batch`, and kernels need not read it. With one more
+    /// row of Q, sequences may have no query.
     pub max_seqlen_q: usize,
 }
 
@@ -46,13 +46,13 @@ impl VarlenQueries {
     }
 }
 
-/// Keys and values of varlen sequences. The device reads their offsets like those of [`VarlenQueries`]. `k`
-/// and `v` are `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives O = 0 and LSE =
-/// `-inf`.
+/// Keys and values of varlen sequences. The device reads their offsets like the offsets of [`VarlenQueries`].
+/// `k` and `v` are `[1, rows of all sequences, heads_k, head_dim]`. A sequence without keys gives O = 0 and
+/// LSE = `-inf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VarlenKeys {
-    /// `batch + 1` offsets, 0 first: the begin of each sequence among the rows of K and V, and the end of the
+    /// `batch + 1` offsets, 0 first: the start of each sequence in the rows of K and V, and the end of the
     /// last one.
     pub cu_seqlens_k: Index,
     /// `batch` integers: the number of valid keys per sequence; `None` if all rows are valid.
@@ -68,7 +68,7 @@ impl VarlenKeys {
         VarlenKeys { cu_seqlens_k, seqused_k: None, max_seqlen_k }
     }
 
-    /// Sets the number of valid keys per sequence, if it may be less than its rows.
+    /// Sets the number of valid keys per sequence. It may be less than the sequence's rows.
     #[must_use]
     pub const fn seqused_k(mut self, seqused_k: Index) -> Self {
         self.seqused_k = Some(seqused_k);

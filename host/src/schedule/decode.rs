@@ -5,8 +5,8 @@ use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 
-/// Shares of the device below which a sequence is not split: two halves of a wave that end together cost more
-/// than one thread block each (H200, docs/performance-log.md).
+/// Number of shares of the device below which a sequence is not split. Two halves of a wave that end together
+/// cost more than one thread block each (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
 /// Part of the resident thread blocks for which splits are made, if the grid has many waves. A graph that was
@@ -15,26 +15,27 @@ const THRESHOLD: f32 = 2.25;
 /// took 9.9 us of 45.6 (H200).
 const DEALT: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
-/// without more splits the device is short of thread blocks at the end. 28 sequences of 4096 keys take 0.87
-/// to 0.94 of the time, 32 of 64 to 8192 0.91, 31 of 1024 beside one of 32768 0.95 (H200). With one thread
-/// block per SM, 15 beside the long one take 0.83, but 16 of 4096, where every microsecond counts, 1.01.
-/// Measured with 8 rows per thread block.
+/// without more splits, the device is short of thread blocks at the end. 28 sequences of 4096 keys take 0.87
+/// to 0.94 of the time, 32 of 64 to 8192 take 0.91, 31 of 1024 beside one of 32768 take 0.95 (H200). With one
+/// thread block per SM, 15 beside the long one take 0.83, but 16 of 4096, where every microsecond counts,
+/// take 1.01. Measured with 8 rows per thread block.
 const FINER: f32 = 2.0;
-/// Maximum of shares per sequence after that, if all sequences are equally long: these stay unsplit, and so
-/// do sequences a fourth longer, which are below [`THRESHOLD`]. Split in two, such sequences take 1.07 of the
-/// time.
+/// Maximum number of shares per sequence after that, if all sequences are equally long. These sequences stay
+/// unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. Split in two,
+/// such sequences take 1.07 of the time.
 const EVEN: f32 = 1.75;
-/// Fewest work items, times key heads and blocks of rows, that do not fit the device's arithmetic of them.
+/// The smallest number of work items, times key heads and blocks of rows, that the device's arithmetic cannot
+/// count.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Thread blocks that an entry takes for a sequence's rows of one key head.
+/// Number of thread blocks in which an entry processes a sequence's rows of one key head.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     (p.rows() as u32).div_ceil(e.tile_m)
 }
 
-/// Resident thread blocks of the entry per SM, if each SM has several to run: one then loads while another
-/// looks for its keys or combines. 2 % of the time of 64 sequences, up to 5 % of 24 to 32 (H200). Chunks do
-/// not depend on the batch.
+/// Resident thread blocks of the entry per SM, if each SM runs several: one block then loads while another
+/// searches its keys or combines. This saves 2 % of the time of 64 sequences, and up to 5 % of 24 to 32
+/// (H200). Chunks do not depend on the batch.
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
@@ -130,11 +131,11 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let each = p.heads_k as u64 * u64::from(row_blocks);
     let resident = on.sms.saturating_mul(blocks_per_sm);
     let whole = resident as f32 / each as f32;
-    // Maximum of work items per row block and key head, and number of places, if the device has this number
-    // of shares.
+    // Maximum number of work items per row block and key head, and number of places, if the device has this
+    // number of shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
-        // In dense tensors all sequences have equal lengths, and none is worth a split.
+        // In dense tensors, all sequences have equal lengths. No split pays.
         Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
             (sequences, 0)
         }
@@ -161,7 +162,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         _ => whole,
     };
     let (items, slots) = bounds(share);
-    // The device's own bound, if there are more sequences than one warp sums.
+    // The device uses this bound if there are more sequences than one warp sums.
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
@@ -172,7 +173,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         return Err(Error::unsupported(feature, reason));
     }
     // A wave of whole shares: the thread blocks of a sequence's key heads run concurrently and find open rows
-    // of memory. The hardware distributes the remaining ones. 132 thread blocks for 128 items take 1 to 3 %
+    // of memory. The hardware distributes the remaining blocks. 132 thread blocks for 128 items take 1 to 3 %
     // longer (H200).
     let (each, least) = (each as u32, sequences * each as u32);
     let wave = share as u32 * each;

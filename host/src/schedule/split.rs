@@ -4,10 +4,10 @@ use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
-/// Maximum of splits per work tile. With 32, the combine kernel reads the byte count of the keys and values
-/// of 64 queries.
+/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads the byte count of the
+/// keys and values of 64 queries.
 const MAX_SPLITS: u64 = 32;
-/// Minimum of key blocks per split.
+/// Minimum number of key blocks per split.
 const MIN_BLOCKS: u64 = 2;
 
 /// The splits of each tile's keys.

@@ -1,7 +1,9 @@
 //! Work tiles of queries: their order, and the number of thread blocks.
-use super::Split;
+use super::{Split, few_of};
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{AttnInfo, Isa, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile};
+use spec::{
+    AttnInfo, Isa, ManySequences, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
+};
 
 /// The distribution of work tiles over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,8 +59,8 @@ impl Tiles {
             // A batch with equal query counts is varlen: its tensor maps have one batch.
             let [queries, _] = p.totals();
             let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
-            // The host knows the number of keys only of a single sequence, or if all sequences have the
-            // maximum.
+            // The host knows the number of keys only for a single sequence, or if all sequences have the
+            // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
             let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
             let equal = known && queries == most(p.seqlen_q);
@@ -67,7 +69,14 @@ impl Tiles {
         }
         let [[_, rows, ..], _] = p.shapes();
         let (sequences, order) = match p.varlen {
-            Some(_) => varlen_order(p, rows, entry.tile_m, on),
+            Some(_) => match few_of(p, entry) {
+                None => varlen_order(p, rows, entry.tile_m, on),
+                Some((_, most)) => {
+                    let (_, sequences, m_blocks) = many_sequences(p, entry.tile_m, most)?;
+                    let order = tile_order(p, m_blocks, 1, on).ok_or_else(|| too_many_sequences(p, rows));
+                    order.map(|order| (sequences, order))
+                }
+            },
             None => {
                 let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
                 let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);
@@ -133,6 +142,20 @@ fn varlen_order(
     order.ok_or_else(|| too_many_sequences(p, rows))
 }
 
+/// The query blocks of the sequences of more than `most` queries of a mixed batch, and their number per head.
+///
+/// # Errors
+/// [`Error::Unsupported`] if there are more than a kernel can count.
+pub(super) fn many_sequences(
+    p: &Problem,
+    tile_m: u32,
+    most: u32,
+) -> Result<(ManySequences, Sequences, u32), Error> {
+    let [[_, rows, ..], _] = p.shapes();
+    let many = ManySequences::new(p.batch as u32, rows as u32, tile_m, most + 1);
+    many.ok_or_else(|| too_many_sequences(p, rows))
+}
+
 fn too_many_sequences(p: &Problem, rows: usize) -> Error {
     let feature = format_args!("{rows} rows of {} sequences and {} heads", p.batch, p.heads_q);
     let reason = "a launch may have less than 2^31 thread blocks and 2^30 sequences; split the batch";
@@ -140,7 +163,8 @@ fn too_many_sequences(p: &Problem, rows: usize) -> Error {
 }
 
 /// Heads in one group: their keys and values fit the L2 cache, and the longest work tiles of the group run
-/// first. With equally long work tiles this gains nothing, and head by head keeps the cache warmer.
+/// first. With equally long work tiles a group gains nothing, and the order head by head keeps the cache
+/// warmer.
 fn group(p: &Problem, on: &Capabilities) -> u32 {
     let window = p.window();
     // Of a mask of the caller's own nobody knows; equally long work tiles lose little in groups.
@@ -164,8 +188,8 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
 const TILES: u32 = 2;
 
 /// The distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If all
-/// sequences are `equal`ly long, it is that of batches. Otherwise the host does not know the tiles' costs:
-/// each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
+/// sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the tiles'
+/// costs: each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
 fn dealt(
     equal: bool,
     p: &Problem,
@@ -199,14 +223,14 @@ fn rounds(
 ) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one round more costs little, and counting would take time.
+    // With many rounds, one more round costs little, and counting would take time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Maximum of keys per thread block, if a tile takes `keys` keys.
+/// Maximum number of keys per thread block, if a tile takes `keys` keys.
 fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
     (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)

@@ -1,8 +1,8 @@
-//! Selection on a KV cache: a decode kernel if a sequence has few rows per key head, which then share the
-//! keys; otherwise a kernel with work tiles.
+//! Selection on a KV cache: a decode kernel if a sequence has few rows per key head, because these rows share
+//! the keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, mla, variant};
+use super::{ASKED, Choice, Query, decode, mixed, mla, variant};
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
@@ -22,6 +22,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let (p, on) = (q.problem, q.on);
     if let Some(columns) = p.latent() {
         return mla::choose(p, columns, on, config);
+    }
+    if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
+        return mixed::named(p, few, on);
     }
     let paged = |name: &str| match p.variant {
         Some(variant) => variant::by_name(variant, p, name).ok(),
@@ -79,6 +82,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         None if p.alibi => SLOPES,
         None => MANY,
     };
+    if let Some((kernel, reason)) = mixed::choose(p, on) {
+        return Ok(Choice { kernel, reason, fallback: Some(portable) });
+    }
     Ok(match hopper(q, portable) {
         Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
@@ -97,10 +103,10 @@ pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Mean queries and keys from which Hopper's paged kernel is faster. The host often knows the maximum of keys
-/// only, and the portable work tile has equally many queries: 1.15 at 128 keys, 1.43 at 256, 1.91 with 128
-/// single queries beside a prompt of 1536, but at head dim 64 0.96 and 1.01 at 256, 1.05 at 384 (H200, f16,
-/// causal, pages of 16). Windows are not measured below.
+/// Mean queries and keys from which Hopper's paged kernel is faster. The host often knows only the maximum
+/// number of keys. Speed relative to the portable work tile, with equally many queries: 1.15 at 128 keys,
+/// 1.43 at 256, 1.91 with 128 single queries beside a prompt of 1536; at head dim 64 0.96 and 1.01 at 256,
+/// 1.05 at 384 (H200, f16, causal, pages of 16). Windows were not measured below.
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
     match (mask, head_dim) {
         (MaskKind::Local, _) => &[[128, 512]],

@@ -10,8 +10,8 @@ use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether decode kernels support the problem: few rows, equal query counts (of varlen tensors, one each), no
-/// slopes, bottom-right.
+/// Whether decode kernels support the problem: few rows, equal query counts (in varlen tensors one query
+/// each), no slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && list(p).any(|entry| solves(entry, p))
@@ -45,12 +45,12 @@ const fn most(head_dim: usize) -> [usize; 3] {
     }
 }
 
-/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without its
-/// workspace other kernels are faster, unless there are enough sequences to run unsplit.
+/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without a
+/// workspace, other kernels are faster, unless enough sequences run unsplit.
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
-    // Of varlen keys, the mean counts.
+    // For varlen keys, the mean number counts.
     let mean = p.varlen.map_or(p.seqlen_k, |[_, keys]| keys / p.batch);
     let is_faster = p.seqlen_q <= queries && p.rows() <= rows && mean >= keys;
     if !takes(p) || !is_faster && !p.sinks {
@@ -84,8 +84,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Whether the entry is batch-invariant for this problem: its warps split keys like those of an entry for any
-/// pages, so that pages do not matter.
+/// Whether the entry is batch-invariant for this problem: its warps split keys like the warps of an entry for
+/// any pages, so pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
@@ -101,12 +101,13 @@ fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
 }
 
-/// Cost of an entry: thread blocks that share a key head's rows. They count as one if each sequence can still
-/// have four splits: more rows mean more work after each copy, and SMs would idle. 4 queries of 4 heads on
-/// 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one of 16 rows, 7.2, 9.0 and 12.8 in two of 8; of 2
-/// sequences on 4096 14.2 and 12.7, of 4 22.4 and 23.5. 8 queries take 8.9, 10.6 and 14.4 in two of 16, 7.7,
-/// 10.0 and 14.7 in four of 8; of 2 sequences 14.3 and 20.7 (H200, 8 key heads). On more keys, the thread
-/// blocks that read the same keys read many bytes of the L2 cache. Chunks do not depend on the batch.
+/// Cost of an entry: the number of thread blocks that share a key head's rows. It counts as one if each
+/// sequence can still have four splits: more rows mean more work after each copy, and SMs would idle. 4
+/// queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one block of 16 rows, and
+/// 7.2, 9.0 and 12.8 in two of 8; 2 sequences on 4096 keys take 14.2 and 12.7, 4 sequences 22.4 and 23.5. 8
+/// queries take 8.9, 10.6 and 14.4 in two blocks of 16, and 7.7, 10.0 and 14.7 in four of 8; 2 sequences take
+/// 14.3 and 20.7 (H200, 8 key heads). On more keys, the thread blocks that read the same keys read many bytes
+/// of the L2 cache. Chunks do not depend on the batch.
 fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let blocks = row_blocks(e, p);
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
@@ -129,8 +130,8 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     }
 }
 
-/// The named entry, or the best: fewest thread blocks as far as they matter, then the smallest, then the most
-/// resident blocks per SM if that matters.
+/// The named entry, or the best one: the fewest thread blocks if their number matters, then the smallest
+/// entry, then the most resident blocks per SM if that matters.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named

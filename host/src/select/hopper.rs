@@ -1,4 +1,4 @@
-//! When one of Hopper's kernels solves a problem of equal lengths on a card that has them.
+//! Conditions under which one of Hopper's kernels solves a dense problem on a card that has them.
 use super::Query;
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, MaskKind, Problem};
@@ -13,19 +13,19 @@ struct Line {
     head_dim: u32,
     masks: &'static [MaskKind],
     tile_m: u32,
-    /// Minimum of keys.
+    /// Minimum number of keys.
     keys: usize,
-    /// Minimum of queries.
+    /// Minimum number of queries.
     queries: usize,
-    /// Tiles that it must have for each 100 SMs.
+    /// Minimum number of tiles per 100 SMs.
     tiles_per_100_sms: u64,
-    /// Whether thread blocks share a tile's keys, in the workspace that there is.
+    /// Whether thread blocks share a tile's keys. This needs a workspace.
     splits: bool,
     reason: &'static str,
 }
 
 impl Line {
-    /// A line for every mask, from 1024 keys and one tile per SM on: there is one block per SM, and a tile's
+    /// A line for every mask, from 1024 keys and one tile per SM on: an SM holds one block, and a tile's
     /// prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
@@ -33,19 +33,19 @@ impl Line {
         Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// A line for shorter problems: this many keys, more than half of a tile of queries, and tiles for this
-    /// share of the SMs. With fewer tiles, smaller ones share the SMs better.
+    /// A line for shorter problems: at least this number of keys, more than half a tile of queries, and tiles
+    /// for this share of the SMs. With fewer tiles, smaller tiles share the SMs better.
     const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
 
-    /// For few queries on many keys. Slices of the keys give the SMs more even work than whole tiles.
+    /// For few queries on many keys. Splits give the SMs more even work than whole tiles.
     const fn split(head_dim: u32) -> Self {
         let line = Line::new(head_dim, 128, SPLITS).only(DIVIDED).with_keys(2048);
         Line { tiles_per_100_sms: 0, splits: true, ..line }
     }
 
-    /// For as few, where slices do not, or there is no room for them.
+    /// For few queries, if splits do not pay or the workspace is too small.
     const fn few(head_dim: u32) -> Self {
         Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
     }
@@ -62,8 +62,8 @@ impl Line {
 /// Masks of the kernels with split-KV.
 const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 
-/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle (the
-/// headline, 8 heads of 512, is such a problem).
+/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle (8 heads of
+/// 512 are such a problem).
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
@@ -145,7 +145,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
     if p.alibi {
         return None;
     }
-    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
+    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice the products.
     let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };
@@ -170,7 +170,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 }
 
 impl Line {
-    /// Whether the line means this kernel.
+    /// Whether the line selects this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
         (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
     }

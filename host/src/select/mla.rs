@@ -10,13 +10,13 @@ const FEW: &str = "a latent cache, read once for keys and values: the smallest b
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
 
-/// Whether the entry solves the problem, whose values have `columns` columns.
+/// Whether the entry solves the problem. The problem's values have `columns` columns.
 fn solves(e: &AttnInfo, p: &Problem, columns: usize) -> bool {
     e.dtype == p.dtype && e.head_dim as usize >= p.head_dim && e.head_dim_v as usize >= columns
 }
 
-/// The named entry, or the best: fewest thread blocks, then the fewest rows, then the most stages. The choice
-/// does not depend on the batch, so that chunks are batch-invariant.
+/// The named entry, or the best one: the fewest thread blocks, then the fewest rows, then the most stages.
+/// The choice does not depend on the batch, so chunks are batch-invariant.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
@@ -43,7 +43,10 @@ pub(super) fn choose(
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
     let Some(entry) = fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size))
     else {
-        return Err(Error::unsupported(format_args!("{p} on a latent cache"), "no kernel has these widths"));
+        return Err(Error::unsupported(
+            format_args!("{p} on a latent cache"),
+            "no kernel has these numbers of columns",
+        ));
     };
     on.runs(&entry.contract)?;
     Ok(Choice::new(entry, if row_blocks(entry, p) == 1 { FEW } else { MANY }))

@@ -28,18 +28,18 @@ impl Class {
     }
 }
 
-/// The number of blocks from which a tile pays.
+/// The minimum number of blocks for which a tile pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fills {
     /// Any number.
     Anyhow,
-    /// This many per 100 SMs.
+    /// This number per 100 SMs.
     PerCent(u64),
-    /// The number of resident blocks of the device.
+    /// The device's number of resident blocks.
     Device,
-    /// At most one per SM.
+    /// At most one block per SM.
     OneWave,
-    /// Several per tile (split-KV), if the workspace suffices.
+    /// Several blocks per tile (split-KV), if the workspace suffices.
     Splits,
 }
 
@@ -52,9 +52,9 @@ struct Line {
     tile: [u32; 2],
     /// The entry's key/value stages.
     stages: u32,
-    /// Minimum of keys.
+    /// Minimum number of keys.
     keys: usize,
-    /// Minimum of blocks in the launch.
+    /// Minimum number of blocks in the launch.
     fills: Fills,
     reason: &'static str,
 }
@@ -69,7 +69,7 @@ impl Line {
         Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
-    /// Whether the line means this entry, for the line's head dim and mask.
+    /// Whether the line selects this entry, for the line's head dim and mask.
     fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits

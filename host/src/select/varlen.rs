@@ -13,8 +13,8 @@ const ONLY: &str = "the only varlen kernel of this dtype, head dim and mask that
 const SHORT: &str = "too few queries or keys per sequence, or too few tiles for this device, to pay for a \
                      Hopper kernel: portable work tiles per query head";
 
-/// Hopper's kernel if the sequences' mean queries and keys pay for a prologue and there is one tile per SM;
-/// otherwise a portable one.
+/// Hopper's kernel if the sequences' mean queries and keys are long enough and each SM has a tile; otherwise
+/// a portable kernel.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if none fits the device.
@@ -61,13 +61,13 @@ pub(super) fn portable(
     Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
 }
 
-/// Minimum of mean queries and mean keys: one pair must be reached in both numbers.
+/// Minimum mean queries and mean keys. One pair must be reached in both numbers.
 pub(super) type Least = &'static [[usize; 2]];
 
-/// For varlen tensors: one tile. (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take
-/// 1.16 to 1.87 times as long, at 128 1.16 to 1.54.) Or few queries on many keys: 1.19 with 128 single
-/// queries beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Not measured at other
-/// head dims.
+/// For varlen tensors: one tile (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take
+/// 1.16 to 1.87 times as long, at 128 1.16 to 1.54). Or few queries on many keys: 1.19 with 128 single
+/// queries beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Other head dims were
+/// not measured.
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
     match (mask, head_dim) {
         (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
@@ -75,14 +75,14 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether a kernel is of the type, mask and head dim that are wanted, and the device holds it.
+/// Whether a kernel has the wanted type, mask and head dim, and the device can run it.
 pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabilities) -> bool {
     let Contract { target, smem_bytes, .. } = e.contract;
     (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
-/// The answer for one of Hopper's kernels: it is taken if mean queries and mean keys reach the minimum, every
-/// SM has a tile, and it `takes` the tensors.
+/// The answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys reach
+/// the minimum, every SM has a tile, and it `takes` the tensors.
 pub(super) fn answer(
     entry: Option<&'static AttnInfo>,
     least: Least,

@@ -19,7 +19,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     }
     let [values_batch, values_rows, ..] = a.v.shape;
     if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[1, tokens, {heads}, {head_dim}], as k has them");
+        let expected = format_args!("[1, tokens, {heads}, {head_dim}], k's shape");
         return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
     }
     if a.v.dtype != a.k.dtype {
@@ -33,7 +33,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
         return Err(Error::unsupported(feature, reason));
     }
     if keys.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], as k has them");
+        let expected = format_args!("[pages, page, {heads}, {head_dim}], k's heads and columns");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     for (name, scale) in [&cache::K_SCALE, &cache::V_SCALE].into_iter().zip(&a.pages.scales) {
@@ -43,14 +43,14 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
             let feature = format_args!("{} with {sequence} elements from sequence to sequence", name.strides);
             return Err(Error::unsupported(
                 feature,
-                "per-sequence scales are not supported here; use per-head scales",
+                "an append supports no per-sequence scales; use per-head scales",
             ));
         }
     }
     let slots = slots(&a.slots)?;
     let least = rows.min(values_rows);
     if a.slots.elements > least as u64 {
-        let expected = format_args!("it must be at most {least}, the rows that k and v both have");
+        let expected = format_args!("it must be at most {least}, the smaller row count of k and v");
         return Err(Error::invalid(SLOTS.elements, a.slots.elements, expected));
     }
     let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, Use::Written)?;
@@ -58,7 +58,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
 }
 
-/// Checks slots by themselves.
+/// Checks the view of slots itself.
 fn slots(slots: &Slots) -> Result<Part, Error> {
     let (base, unit) = (slots.address, if slots.wide { 8 } else { 4 });
     address(&SLOTS, base, unit)?;

@@ -10,7 +10,7 @@ names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
 );
 
-/// A part that a request does not have.
+/// The entry for a part that a request lacks.
 const NONE: Part = (&Q, None);
 
 /// Checks the problem and every tensor, and returns the problem.
@@ -98,15 +98,15 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
     let output = [batches, rows, heads, p.latent().unwrap_or(head_dim)];
     if r.o.shape != output {
         let expected = match p.latent() {
-            None => format!("it must be q's, {output:?}"),
-            Some(columns) => format!("it must be {output:?}: q's, with the {columns} columns of values"),
+            None => format!("it must be q's shape, {output:?}"),
+            Some(columns) => format!("it must be {output:?}: q's shape with the values' {columns} columns"),
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
     cache::cache(kv, p.batch)
 }
 
-/// Checks workspace and counters by themselves.
+/// Checks the memory of workspace and counters.
 fn scratch(scratch: &Scratch) -> Result<[Part; 2], Error> {
     let Scratch::Memory { workspace, counters } = scratch else { return Ok([NONE; 2]) };
     let counters = counters.map(|counters| {

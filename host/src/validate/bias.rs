@@ -12,7 +12,7 @@ pub(super) struct Broadcast<'a> {
     pub name: &'a Names,
     pub address: u64,
     pub elements: u64,
-    /// The name of the field with their number.
+    /// The name of the field with the number of elements.
     pub size: &'static str,
     pub unit: u64,
     pub shape: [usize; 4],
@@ -24,8 +24,8 @@ pub(super) struct Broadcast<'a> {
 }
 
 impl Broadcast<'_> {
-    /// Checks the view for sequences and heads of a problem. `rows` are the permitted extents of the
-    /// third dimension, and `columns` is that of the last.
+    /// Checks the view against sequences and heads of a problem. `rows` are the permitted extents of the
+    /// third dimension, and `columns` is the extent of the last.
     pub fn check(&self, p: &Problem, rows: [usize; 2], columns: usize) -> Result<Footprint, Error> {
         let Broadcast { name, shape, strides, unit, .. } = *self;
         address(name, self.address, self.alignment)?;
@@ -55,7 +55,7 @@ impl Broadcast<'_> {
             };
             if !bytes.is_multiple_of(self.alignment) {
                 return wrong(&format_args!(
-                    "they must be multiples of {} elements ({} bytes); copy into rows of such a length",
+                    "they must be multiples of {} elements ({} bytes); copy into rows of such a stride",
                     self.alignment / unit,
                     self.alignment
                 ));

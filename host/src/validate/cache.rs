@@ -10,18 +10,18 @@ names!(
     ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots"
 );
 
-/// Maximum of 16-byte chunks that keys, and values, may span: chunk indices have 32 bits.
+/// Maximum number of 16-byte chunks that keys, and values, may span: chunk indices have 32 bits.
 const MAX_CHUNKS: u64 = 1 << 32;
-/// Maximum of keys in all pages.
+/// Maximum number of keys in all pages.
 const MAX_SLOTS: u64 = 1 << 31;
 
-/// Checks pages by themselves, with scales for `sequences` sequences.
+/// Checks the pages' view and its scales for `sequences` sequences.
 pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
     let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
     let [count, page, heads, head_dim] = keys.shape;
     sizes(keys)?;
     if values.dtype != keys.dtype {
-        let expected = format_args!("it must be that of keys, {}", keys.dtype.name());
+        let expected = format_args!("it must be the dtype of keys, {}", keys.dtype.name());
         return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
     }
     latent::values(pages)?;
@@ -109,7 +109,7 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
     total_k(cache.total_k)
 }
 
-/// Checks the maximum of keys of all sequences together.
+/// Checks the maximum number of keys of all sequences together.
 pub(super) fn total_k(keys: Option<usize>) -> Result<(), Error> {
     match keys {
         Some(0) => Err(Error::invalid("cache.total_k", 0, "it must be 1 or more")),
@@ -196,7 +196,7 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
     Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
 }
 
-/// Checks that there are enough integers.
+/// Checks that enough integers exist.
 pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Result<Footprint, Error> {
     let Index { address: base, elements } = *index;
     address(name, base, 4)?;

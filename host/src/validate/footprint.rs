@@ -33,8 +33,8 @@ impl Footprint {
         })
     }
 
-    /// False only if `self` and `other` provably share no byte: their ranges lie apart, or they interleave
-    /// with a period of which all larger strides of both are multiples (parts of one packed buffer).
+    /// False only if `self` and `other` provably share no byte. This holds if their ranges lie apart, or if
+    /// they interleave with a period that divides all larger strides of both (parts of one packed buffer).
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is called disjoint is disjoint, byte by byte.
+        /// Views that count as disjoint are disjoint, byte by byte.
         #[test]
         fn never_calls_overlapping_bytes_disjoint(
             bases in (0u64..200, 0u64..200),
@@ -122,8 +122,8 @@ mod tests {
             proptest::prop_assert_eq!(a.span(), bytes_a.iter().max().map(|last| last + 1 - bases.0));
         }
 
-        /// Parts of a packed buffer `[batch][seqlen][parts][head_dim]` are known to be disjoint, and each to
-        /// be free of overlap.
+        /// Parts of a packed buffer `[batch][seqlen][parts][head_dim]` count as disjoint, and no part
+        /// overlaps itself.
         #[test]
         fn knows_packed_parts_to_be_disjoint(
             b in 1u64..4, s in 1u64..4, parts in proptest::array::uniform2(1u64..4), d in 1u64..5,

@@ -1,4 +1,4 @@
-//! Checks of a problem's keys: in tensors or in a KV cache, and in how many splits.
+//! Checks of a problem's keys: in tensors or in a KV cache, and the number of splits.
 use super::cache::{total_k, whole_chunks};
 use crate::problem::MAX_ROWS;
 use crate::request::{Alignment, Splits};
@@ -10,7 +10,7 @@ const MAX_SPLITS: u64 = 1 << 16;
 /// Keys per tile, and the exclusive bound of the number of tiles.
 const TILE: u64 = 16;
 const MAX_TILES: u64 = 1 << 32;
-/// Chunks are multiples of this many keys.
+/// Chunks are multiples of this number of keys.
 const CHUNK: u32 = 128;
 
 /// Checks the keys of a problem with valid sizes.

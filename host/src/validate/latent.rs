@@ -3,7 +3,7 @@ use super::cache::{KEYS, VALUES};
 use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
 use crate::{DType, Error, Problem};
 
-/// Checks what decode kernels for latent caches do not support, feature by feature.
+/// Checks requests for features that decode kernels for latent caches lack, one by one.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let (Some(columns), Some(cache)) = (p.latent(), p.cache) else { return Ok(()) };
     let [_, most] = MAX_LATENT_DIMS;
@@ -24,7 +24,7 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         () if cache.dtype == DType::E4m3 => refused("dtype e4m3", "latent caches have the queries' dtype"),
         () if p.varlen.is_some() => refused(
             "varlen queries",
-            "every sequence must have equally many queries; decode by one request per number of queries",
+            "all sequences must have equal query counts; make one request per query count",
         ),
         () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
             refused("a window", "every query sees its sequence from the first key on")
@@ -39,7 +39,8 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Checks that the values of pages are as wide as keys, or the first columns of a latent cache.
+/// Checks that the values of pages have the keys' number of columns, or are the first columns of a latent
+/// cache.
 pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
     let KvPages { keys, values, .. } = pages;
     let of_values = pages.latent_columns().unwrap_or(keys.shape[3]);
@@ -49,22 +50,25 @@ pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
         return Ok(());
     }
     let expected = format_args!(
-        "it must be that of keys, {:?}; fewer columns are a latent cache, and need the address of keys",
+        "it must be the shape of keys, {:?}; values of a latent cache have the address of keys",
         keys.shape
     );
     Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))
 }
 
-/// Checks what appends to latent caches need beside what all appends need.
+/// Checks that only appends to latent caches need, in addition to the checks of all appends.
 pub(super) fn append(a: &Append) -> Result<(), Error> {
     let [_, _, heads, head_dim] = a.k.shape;
     let KvPages { keys, values, .. } = &a.pages;
     if !head_dim.is_multiple_of(16) {
         let feature = format_args!("head_dim {head_dim} of an append to a latent cache");
-        return Err(Error::unsupported(feature, "kernels copy rows by halves, of multiples of 8 columns"));
+        return Err(Error::unsupported(
+            feature,
+            "kernels copy rows in two halves, each a multiple of 8 columns",
+        ));
     }
     if keys.shape[2..] != [heads, head_dim] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], as the rows have them");
+        let expected = format_args!("[pages, page, {heads}, {head_dim}], the rows' heads and columns");
         return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     if keys.dtype != a.k.dtype {
@@ -74,7 +78,7 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
     let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
     if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])
     {
-        let expected = "the first columns of k, as the cache's values are; use Append::latent";
+        let expected = "must be the first columns of k, like the cache's values; use Append::latent";
         return Err(Error::invalid("v", format_args!("{:?} at {:#x}", a.v.shape, a.v.address), expected));
     }
     Ok(())

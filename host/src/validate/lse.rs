@@ -18,7 +18,7 @@ pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Erro
     row_values(&LSE, view, [batches, heads, rows], Use::Written)
 }
 
-/// Checks values of rows `[batch, heads, seqlen]` by themselves.
+/// Checks a view of row values `[batch, heads, seqlen]`.
 pub(super) fn row_values(
     name: &Names,
     view: &LseView,

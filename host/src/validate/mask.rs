@@ -23,13 +23,14 @@ fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
     let MaskBits { address, bytes: elements, shape, strides } = *bits;
     let [_, _, rows, columns] = shape;
     if columns == 0 || columns > p.seqlen_k {
-        let expected = format_args!("its columns, the last extent, must be 1 to {}, the keys", p.seqlen_k);
+        let expected =
+            format_args!("the last extent (columns) must be 1 to {}, the number of keys", p.seqlen_k);
         return Err(Error::invalid(MASK_BITS.shape, format!("{shape:?}"), expected));
     }
     let row = columns.div_ceil(8);
     if rows > 1 && strides[2] < row as i64 {
         let value = format!("{strides:?} for shape {shape:?}");
-        let expected = format_args!("rows must be {row} bytes apart or more, a bit per column");
+        let expected = format_args!("rows must be {row} bytes apart or more: one bit per column");
         return Err(Error::invalid(MASK_BITS.strides, value, expected));
     }
     let (name, size, unit, alignment) = (&MASK_BITS, MASK_BITS.bytes, 1, 1);

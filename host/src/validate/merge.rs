@@ -26,16 +26,16 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
             Err(Error::invalid(name, format_args!("{value} of states[{i}]"), expected))
         };
         if state.o.shape != m.o.shape {
-            let expected = format!("it must be that of o, {:?}", m.o.shape);
+            let expected = format!("it must be the shape of o, {:?}", m.o.shape);
             return differs(STATE_O.shape, format!("{:?}", state.o.shape), expected);
         }
         let first = &m.states[0];
         if state.o.dtype != first.o.dtype {
-            let expected = format!("it must be that of states[0], {}", first.o.dtype.name());
+            let expected = format!("it must be the dtype of states[0], {}", first.o.dtype.name());
             return differs(STATE_O.dtype, state.o.dtype.name().into(), expected);
         }
         if state.lse.unit != first.lse.unit {
-            let expected = format!("it must be that of states[0], {:?}", first.lse.unit);
+            let expected = format!("it must be the unit of states[0], {:?}", first.lse.unit);
             return differs("states.lse.unit", format!("{:?}", state.lse.unit), expected);
         }
         let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));

@@ -31,7 +31,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     if let DType::E4m3 | DType::F32 = p.dtype {
         let feature = format_args!("dtype {}", p.dtype.name());
         let reason =
-            "q, k, v and o are f16 or bf16; only KV caches are e4m3, and only partial states are f32";
+            "q, k, v and o must be f16 or bf16; only KV caches are e4m3, and only partial states are f32";
         return Err(Error::unsupported(feature, reason));
     }
     if !p.heads_q.is_multiple_of(p.heads_k) {
@@ -79,7 +79,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     ];
     let sizes =
         [("batch", p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
-    // The number of rows on a KV cache follows from its longest sequence.
+    // The number of rows on a KV cache follows from the cache's longest sequence.
     let lengths = lengths(p).into_iter().take(if p.cache.is_some() { 3 } else { 4 });
     all.extend(sizes.into_iter().chain(lengths).map(|(what, size)| (what, size.to_string())));
     all.push(("scale", p.softmax_scale().to_string()));
@@ -128,7 +128,7 @@ fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     [(longest_q, p.seqlen_q), ("rows of q", rows_q), (longest_k, p.seqlen_k), ("rows of k", rows_k)]
 }
 
-/// Checks the number of a mask.
+/// Checks the number in a mask.
 fn mask(mask: &Mask) -> Result<(), Error> {
     match mask {
         Mask::Chunked { chunk: 0 } => Err(Error::invalid(

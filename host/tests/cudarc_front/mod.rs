@@ -1,4 +1,4 @@
-//! The safe functions on cudarc's slices: what they launch, allocate, refuse and free.
+//! The safe functions on cudarc's slices: their launches, allocations, refusals and frees.
 mod serving;
 
 use super::fake_cuda::in_fake_cuda;
@@ -59,7 +59,7 @@ fn outputs_log_sum_exps_and_refusals() {
             ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
             ("softcap", attention.attend(&stream, &request.softcap(-1.0), &mut scratch)),
             ("v.shape", attention.attend(&stream, &Inputs::dense(q, kv, q), &mut scratch)),
-            // Safe code names no memory by its address.
+            // Safe code cannot name memory by its address.
             ("mask", attention.attend(&stream, &full.mask(Mask::Bits(address)), &mut scratch)),
             (
                 "mask",
@@ -126,7 +126,7 @@ fn everything_is_given_back() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let attention = FlashAttention::new(&context).expect("a driver");
-        // Few queries on many keys: needs a workspace.
+        // Few queries on many keys need a workspace.
         let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
         let (q, kv) = (q.expect("room"), kv.expect("room"));
         let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
@@ -171,7 +171,8 @@ fn kernels_stay_where_waiting_for_them_fails() {
     });
 }
 
-/// Rows of no varlen sequence: O is 0, and the log-sum-exp is -inf, which has no weight in a merge.
+/// Rows that belong to no varlen sequence: O is 0, and the log-sum-exp is -inf, which has no weight in a
+/// merge.
 #[test]
 fn rows_of_no_sequence() {
     in_fake_cuda("cudarc_front::rows_of_no_sequence", |cuda| {
@@ -222,7 +223,7 @@ fn what_comes_again() {
         assert_eq!(run(4), ([1, 0], small), "O alone");
         let (counts, large) = run(100);
         assert!(large > small, "{large} of {small}");
-        assert_eq!(counts, [2, 1], "what it has outgrown is freed");
+        assert_eq!(counts, [2, 1], "the outgrown memory is freed");
         assert_eq!(run(4), ([1, 0], large));
         // A stored plan checks other tensors before it takes them.
         let short = q.slice(..4 * 4 * 128 - 1);
@@ -274,7 +275,7 @@ fn candles_functions() {
         for outcome in outcomes {
             assert_eq!(outcome.expect("valid").len(), 100 * 8 * 64);
         }
-        // Rows of no sequence are zeros.
+        // Rows that belong to no sequence are zeros.
         let (calls, packed) = (cuda.calls(), |call: &&String| call.contains("_packed "));
         let counts = [of("launch fwd_", &calls), calls.iter().filter(packed).count(), of("cuMemset", &calls)];
         assert_eq!(counts, [9, 5, 5], "{calls:?}");

@@ -87,7 +87,7 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // e4m3 caches; and varlen queries and slopes, which decode kernels do not take.
+        // e4m3 caches; varlen queries, which two kernels divide; slopes, which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,
@@ -104,7 +104,7 @@ fn caches_of_any_kind() {
         front
             .attend(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut scratch)
             .expect("valid");
-        assert_eq!(launched(cuda), ["paged", "paged"]);
+        assert_eq!(launched(cuda), ["mixed", "mixed", "paged"]);
 
         let three = table.slice(..3);
         let cases = [

@@ -27,7 +27,7 @@ pub struct FakeDriver {
     pub capabilities: Capabilities,
     pub loaded: Mutex<Vec<String>>,
     pub launches: Mutex<Vec<Launch>>,
-    /// Whether it records launches.
+    /// Whether the driver records launches.
     pub records: bool,
     /// The error of every launch, if launches must fail.
     pub failure: Option<Error>,
@@ -74,8 +74,8 @@ impl Driver for FakeDriver {
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
 
-    /// Not a driver's encoding. It contains the map's source: address, columns and rows of a box, strides,
-    /// extents, type and kind.
+    /// This is not a driver's encoding. It contains the map's source: address, columns and rows of a box,
+    /// strides, extents, type and kind.
     fn tensor_map(&self, of: &MapDescription) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;

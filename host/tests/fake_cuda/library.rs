@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// A folder with only the fake library. It is built here: as a dependency, its functions would be linked
-/// beside those of the crate `libcuda`.
+/// beside the functions of the crate `libcuda`.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

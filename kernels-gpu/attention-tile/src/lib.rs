@@ -11,7 +11,7 @@
 //! Kernels are safe code. The `unsafe` code of these types is in this crate; it uses the `unsafe` traits and
 //! functions of `tile`.
 #![no_std]
-// A loop over `0..N` says which register or chunk it means; an iterator hides it.
+// In a loop over `0..N`, the index says which register or chunk it means; an iterator hides it.
 #![allow(clippy::needless_range_loop)]
 
 mod map;

@@ -8,7 +8,7 @@ use tile::tma::{MapKind, Panels};
 /// The coordinates of a row of one head of a sequence's keys, or values, in a [`PagedMap`].
 #[derive(Clone, Copy)]
 pub struct PagedRow {
-    /// The cache, of which only the table and the sizes are used.
+    /// The cache; this type uses only its table and sizes.
     cache: Cache,
     boxes: PageBoxes,
     sequence: u32,
@@ -31,7 +31,7 @@ impl PagedRow {
 #[derive(Clone, Copy)]
 pub struct InPages;
 
-// SAFETY: producers take boxes in turn, and together the boxes cover a panel's rows; all panels are the tile.
+// SAFETY: producers take boxes in turn; a panel's boxes cover its rows, and all panels are the tile.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;

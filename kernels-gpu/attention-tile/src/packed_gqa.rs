@@ -37,7 +37,7 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// The rows `first..first + rows` of these rows, as far as they exist.
+    /// The rows `first..first + rows`, as far as they exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);

@@ -55,7 +55,7 @@ impl<'p, E: Element, const C: usize> TileSource<E, C> for CacheRows<'p, E, C> {
 
 /// The order of a walk's tiles.
 pub trait Order: Copy {
-    /// The first row of the tile after the one that begins with row `first`. A tile has `rows` rows.
+    /// The first row of the next tile, if `first` is the first row of this tile of `rows` rows.
     fn next(self, first: u32, rows: u32) -> u32;
 }
 
@@ -69,7 +69,7 @@ impl Order for Down {
     }
 }
 
-/// Upwards, to every tile that is this many tiles behind the one before.
+/// Upwards, to every tile at this distance from the previous one.
 #[derive(Clone, Copy)]
 pub struct Up(pub u32);
 impl Order for Up {
@@ -89,8 +89,8 @@ pub struct PageWalk<'p, E, const R: usize, const C: usize, W, O = Down> {
     order: O,
     /// The first row of the next tile.
     first: u32,
-    /// The block table's entry for the row that this lane looks up. The lane clamps it at its use, after the
-    /// load has arrived.
+    /// The block table's entry for the row that this lane looks up. The lane clamps the entry at its use,
+    /// after the load has arrived.
     page: u32,
     group: PhantomData<W>,
 }
@@ -123,8 +123,8 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
     }
 }
 
-// SAFETY: rows of pages that exist, whatever the table says, and columns that exist; chunks are 16-byte
-// aligned, as `Cache` promises.
+// SAFETY: rows and columns exist, whatever the table says. Chunks are 16-byte aligned, as `Cache`
+// promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W, O>
 {

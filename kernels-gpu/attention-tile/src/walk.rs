@@ -42,7 +42,7 @@ pub trait Source: Sized {
     fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
     /// Goes to tile `i`. Tiles come in order.
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
-    /// The first chunk of row `row + mine` of the tile. `mine` is the lane's, `row` a constant.
+    /// The first chunk of row `row + mine` of the tile. `mine` is this lane's row, `row` a constant.
     fn chunk(&self, cache: &Cache, row: u32, mine: u32, warp: Warp) -> u32;
 }
 
@@ -150,7 +150,7 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
-                // Opaque, because LLVM would otherwise compare both at each copy.
+                // Opaque, because LLVM would otherwise do both comparisons at each copy.
                 math::opaque(if column < cache.chunks { share.rows } else { 0 })
             }),
             i: 0,

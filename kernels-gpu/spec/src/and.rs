@@ -1,8 +1,8 @@
-//! Parameters of two: of a mask and its scores, of two masks, of two scores.
+//! Parameters of two masks or scores: a mask and its scores, two masks, or two scores.
 
 use crate::Plain;
 
-/// Parameters of two: `a`, then `b`.
+/// The parameters `a`, then `b`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct And<A, B> {

@@ -61,7 +61,7 @@ pub struct AppendParams {
     pub parts: RowParts,
     /// Heads per token.
     pub heads: FastDiv,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {
@@ -71,8 +71,8 @@ contract::no_padding! {
 /// A compiled append kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendInfo {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     pub contract: Contract,
-    /// The dtypes that it rounds from and to; `None` if it copies 16-bit elements unchanged.
+    /// The dtypes of tokens and cache; `None` if the kernel copies 16-bit elements unchanged.
     pub rounds: Option<[DType; 2]>,
 }

@@ -26,7 +26,7 @@ pub struct Cache {
     pub head_chunks: u32,
     /// Number of pages, at least 1.
     pub pages: u32,
-    /// Entries from one sequence's row of the table to the next one's.
+    /// Entries from one sequence's row of the table to the next sequence's.
     pub table_stride: u32,
     /// Entries in a row of the table, at least 1.
     pub columns: u32,
@@ -55,13 +55,13 @@ pub struct Slots {
 pub struct PerHead {
     /// Device address of the first scale, a multiple of 4; 0 if `value` is the scale.
     pub base: u64,
-    /// Bytes from one sequence to the next.
+    /// Bytes from one sequence's scales to the next sequence's.
     pub sequence_bytes: u64,
-    /// Bytes from one head to the next.
+    /// Bytes from one head's scale to the next head's.
     pub head_bytes: u64,
     /// The scale of all heads, if the host knows it.
     pub value: f32,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {
@@ -82,7 +82,7 @@ pub enum PageKind {
     Rows,
 }
 impl PageKind {
-    /// The name in entry symbols.
+    /// The kind's name in entry symbols.
     pub const fn name(self) -> &'static str {
         match self {
             PageKind::Tiles => "tiles",

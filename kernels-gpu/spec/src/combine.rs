@@ -59,7 +59,7 @@ contract::no_padding! {
 /// A compiled [`Combine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineInfo {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     pub contract: Contract,
     /// Dtype of O.
     pub dtype: DType,
@@ -70,7 +70,7 @@ pub struct CombineInfo {
 }
 
 impl CombineInfo {
-    /// The grid, as the configuration's type computes it.
+    /// The grid, computed by the configuration's type.
     pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
         grid(params, self.row_chunks, self.contract.threads)
     }

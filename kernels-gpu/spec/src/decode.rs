@@ -32,7 +32,7 @@ impl PageMarker for Rows {
 ///
 /// [`crate::Causal`] and [`crate::Local`] are masks by [`DecodeParams::window`]; causal kernels also run full
 /// masks. Kernels of other masks take all keys of a sequence, and their combine kernels need an unbounded
-/// window. Sinks are a parameter of every decode kernel.
+/// window. Every decode kernel has a parameter for sinks.
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );
@@ -63,7 +63,7 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Bytes of shared memory for Q with this many k-steps of 8 rows: none up to 24, which fit registers.
+/// Bytes of shared memory for Q with `steps` k-steps of 8 rows: 0 up to 24, which fit registers.
 const fn q_bytes(steps: usize) -> usize {
     if steps > 24 { steps * 256 } else { 0 }
 }
@@ -119,7 +119,7 @@ impl<
 /// A compiled [`DecodeCombine`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeCombineInfo {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     pub contract: Contract,
     /// Dtype of O.
     pub dtype: DType,

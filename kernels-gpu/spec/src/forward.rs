@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 pub mod params;
 
-/// A kernel for dense tensors, from which wrappers make varlen, paged and split-KV kernels.
+/// A kernel for dense tensors. Wrappers make varlen, paged and split-KV kernels from it.
 pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
 
 impl Scheduled for FwdParams {
@@ -20,10 +20,10 @@ impl Scheduled for FwdParams {
     }
 }
 
-/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles; `KV_WARPS`
-/// warps share each `W` of them, and each takes its own `N` key tiles of a stage (1: a warp sees every key;
-/// more, where there are too few queries to fill the card). Head dim is `D` tiles; the first `Q_STEPS`
-/// k-steps of Q stay in registers; `STAGES` stages.
+/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles. `KV_WARPS`
+/// warps share each `W` of them, and each takes its own `N` key tiles of a stage (with 1, a warp sees every
+/// key; more warps help if too few queries fill the card). Head dim is `D` tiles; the first `Q_STEPS` k-steps
+/// of Q stay in registers; `STAGES` stages.
 pub struct Fwd<
     E,
     Mask,
@@ -82,7 +82,7 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// The oldest GPU generation with this much shared memory per block, and later ones: up to 163 KiB the A100.
+/// The GPU generations with this much shared memory per block. The A100 has up to 163 KiB.
 const fn oldest_with(smem_bytes: usize) -> Target {
     Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
 }
@@ -155,8 +155,8 @@ forward!(
     bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
 );
 
-/// Makes another kernel from kernel `K`, with its threads and shared memory, and with other parameters and
-/// grid.
+/// Makes another kernel from kernel `K`, with the threads and shared memory of `K`, and with other parameters
+/// and grid.
 macro_rules! made_of {
     ($kernel:ident<$k:ident>: $params:ty, $grid:expr, { $($field:ident: $value:expr),* }) => {
         impl<$k: Forward> Kernel for $kernel<$k> {

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 /// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
 /// and a producer warpgroup copies. A stage has `N` base tiles of keys, the head dim has `D`; there are
 /// `STAGES` stages of K and `STAGES` of V. Cross-tile overlap: a work tile's first scores are computed beside
-/// the last product of the previous tile. So there are two places for Q, and a TMA store buffer for O.
+/// the last product of the previous tile. This needs two places for Q, and a TMA store buffer for O.
 ///
 /// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
 pub struct FwdHopper<
@@ -19,8 +19,8 @@ pub struct FwdHopper<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// As [`FwdHopper`], for head dims whose Q fills so much shared memory that O is stored through Q's place: a
-/// work tile starts after the previous one is stored.
+/// [`FwdHopper`] for head dims whose Q fills so much shared memory that O is stored through Q's place: a work
+/// tile starts after the previous tile is stored.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -38,8 +38,8 @@ pub struct FwdHopperWide<
 pub struct HopperParams<Q = TensorMap, K = Q> {
     /// Queries: boxes of [`AttnInfo::Q_BOX_ROWS`] rows and [`AttnInfo::panel`] columns.
     pub q: Q,
-    /// Keys: boxes of [`AttnInfo::tile_n`] rows, or of a number that divides a page, and [`AttnInfo::panel`]
-    /// columns.
+    /// Keys: boxes of [`AttnInfo::panel`] columns and [`AttnInfo::tile_n`] rows; for pages, of a number of
+    /// rows that divides a page.
     pub k: K,
     /// Values, with the boxes of `k`.
     pub v: K,
@@ -49,11 +49,11 @@ pub struct HopperParams<Q = TensorMap, K = Q> {
     pub lse: Lse,
     /// The persistent tile scheduler.
     pub rounds: TileRounds,
-    /// As [`FwdParams::window`].
+    /// See [`FwdParams::window`].
     pub window: Window,
-    /// As [`FwdParams::scale_log2`].
+    /// See [`FwdParams::scale_log2`].
     pub scale_log2: f32,
-    /// As [`FwdParams::softcap`].
+    /// See [`FwdParams::softcap`].
     pub softcap: f32,
     /// Queries per head, at least 1.
     pub q_len: u32,
@@ -185,7 +185,7 @@ const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
     3 * 4 * w + 2 * stages * n
 }
 
-/// As above, with one place for Q and O.
+/// Base tiles of shared memory per column of base tiles, with one place for Q and O.
 const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
 }

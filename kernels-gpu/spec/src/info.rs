@@ -1,10 +1,10 @@
-//! A table line as a value: everything that the host knows of a compiled kernel.
+//! A table line as a value: everything that the host knows about a compiled kernel.
 use crate::{Contract, DType, Kernel, MaskKind, PageKind, Path, Scheduled, ScoreKinds};
 
 /// A compiled attention kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttnInfo {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     pub contract: Contract,
     /// The instructions that copy and multiply tiles.
     pub isa: Isa,
@@ -31,7 +31,7 @@ pub struct AttnInfo {
     pub head_dim_v: u32,
     /// The mask kind.
     pub mask: MaskKind,
-    /// What becomes of scores beside the mask.
+    /// The score modifications beside the mask.
     pub scores: ScoreKinds,
     /// Rows per block: queries, or with packed GQA ([`Schedule::Transposed`]) queries x query heads per key
     /// head.
@@ -82,7 +82,7 @@ pub enum Schedule {
     Transposed,
 }
 impl Schedule {
-    /// Its name in tables.
+    /// The schedule's name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Schedule::Sequential => "sequential",
@@ -112,8 +112,10 @@ pub enum Queries {
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_q`.
     Varlen,
-    /// Either; the parameters decide.
+    /// Either layout; the parameters decide.
     Any,
+    /// Varlen, on a KV cache. The kernel takes the sequences of few queries, or those of many.
+    Mixed,
 }
 
 /// The layout of keys and values.
@@ -130,12 +132,12 @@ pub enum Keys {
 }
 
 impl AttnInfo {
-    /// Whether it reads tensors through tensor maps.
+    /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
     }
 
-    /// Whether its queries are always varlen.
+    /// Whether the kernel's queries are always varlen.
     pub const fn is_varlen(&self) -> bool {
         matches!(self.queries, Queries::Varlen)
     }
@@ -144,6 +146,8 @@ impl AttnInfo {
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
             _ if matches!(self.keys, Keys::Latent) => "mla",
+            (_, Queries::Mixed, Schedule::Transposed) => "mixed few",
+            (_, Queries::Mixed, _) => "mixed many",
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",
@@ -189,12 +193,12 @@ const fn panel(head_dim: u32) -> u32 {
 pub trait Line: Kernel {
     /// The info struct of this kind of kernel.
     type Info;
-    /// The info of this kernel, without a symbol.
+    /// The kernel's info, without a symbol.
     const INFO: Self::Info;
 }
 
 /// A kernel with a table line.
 pub trait Entry: Line {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     const CONTRACT: Contract;
 }

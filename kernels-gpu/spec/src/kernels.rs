@@ -47,7 +47,10 @@ kernels!(
     PAGED_VARIANTS,
     HOPPER_VARIANTS,
     HOPPER_PACKED_VARIANTS,
-    HOPPER_PAGED_VARIANTS
+    HOPPER_PAGED_VARIANTS,
+    MIXED_FEW,
+    MIXED_MANY,
+    MIXED_COMBINES
 );
 
 /// [`KERNELS`], one by one.
@@ -58,7 +61,7 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 /// Every compiled attention kernel.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let plain = [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
-    let portable = [VARIANTS, PAGED_VARIANTS];
+    let portable = [VARIANTS, PAGED_VARIANTS, MIXED_FEW, MIXED_MANY];
     let hopper = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
     plain.into_iter().chain(portable).chain(hopper).flatten()
 }
@@ -68,20 +71,21 @@ pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
     match entry.schedule {
         Schedule::Transposed => {
-            let combine = DECODE_COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim));
+            let list = if entry.queries == Queries::Mixed { MIXED_COMBINES } else { DECODE_COMBINES };
+            let combine = list.iter().find(|c| is_its_own(c.dtype, c.head_dim));
             combine.map(|combine| combine.contract)
         }
         _ => COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim)).map(|combine| combine.contract),
     }
 }
 
-/// The head dims of a list, each once, in its order.
+/// The head dims of a list, without repetition, in the list's order.
 pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
     let first = |at: usize| list[..at].iter().all(|e| e.head_dim != list[at].head_dim);
     (0..list.len()).filter(move |at| first(*at)).map(|at| list[at].head_dim)
 }
 
-/// Whether only the lineage uses a kernel; libraries do not contain it.
+/// Whether only the lineage uses a kernel; libraries do not contain such kernels.
 pub fn is_lineage(symbol: &str) -> bool {
     LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
 }
@@ -91,6 +95,18 @@ pub fn is_lineage(symbol: &str) -> bool {
 pub fn family(symbol: &str) -> &str {
     let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
     if is_lineage(symbol) { "lineage" } else { word() }
+}
+
+/// The kernel that launches of `entry` run beside it: a launch of a mixed batch has a decode kernel and a
+/// prefill kernel.
+pub fn beside(entry: &AttnInfo) -> Option<Contract> {
+    let others = match entry.schedule {
+        _ if entry.queries != Queries::Mixed => return None,
+        Schedule::Transposed => MIXED_MANY,
+        _ => MIXED_FEW,
+    };
+    let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask);
+    others.iter().find(|other| kind(other) == kind(entry)).map(|other| other.contract)
 }
 
 #[cfg(test)]
@@ -113,13 +129,17 @@ mod tests {
                 "forward" | "packed" | "split" => "fwd",
                 "hopper packed" => "hopper_packed",
                 "hopper paged" => "hopper_paged",
+                "mixed few" => "mixed_few",
+                "mixed many" => "mixed_many",
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };
             let (mask, scores) = (e.mask.name(), e.scores.name(e.dtype));
             let of = format!("{family}_{}{cache}_d{}_{mask}{scores}", e.dtype.name(), e.head_dim);
             let name = match e.keys {
-                Keys::Cache(pages) if family == "decode" => format!("{of}_{}_{}", e.tile_m, pages.name()),
+                Keys::Cache(pages) if e.splits && e.schedule == Schedule::Transposed => {
+                    format!("{of}_{}_{}", e.tile_m, pages.name())
+                }
                 _ => format!("{of}_{}x{}", e.tile_m, e.tile_n),
             };
             let symbol = e.contract.symbol;

@@ -5,8 +5,8 @@
 //! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
 //!   [`Varlen`] and [`Paged`] make other kernels from one.
-//! - [`MaskMarker`], [`ScoreMarker`]: masks, and what becomes of scores. [`With`]: kernels that have
-//!   parameters of these.
+//! - [`MaskMarker`], [`ScoreMarker`]: masks and score modifications. [`With`]: kernels whose masks or scores
+//!   have parameters.
 //! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`]. [`Mla`]: on a
 //!   latent cache.
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
@@ -28,6 +28,7 @@ mod kernels;
 mod lineage;
 mod mask;
 mod merge;
+mod mixed;
 mod mla;
 mod order;
 mod paged;
@@ -54,12 +55,13 @@ pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
-pub use kernels::{ENTRIES, KERNELS, attention, combine_of, family, head_dims, is_lineage, kernels};
+pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
+pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries, ManySequences};
 pub use mla::Mla;
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
@@ -71,8 +73,8 @@ pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
-    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MLAS, PACKED, PAGED, PAGED_VARIANTS,
-    PLANNED, VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
+    MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
 };
 pub use variant::{AttnKernel, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

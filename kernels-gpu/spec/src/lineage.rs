@@ -3,7 +3,7 @@
 use crate::table::list;
 use crate::*;
 
-/// [`for_each_kernel!`] for the lineage's lines, of f16 alone: with head dim 64.
+/// [`for_each_kernel!`] for the lineage's kernels, f16 only, head dim 64 only.
 #[cfg(feature = "lineage")]
 #[doc(hidden)]
 #[macro_export]

@@ -23,7 +23,7 @@ pub enum MaskKind {
     Own,
 }
 impl MaskKind {
-    /// The name in entry symbols.
+    /// The mask's name in entry symbols.
     pub const fn name(self) -> &'static str {
         match self {
             MaskKind::Full => "full",
@@ -37,14 +37,14 @@ impl MaskKind {
     }
 }
 
-/// A mask, as a type. Its value is what a kernel loads of it for a work tile.
+/// A mask, as a type. A kernel loads a value of this type for a work tile.
 pub trait MaskMarker: Copy {
     /// The type as a value.
     const KIND: MaskKind = MaskKind::Own;
-    /// What becomes of scores under it, beside the softcap and the slopes of [`Local`].
+    /// The score modifications of the mask, beside softcap and slopes of [`Local`].
     const SCORES: ScoreKinds = ScoreKinds::NONE;
-    /// The mask's own parameters: a multiple of 8 bytes. A kernel whose mask has any is a [`crate::With`]
-    /// kernel.
+    /// The mask's own parameters: `#[repr(C)]`, a multiple of 8 bytes. A kernel with such a mask is a
+    /// [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
 }
 
@@ -69,12 +69,12 @@ pub struct Prefix {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixParams {
-    /// Keys of each sequence's prefix; sequences beyond the last integer have that one's. None if the host
-    /// knows the prefix. A prefix below 0 is empty, and one beyond the keys is all of them.
+    /// Keys of each sequence's prefix. Sequences beyond the last integer have the last one's prefix. Empty if
+    /// the host knows the prefix. A negative prefix is empty; a prefix longer than the keys is all keys.
     pub lengths: Integers,
     /// Keys of every sequence's prefix, if `lengths` has none.
     pub all: u32,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct Chunked {
 pub struct ChunkedParams {
     /// Keys of a chunk.
     pub chunk: FastDiv,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 
@@ -109,13 +109,13 @@ pub struct Bits {
     pub last_byte: u32,
     /// The key of a row's first bit.
     pub first_key: u32,
-    /// As [`crate::Window::shift`]: row 0 is the query at this position.
+    /// See [`crate::Window::shift`]: row 0 is the query at this position.
     pub shift: i32,
 }
 
 /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
 /// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp rows and bytes to
-/// what exists.
+/// the existing ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitsParams {
@@ -131,7 +131,7 @@ pub struct BitsParams {
     pub rows: u32,
     /// Bits per row, at least 1. Bit `i` is key `max(k_len - keys, 0) + i` of a sequence of `k_len` keys.
     pub keys: u32,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {

@@ -1,4 +1,4 @@
-//! The merge family: attention over some keys and attention over others become attention over all.
+//! Merge kernels: they merge partial states of disjoint keys into attention over all keys.
 use crate::*;
 use core::marker::PhantomData;
 
@@ -42,9 +42,9 @@ pub struct MergeParams {
     pub first: MergeState,
     /// The second state, if any.
     pub second: MergeState,
-    /// Bytes from each state's O to the next one's, from the second state on (two's complement).
+    /// Bytes from each state's O to the next state's O, from the second state on (two's complement).
     pub o_bytes: u64,
-    /// Bytes from each state's LSE to the next one's, from the second state on.
+    /// Bytes from each state's LSE to the next state's LSE, from the second state on.
     pub lse_bytes: u64,
     /// The output; it may alias a state.
     pub result: MergeState,
@@ -62,7 +62,7 @@ pub struct MergeParams {
     pub to_two: f32,
     /// Factor from base 2 to the output's LSE.
     pub from_two: f32,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {
@@ -76,7 +76,7 @@ contract::no_padding! {
 /// A compiled [`Merge`] as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeInfo {
-    /// Its launch contract.
+    /// The kernel's launch contract.
     pub contract: Contract,
     /// Dtype of the states.
     pub states: DType,

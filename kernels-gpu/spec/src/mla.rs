@@ -26,7 +26,7 @@ pub struct Mla<
     const HELD: bool,
 >(PhantomData<(E, Mask)>);
 
-/// Bytes of one group's P and two values per row, for one tile of keys; there are two of them, which take
+/// Bytes of one group's P and two values per row, for one tile of keys. The two buffers take
 /// turns.
 const GROUP_BYTES: usize = 2 * (256 + 64);
 

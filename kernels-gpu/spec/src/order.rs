@@ -91,9 +91,9 @@ impl TileOrder {
     }
 }
 
-/// The persistent tile scheduler. A block takes single work tiles, at the distance of the grid size; or
-/// pairs, one tile from the end of a head and one from its start, so that with a causal mask every block has
-/// equal work.
+/// The persistent tile scheduler. A block takes single work tiles, at the distance of the grid size. Or it
+/// takes pairs, one tile from the end of a head and one from its start, so that with a causal mask every
+/// block has equal work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRounds {
@@ -121,7 +121,7 @@ impl TileRounds {
         Some(TileRounds { order, half, paired: 1 })
     }
 
-    /// Blocks of the launch: the resident blocks of the GPU, but none without a work tile.
+    /// Blocks of the launch: the GPU's resident blocks, at most one per work tile (or pair).
     pub fn blocks(&self) -> u32 {
         (self.order.tiles >> self.paired).min(self.order.resident)
     }
@@ -147,7 +147,7 @@ impl TileRounds {
     }
 }
 
-/// The work tiles of one persistent block.
+/// The work tiles of one persistent block, as an iterator.
 pub struct OwnTiles {
     rounds: TileRounds,
     block: u32,

@@ -21,13 +21,13 @@ pub struct PagedParams {
     pub forward: FwdParams,
     /// Keys and values.
     pub cache: Cache,
-    /// As [`VarlenParams::cu_seqlens_q`], with one batch in `forward`; none if each batch is a sequence.
+    /// [`VarlenParams::cu_seqlens_q`] with one batch in `forward`; empty if each batch is a sequence.
     pub cu_seqlens_q: Integers,
     /// Keys per sequence.
     pub lengths: Integers,
     /// The sequences' query blocks, for varlen queries.
     pub sequences: Sequences,
-    /// Maximum of keys per sequence.
+    /// Maximum number of keys per sequence.
     pub max_keys: u32,
 }
 
@@ -42,7 +42,7 @@ pub struct HopperPagedParams {
     pub forward: HopperParams<RaggedMap, PagedMap>,
     /// The block table and the page size.
     pub cache: Cache,
-    /// As [`VarlenParams::cu_seqlens_q`]; none if each sequence has `queries` queries.
+    /// See [`VarlenParams::cu_seqlens_q`]; empty if each sequence has `queries` queries.
     pub cu_seqlens_q: Integers,
     /// Keys per sequence.
     pub lengths: Integers,

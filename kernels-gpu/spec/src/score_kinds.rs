@@ -1,24 +1,24 @@
-//! What becomes of scores beside a mask: kinds as values.
+//! Score modifications beside a mask: kinds as values.
 use crate::DType;
 use core::fmt;
 
-/// What a kernel does to scores, as a value.
+/// The modifications of scores in a kernel, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
     /// An additive bias, and its dtype: [`crate::Bias`].
     pub bias: Option<DType>,
-    /// Scores that a user of this crate defines. No line of the table has them.
+    /// Scores that a user of this crate defines. No line of the table has such scores.
     pub own: bool,
 }
 
 impl ScoreKinds {
-    /// Scores stay scaled products.
+    /// No modification: scores stay scaled products.
     pub const NONE: Self = ScoreKinds { sink: false, bias: None, own: false };
-    /// A sink.
+    /// A sink only.
     pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
-    /// What a user defines.
+    /// A user's own modification.
     pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
 
     /// A bias of this dtype.
@@ -26,7 +26,7 @@ impl ScoreKinds {
         ScoreKinds { bias: Some(dtype), ..Self::NONE }
     }
 
-    /// Both. Two biases count as a user's own scores.
+    /// The modifications of both. Two biases count as a user's own scores.
     pub const fn and(self, other: Self) -> Self {
         let bias = match (self.bias, other.bias) {
             (None, bias) | (bias, None) => bias,
@@ -43,7 +43,7 @@ impl ScoreKinds {
     }
 }
 
-/// [`ScoreKinds::name`].
+/// See [`ScoreKinds::name`].
 struct ScoreName(ScoreKinds, DType);
 
 impl fmt::Display for ScoreName {

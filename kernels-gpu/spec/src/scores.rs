@@ -1,13 +1,13 @@
-//! What becomes of scores beside a mask: kinds as types, and their parameters.
+//! Score modifications beside a mask: kinds as types, and their parameters.
 use crate::{And, Element, MaskKind, MaskMarker, Plain, ScoreKinds};
 use core::marker::PhantomData;
 
-/// What becomes of scores, as a type. Its value is what a kernel loads for a work tile. `(A, B)` is first
+/// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` is first
 /// `A`, then `B`.
 pub trait ScoreMarker: Copy {
     /// The type as a value.
     const KINDS: ScoreKinds = ScoreKinds::OWN;
-    /// Its own parameters, as [`MaskMarker::Params`].
+    /// The modification's own parameters; see [`MaskMarker::Params`].
     type Params: Plain;
 }
 
@@ -38,7 +38,7 @@ pub struct Sink {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkParams {
-    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity is no sink.
+    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity: no sink.
     pub base: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Bias<T> {
     pub last_row: u32,
     /// Index of a row's last 32-bit word.
     pub last_word: u32,
-    /// As [`crate::Window::shift`]: row 0 is the query at this position.
+    /// See [`crate::Window::shift`]: row 0 is the query at this position.
     pub shift: i32,
     /// Factor from the bias to unscaled scores.
     pub factor: f32,
@@ -62,24 +62,24 @@ pub struct Bias<T> {
 }
 
 /// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and key of a
-/// sequence, on varlen tensors too. Kernels clamp both to what exists.
+/// sequence, on varlen tensors too. Kernels clamp both to existing ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasParams {
     /// Device address of the first element, a multiple of 4.
     pub base: u64,
-    /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share theirs.
+    /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share their rows.
     pub batch_bytes: u64,
-    /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share theirs.
+    /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share their rows.
     pub head_bytes: u64,
     /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
     pub row_bytes: u32,
     /// Rows of a head, at least 1.
     pub rows: u32,
-    /// Elements per row, at least 1. A row ends in a whole word: an odd number of 16-bit elements has a
-    /// further one in memory.
+    /// Elements per row, at least 1. A row ends in a whole word: memory has one more 16-bit element if their
+    /// number is odd.
     pub keys: u32,
-    /// Zero.
+    /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {

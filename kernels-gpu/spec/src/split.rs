@@ -4,7 +4,7 @@ use crate::*;
 use core::marker::PhantomData;
 
 /// Kernel `K` with several splits of each work tile's keys (FlashDecoding, Dao et al. 2023), for few queries
-/// and many keys. A block takes one split; a persistent block takes split after split.
+/// and many keys. A block takes one split. A persistent block takes split after split.
 pub struct Split<K>(PhantomData<K>);
 
 /// Parameters of a [`Split`] kernel.

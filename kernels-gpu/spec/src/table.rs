@@ -17,12 +17,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
     d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
-    // Head dim 64: long sequences; shorter ones; few queries for the card; very few.
+    // Head dim 64: long sequences; shorter sequences; few queries for the card; very few queries.
     d64 [Full, Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 4, 4>;
     d64 [Full, Causal, Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>;
     d64 [Full, Causal] 64x64: FwdOverlap<E, Mask, 4, 1, 4, 4, 4>;
     d64 [Full, Causal] 32x128_k2: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 2>;
-    // Head dim 64, more stages: the loads of a whole short sequence are under way at the start.
+    // Head dim 64, more stages: at the start, the block loads a whole short sequence.
     d64 [Full] 32x128_k2_s4: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 4>;
     d64 [Causal] 64x64_s3: Fwd<E, Mask, 4, 2, 1, 4, 4, 4, 3>;
     // Head dim 64, few queries: two or four warps share the keys of 32 rows.
@@ -32,23 +32,23 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d96 [Full] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 0>;
     d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
     d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
-    // Head dim 128: most cards; an SM with room for one block of 64 keys; few queries for the card.
+    // Head dim 128: most cards; SMs with room for one block of 64 keys; few queries for the card.
     d128 [Full, Causal] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
     d128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>;
     d128 [Full, Causal] 32x64_k2: Fwd<E, Mask, 2, 1, 2, 2, 8, 8, 2>;
     d128 [Local] 128x32: Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>;
-    // Head dim 128, few queries: likewise.
+    // Head dim 128, few queries: as above.
     d128 [Full, Causal] 64x64_k2: Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>;
     d128 [Full, Causal] 32x128_k4: Fwd<E, Mask, 2, 2, 4, 2, 8, 0, 2>;
     // Few queries and many keys: blocks share the keys of 128 queries.
     d64 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>>;
-    // Head dim 192: where shared memory allows; everywhere.
+    // Head dim 192: with enough shared memory; all cards.
     d192 [Full] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 8>;
     d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
     d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
     d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
-    // Head dim 256: where shared memory allows; everywhere.
+    // Head dim 256: with enough shared memory; all cards.
     d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
     d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
     d256 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>;
@@ -82,7 +82,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 96.
     d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
     d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
-    // Head dim 128: where shared memory allows; everywhere.
+    // Head dim 128: with enough shared memory; all cards.
     d128 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 8, 8, 2>;
     d128 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 8, 8, 2>;
     d128 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 8, 8, 2>;
@@ -96,11 +96,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 256.
     d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
     d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
-    // 16 rows there, and head dim 512, with Q in shared memory: one kernel for every mask, as memory hides
-    // what a window costs.
+    // Head dim 256 with 16 rows, and head dim 512: Q is in shared memory. One kernel serves every mask,
+    // because memory accesses hide the cost of a window.
     d256 [Local] 16_rows: Decode<E, E, Mask, Rows, 2, 16, 2, 2>;
     d512 [Local] 8_rows: Decode<E, E, Mask, Rows, 1, 32, 2, 1>;
-    // Caches of eight bits: with an instruction that converts; everywhere.
+    // Caches of eight bits: cards with a conversion instruction; all cards.
     e4m3_d64 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 4, 8, 4>;
     e4m3_d64 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>;
     e4m3_d64 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 4, 8, 4>;
@@ -126,8 +126,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512: DecodeCombine<E, 32>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Mla`]: K has 576 columns, V its first 512. 16 rows: everywhere; where shared memory
-    /// allows four stages. 32 rows: likewise. 64 rows, with Q in shared memory: where that allows.
+    /// Every compiled [`Mla`]: K has 576 columns, V its first 512. With 16 or 32 rows: all cards, then cards
+    /// with shared memory for four stages. With 64 rows, Q in shared memory: cards with room for it.
     MLAS: AttnInfo, mla [F16 Bf16]
     d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
     d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;
@@ -146,9 +146,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable [`Varlen`] kernel. Common head dims have two tilings, others one: long
-    /// sequences want tiles of many queries, and short ones would leave them half empty. At head dim 128, the
-    /// stage has the most keys with which two blocks fit an A100: 64 are 1 to 3 % faster if they fit too, and
-    /// take all registers.
+    /// sequences want tiles of many queries, and short sequences would leave such tiles half empty. At head
+    /// dim 128, the stage has the most keys with which two blocks fit an A100: 64 keys are 1 to 3 % faster if
+    /// two blocks fit with them too, but take all registers.
     PACKED: AttnInfo, fwd [F16 Bf16]
     d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
     d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
@@ -171,8 +171,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable [`Paged`] kernel, in the planner's order. Each mask and head dim has one
-    /// tiling, and a head dim in between runs on the next larger one: kernels are bytes in every program.
-    /// Causal kernels also run full masks.
+    /// tiling, and a head dim in between runs on the next larger one, because every program contains all
+    /// kernels. Causal kernels also run full masks.
     PAGED: AttnInfo, paged [F16 Bf16]
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
@@ -180,6 +180,24 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled decode kernel for the sequences of few queries of a mixed batch.
+    MIXED_FEW: AttnInfo, mixed_few [F16 Bf16]
+    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`FewCombine`].
+    MIXED_COMBINES: DecodeCombineInfo, mixed_combine [F16 Bf16]
+    d64: FewCombine<E, 4>;
+    d128: FewCombine<E, 8>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled portable kernel for the sequences of many queries of a mixed batch.
+    MIXED_MANY: AttnInfo, mixed_many [F16 Bf16]
+    d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     }
     $crate::lines! { $emit
     /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
@@ -214,7 +232,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled [`Paged`] Hopper kernel, as few as possible: causal kernels also run full masks, and a
-    /// head dim in between runs on the next larger one. (Kernels of head dim 256 spill at the end of work
+    /// head dim in between runs on the next larger kernel. (Kernels of head dim 256 spill at the end of work
     /// tiles.) They support no ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
@@ -223,8 +241,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
-    /// parameters of their own. One tile per head dim, the largest that leaves registers. Windows with sinks
-    /// also run full masks.
+    /// parameters. Each head dim has one tile, the largest that leaves registers. Windows with sinks also run
+    /// full masks.
     VARIANTS: AttnInfo, fwd [F16 Bf16]
     d64 [Causal, Local] sink_128x64: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Causal, Local] sink_128x64_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
@@ -260,12 +278,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
     }
     $crate::lines! { $emit
-    /// As [`HOPPER_VARIANTS`], for varlen tensors.
+    /// [`HOPPER_VARIANTS`] for varlen tensors.
     HOPPER_PACKED_VARIANTS: AttnInfo, hopper_packed [F16 Bf16]
     d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
     $crate::lines! { $emit
-    /// As [`HOPPER_VARIANTS`], for KV caches.
+    /// [`HOPPER_VARIANTS`] for KV caches.
     HOPPER_PAGED_VARIANTS: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }

@@ -2,11 +2,11 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// An attention kernel, for dense tensors or what a wrapper made of it.
+/// An attention kernel: for dense tensors, or made from one by a wrapper.
 pub trait AttnKernel: Line<Info = AttnInfo> {
-    /// Its instructions.
+    /// The kernel's instructions.
     type Isa: IsaMarker;
-    /// Its mask, with what becomes of scores.
+    /// The kernel's mask, with its score modifications.
     type Mask: MaskMarker;
 }
 
@@ -21,8 +21,8 @@ pub const fn has_params<K: AttnKernel>() -> bool {
 /// Kernel `K` with the parameters of its mask and scores.
 pub struct With<K>(PhantomData<K>);
 
-/// Parameters of a [`With`] kernel: those of the kernel, of its mask, and of its scores from left to right,
-/// byte after byte.
+/// Parameters of a [`With`] kernel: the kernel's, the mask's, and the scores' from left to right, byte after
+/// byte.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithParams<P, X> {

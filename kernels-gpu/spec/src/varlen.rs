@@ -40,15 +40,15 @@ made_of!(
 );
 
 /// The mapping from query blocks of a varlen head to sequences. The blocks of sequence `b`, which starts at
-/// row `s`, start at index `s / tile_m + b`; or at `b * each`, if the longest sequence's number of blocks for
-/// every sequence gives fewer. Neither needs a sum over earlier sequences, both increase with `b`, and some
-/// indices belong to no sequence.
+/// row `s`, start at index `s / tile_m + b`. If fewer blocks result, they start at `b * each`, where `each`
+/// is the longest sequence's number of blocks. Neither needs a sum over earlier sequences, both increase with
+/// `b`, and some indices belong to no sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
     /// Number of sequences.
     pub count: u32,
-    /// Distance of the sequences that a search probes first, a power of 32. 0 without a search, if every
+    /// Distance between the sequences that a search probes first, a power of 32. 0 without a search, if every
     /// sequence has `each` blocks.
     pub step: u32,
     /// Query blocks of the longest sequence.
@@ -103,7 +103,7 @@ impl Sequences {
         if self.step == 0 {
             return self.each.div_rem(m_block).0;
         }
-        // `first` has begun, if any has, and `after` has not.
+        // Invariant: `first` has begun, unless no sequence has begun, and `after` has not.
         let (mut first, mut after) = (0, self.count);
         while after - first > 1 {
             let middle = first + (after - first) / 2;
@@ -163,7 +163,7 @@ mod tests {
                 for lengths in sets {
                     let (sum, longest) =
                         (lengths.iter().sum::<u32>(), lengths.iter().max().copied().unwrap_or(0));
-                    // The bounds may be larger than what there is: a graph is made for the most there may be.
+                    // The bounds may exceed the real lengths: a graph is captured for the maximum.
                     for (longest, rows) in [(longest.max(1), sum), (longest + 77, sum + 1000)] {
                         check(&lengths, longest, rows, tile_m);
                     }

@@ -1,10 +1,10 @@
 //! One work item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
+use super::batch::Batch;
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::capped::Capped;
 use crate::entries::{Run, RunAs};
-use crate::lengths::Unchecked;
 use crate::mask::MaskMod;
 use crate::partial::Partial;
 use crate::rows::Sequence;
@@ -13,8 +13,8 @@ use crate::variant::{MaskFn, Scores};
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
-    DType, Decode, DecodeCombine, DecodeParams, Kernel, Local, MaskKind, MaskMarker, PageMarker, Rows, Sm80,
-    Tiles, With, WithParams,
+    DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, Kernel, Local, MaskKind,
+    MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
 use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
@@ -26,7 +26,7 @@ shared_layout! {
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
 
-/// Where a page's keys lie.
+/// The place of a page's keys.
 pub trait Find: PageMarker {
     /// The source of rows.
     type Source: Source;
@@ -39,27 +39,23 @@ impl Find for Rows {
 }
 
 /// Parameters of a decode kernel whose mask and scores have parameters `X`.
-pub trait Told<X>: 'static {
-    /// The kernel's parameters.
-    fn decode(&self) -> &DecodeParams;
+pub trait Told<X>: Batch + 'static {
     /// The parameters of its mask and scores.
     fn variant(&self) -> &X;
 }
 impl Told<()> for DecodeParams {
     #[inline(always)]
-    fn decode(&self) -> &DecodeParams {
-        self
+    fn variant(&self) -> &() {
+        &()
     }
+}
+impl Told<()> for FewParams {
     #[inline(always)]
     fn variant(&self) -> &() {
         &()
     }
 }
 impl<X: 'static> Told<X> for WithParams<DecodeParams, X> {
-    #[inline(always)]
-    fn decode(&self) -> &DecodeParams {
-        &self.kernel
-    }
     #[inline(always)]
     fn variant(&self) -> &X {
         &self.variant
@@ -111,6 +107,24 @@ impl<
     }
 }
 
+impl<
+    Q: LoadAs<E::As>,
+    E: Stored,
+    Mask: MaskFn + MaskMarker<Params = ()>,
+    Page: Find,
+    const G: usize,
+    const D: usize,
+    const WARPS: usize,
+    const SLOTS: usize,
+> Run for FewQueries<Decode<Q, E, Mask, Page, G, D, WARPS, SLOTS>>
+{
+    #[inline(always)]
+    fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
+        const { assert!(!Mask::LEFT, "the schedule knows no sequence's queries, so it finds no first key") }
+        attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
+    }
+}
+
 /// Processes a block's work items, at the distance of the grid size.
 #[inline(always)]
 fn attend_all<
@@ -130,11 +144,10 @@ fn attend_all<
 ) {
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-    let few = Unchecked::load(p.decode(), block.warp().lane());
+    let few = p.keys(block.warp().lane());
     smem.rounds(&mut block, items, p, few, |told, few, index, block, mut smem| {
-        let p = told.decode();
         block.forget_thread();
-        let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+        let Some(item) = Item::of::<Mask, _>(told, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
         if item.counts {
@@ -142,7 +155,7 @@ fn attend_all<
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    store_empty::<Q, _, D>(p.decode(), &block);
+    store_empty::<Q, _, D>(p, &block);
 }
 
 /// Processes one work item.
@@ -163,7 +176,8 @@ fn attend<
     block: &mut Block<C>,
     smem: Smem<C>,
 ) {
-    let (p, variant) = (told.decode(), told.variant());
+    let own = told.own(item.sequence);
+    let (p, variant) = (&*own, told.variant());
     let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
@@ -175,11 +189,11 @@ fn attend<
     let (mut acc_o, mut softmax) =
         (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
-    // Each warp copies its own tiles through its own ring, without block barriers.
+    // Each warp copies its tiles through its own pipeline, without block barriers.
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
-    // Q before the first keys: Q's few bytes would wait behind theirs.
+    // The block loads Q before it copies keys. Q's few bytes would otherwise wait behind the keys.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
@@ -187,7 +201,7 @@ fn attend<
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
 
-    // One mask and one state of the scores per column, as columns are queries of several heads.
+    // One mask and one state of the scores per column, because columns are queries of several heads.
     let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
     let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
@@ -249,24 +263,36 @@ fn attend<
 }
 
 impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
-    /// The block of a sequence's first split merges the sequence's splits. [`Local`] without a window also
-    /// schedules kernels of other masks, which take all keys.
     #[inline(always)]
-    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
-        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-        let few = Unchecked::load(&p, block.warp().lane());
-        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
-            let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
-                return ControlFlow::Break(());
-            };
-            if item.counts && item.split == 0 && item.splits > 1 {
-                merge_splits::<E, _, D>(p, &item, block)
-            }
-            if index + block.count() < item.items {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
+    fn run(p: DecodeParams, block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(p, block, smem)
     }
+}
+
+impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
+    #[inline(always)]
+    fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(p, block, smem)
+    }
+}
+
+/// The block of a sequence's first split merges the sequence's splits. A [`Local`] without a window also
+/// schedules kernels of other masks; they take all keys.
+#[inline(always)]
+fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
+    p: C::Params,
+    mut block: Block<C>,
+    smem: Smem<C>,
+) {
+    let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+    let few = p.keys(block.warp().lane());
+    smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+        let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
+            return ControlFlow::Break(());
+        };
+        if item.counts && item.split == 0 && item.splits > 1 {
+            merge_splits::<E, _, D>(&p.own(item.sequence), &item, block)
+        }
+        if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
 }

@@ -1,6 +1,6 @@
-//! Merges the partial results that several warps, or several splits, have for equal rows.
+//! Merges the partial results of several warps, or of several splits, for equal rows.
+use super::batch::Batch;
 use super::schedule::Item;
-use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
 use spec::{DecodeParams, Kernel};
@@ -8,10 +8,10 @@ use tile::global::{GlobalVec, RowSlices};
 use tile::mma::TensorCore;
 use tile::{Block, Steps};
 
-/// Splits whose loads are in flight at once. They take 64 registers, which attention no longer needs.
+/// Splits whose loads are in flight at once. The loads take 64 registers, which attention no longer needs.
 const AT_ONCE: usize = 16;
 
-/// Stores four columns of a row's result, after it has added the sink.
+/// Adds the sink to four columns of a row's result, and stores them.
 #[inline(always)]
 pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let out = item.rows_of(p, &p.o);
@@ -71,12 +71,15 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
 }
 
 /// Stores the results of sequences without keys, which have no work items, one block per sequence. The last
-/// blocks do it: if many sequences have no keys, these blocks have no work items.
+/// blocks do it, because these blocks have no work items if many sequences have no keys.
 #[inline(always)]
-pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(p: &DecodeParams, block: &Block<K>) {
+pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch, block: &Block<K>) {
+    let p = batch.decode();
     let from_the_end = block.count() - 1 - block.index();
     for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count }) {
-        if Unchecked::load(p, sequence).clamped(p.order.max_keys) == 0 {
+        if batch.keys(sequence).clamped(p.order.max_keys) == 0 && batch.takes(sequence) {
+            let own = batch.own(sequence);
+            let p = &*own;
             let each = p.order.kv_heads.get() * p.order.row_blocks.get();
             for of in (Steps { at: 0, step: 1, end: each }) {
                 let item = Item::whole(p, sequence, of);

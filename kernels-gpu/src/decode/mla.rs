@@ -1,5 +1,5 @@
-//! One item of a latent cache (MLA, DeepSeek-V2): values are the first columns of the keys, copied once for
-//! both.
+//! One work item on a latent cache (MLA, DeepSeek-V2). Values are the first columns of the keys, so one copy
+//! serves both.
 //!
 //! The block's warps share a stage of keys. For S^T = K Q^T, each warp takes 16 of its keys and some of the
 //! queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, of all keys.
@@ -20,7 +20,7 @@ use tile::pipeline::Ring;
 use tile::shared::SharedTile;
 use tile::{Block, Smem, Steps};
 
-/// The stages of keys, which are values too.
+/// The stages of keys. Their first columns are the values.
 type Stages<K, E, const KEYS: usize, const D: usize, const STAGES: usize> =
     Ring<SharedTile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
 
@@ -38,7 +38,7 @@ impl<
     const HELD: bool,
 > Run for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
 {
-    /// Item after item, as many blocks apart as there are.
+    /// Processes work item after work item, at the distance of the grid size.
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
@@ -61,7 +61,7 @@ impl<
     }
 }
 
-/// Does one item.
+/// Processes one work item.
 #[inline(always)]
 fn attend<
     E: TensorCore + Stored<As = E>,
@@ -84,7 +84,7 @@ fn attend<
     let (warp, (_, share)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let stage_keys = KEYS as u32 * 16;
     let queries = item.rows_of(p, &p.q);
-    // This warp's tile of a stage's keys, and the first of its groups of rows.
+    // This warp's tile of a stage's keys, and the first of the warp's groups of rows.
     let [tile, group] = JointB::<E, KEYS, G>::part::<OWN>(warp);
     let mine = queries.part(group * 8, OWN as u32 * 8);
     let (mut acc_o, mut softmax) = (ColAcc::<SHARE, G>::zero(), Softmax::<OWN>::new(p.scale_log2));
@@ -94,7 +94,7 @@ fn attend<
     let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
     let [keys, _] = CacheRows::<E, D>::new(&p.cache, item.sequence, item.kv_head, item.keys);
     let mut walk = PageWalk::new(keys, item.split, Up(item.splits), block);
-    // Before the first keys: behind so many bytes their few would wait in line.
+    // The block loads Q before it copies keys. Q's few bytes would wait behind the keys.
     let one = |group: u32| ColFrag::load::<E, E>(&queries.part(group * 8, 8), warp).0;
     let q = place.keep(group, || ColFrag::<E, D, OWN>::load::<E, E>(&mine, warp).0, one, block);
     let stages = item.keys.div_ceil(stage_keys);
@@ -116,8 +116,8 @@ fn attend<
             let end = |row| in_window::<Mask>(p, mine.unpack(row)[0], item.keys).end;
             s.keep_before(&ColVec::<i32, OWN>::from_fn(warp, end), n * stage_keys + tile * 16, warp);
         }
-        // P = exp2(S - max) with the maximum so far. Where some warp's scores grew too much, all warps take
-        // the new maxima and make P again.
+        // P = exp2(S - max) with the current maximum. If some warp's scores grew too much, all warps take the
+        // new maxima and compute P again.
         let mut probs = softmax.probabilities::<E, 1>(&s, warp);
         if joint.write(&probs, softmax.grew(&s), block) {
             joint.write_values(softmax.maxima(&s, warp), block);
@@ -136,7 +136,7 @@ fn attend<
         }
     }
 
-    // Warps' shares become rows through shared memory, splits merge through global memory.
+    // The warps exchange their shares through shared memory and get rows; splits merge through global memory.
     let state = (&acc_o, softmax.state());
     let left = kv.reclaim(block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(
         state,

@@ -1,5 +1,6 @@
 //! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
 //! no state survives a launch.
+use super::batch::Batch;
 use crate::lengths::Unchecked;
 use crate::mask::keys_of;
 use crate::rows::Rows;
@@ -54,8 +55,8 @@ pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, qu
     }
 }
 
-/// The first tile of 16 keys that the kernel takes: with a window, the first that some query sees. Other
-/// masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
+/// The first tile of 16 keys that the kernel takes. With a window, it is the first tile with a visible key.
+/// Other masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
 #[inline(always)]
 pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
     if Mask::LEFT && is_window(Mask::KIND) {
@@ -65,7 +66,7 @@ pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
     }
 }
 
-/// One sequence's numbers. Each lane has a sequence.
+/// The numbers of one sequence. Each lane has one sequence.
 #[derive(Clone, Copy)]
 struct Sequence {
     keys: u32,
@@ -84,8 +85,8 @@ struct Cut<'p> {
 impl Sequence {
     /// Sequence `i`. A sequence that does not exist has no key.
     #[inline(always)]
-    fn of<Mask: MaskFn>(p: &DecodeParams, i: u32) -> Self {
-        Self::new::<Mask>(p, Unchecked::load(p, i))
+    fn of<Mask: MaskFn>(p: &impl Batch, i: u32) -> Self {
+        Self::new::<Mask>(p.decode(), p.keys(i))
     }
 
     #[inline(always)]
@@ -94,7 +95,7 @@ impl Sequence {
         Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
     }
 
-    /// Its tiles. Unlike keys, the tiles of all sequences have a sum that fits 32 bits.
+    /// The sequence's tiles. The tiles of all sequences have a sum that fits 32 bits; the keys may not.
     #[inline(always)]
     fn tiles(self) -> u32 {
         self.seen.div_ceil(16)
@@ -102,7 +103,7 @@ impl Sequence {
 }
 
 impl<'p> Cut<'p> {
-    /// The rule for sequences with this many tiles in all.
+    /// The rule for sequences that have `tiles` tiles together.
     #[inline(always)]
     fn of(p: &'p DecodeParams, tiles: u32) -> Self {
         Cut { p, per_key: p.order.share * rcp(tiles as f32 * 16.0) }
@@ -176,19 +177,19 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
 
 /// Whether a work item `index` may exist, judged by the number of sequences that have keys: each has one
 /// item, and all of them together have the device's shares in addition. Each warp counts alone, so a block
-/// without a work item ends without a barrier. Most blocks of a graph are such blocks if it was captured for
-/// many sequences and finds few. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us, 41.7
-/// us without this function, 35.0 us planned for 8.)
+/// without a work item ends without a barrier. If a graph was captured for many sequences and finds few, most
+/// of its blocks have no work item. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us,
+/// 41.7 us without this function, 35.0 us planned for 8.)
 #[inline(always)]
-fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
-    let order = &p.order;
+fn may_be(p: &impl Batch, index: u32, warp: Warp) -> bool {
+    let order = &p.decode().order;
     let shares = if order.splits == 0 { order.share as u32 + 1 } else { 0 };
     if order.chunk.get() > 1 || index < shares {
         return true;
     }
     let mut alive = 0;
     for of in (Steps { at: 0, step: 1, end: order.lengths.count.div_ceil(32) }) {
-        let length = Unchecked::load(p, of * 32 + warp.lane());
+        let length = p.keys(of * 32 + warp.lane());
         alive += u32::from(length.clamped(order.max_keys) > 0);
     }
     index - shares < warp.sum(alive) * order.splits.max(1)
@@ -198,13 +199,13 @@ fn may_be(p: &DecodeParams, index: u32, warp: Warp) -> bool {
 /// warps exchange their sums.
 #[inline(always)]
 fn item_of_many<Mask: MaskFn, K: Kernel>(
-    p: &DecodeParams,
+    p: &impl Batch,
     index: u32,
     block: &mut Block<K>,
     tally: Tally<'_, TALLY>,
 ) -> Option<Item> {
     let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
-    let groups = p.order.lengths.count.div_ceil(32);
+    let groups = p.decode().order.lengths.count.div_ceil(32);
     let mine = Steps { at: number, step: warps, end: groups };
     let mut tiles = 0;
     for of in mine {
@@ -213,7 +214,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     let sums = tally.write([(number, warp.sum(tiles))].into_iter(), block);
     let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
-    let cut = Cut::of(p, all);
+    let cut = Cut::of(p.decode(), all);
     let mine = mine.map(|of| {
         let sequence = Sequence::of::<Mask>(p, of * 32 + warp.lane());
         (of, warp.sum(cut.weight(sequence)))
@@ -251,29 +252,30 @@ impl Item {
         counts: true,
     };
 
-    /// Work item `index`, if it exists. Neighbours are the blocks of rows of one key head, which find each
-    /// other's keys in the L2 cache, and then the key heads of one split. `few` has the first 32 lengths, one
-    /// per lane.
+    /// Work item `index`, if it exists. Neighbours are first the blocks of rows of one key head, which find
+    /// each other's keys in the L2 cache, and then the key heads of one split. `few` has the first 32
+    /// lengths, one per lane.
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
-        p: &DecodeParams,
+        batch: &impl Batch,
         few: Unchecked,
         index: u32,
         block: &mut Block<K>,
         smem: &mut Smem<K>,
     ) -> Option<Self> {
+        let p = batch.decode();
         let spread = p.order.spread;
         let index = if index < 2 * spread { index % 2 * spread + index / 2 } else { index };
         let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count <= 32 {
             item_of_few::<Mask>(p, few, index, block.warp())
-        } else if !may_be(p, index, block.warp()) {
+        } else if !may_be(batch, index, block.warp()) {
             None
         } else {
-            smem.lend(block, |tally, block| item_of_many::<Mask, K>(p, index, block, tally))
+            smem.lend(block, |tally, block| item_of_many::<Mask, K>(batch, index, block, tally))
         }?;
-        // Lengths above the host's bound need more slots than the workspace has.
+        // Lengths above the host's bound would need more slots than the workspace has.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
         let splits = if fits { item.splits } else { 1 };
         let items = item.items * p.order.kv_heads.get() * p.order.row_blocks.get();
@@ -287,13 +289,13 @@ impl Item {
         Item { sequence, kv_head, row_block, ..Item::FIRST }
     }
 
-    /// The first of its rows, counted in its key head.
+    /// The block's first row, counted in its key head.
     #[inline(always)]
     pub fn first_row(&self, p: &DecodeParams) -> u32 {
         self.row_block * p.order.rows
     }
 
-    /// Its rows of `tensor`: Q, or O.
+    /// The item's rows of `tensor`, which is Q or O.
     #[inline(always)]
     pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
         PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
@@ -313,7 +315,7 @@ impl Item {
         }
     }
 
-    /// The index of the counter that counts the finished splits of its rows.
+    /// The index of the counter for the finished splits of the item's rows.
     #[inline(always)]
     pub fn counter(&self, p: &DecodeParams) -> u32 {
         let head = self.sequence * p.order.kv_heads.get() + self.kv_head;

@@ -4,7 +4,7 @@ use cuda_std::math::{ex2, fma};
 use tile::Warp;
 use tile::mma::{ColAcc, ColFrag, ColSum, ColVec, TensorCore};
 
-/// State of one warp's `8 * G` columns. The maximum is negated and in units of the exponent: the fma adds it.
+/// State of one warp's `8 * G` columns. The maximum is negated and in units of the exponent: one fma adds it.
 pub struct Softmax<const G: usize> {
     scale_log2: f32,
     minus_max: ColVec<f32, G>,
@@ -38,7 +38,7 @@ impl<const G: usize> Softmax<G> {
         }
     }
 
-    /// P = exp2(S - max), as the right operand of V^T P^T, and its sums.
+    /// P = exp2(S - max), as the right operand of V^T P^T. Adds P to the sums.
     #[inline(always)]
     pub fn exp<E: TensorCore, const R: usize>(&mut self, s: &ColAcc<R, G>, warp: Warp) -> ColFrag<E, R, G> {
         let p = s.to_operand(warp, |x, column| ex2(fma(x, self.scale_log2, self.minus_max[column])));
@@ -46,7 +46,7 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
-    /// P = exp2(S - max), as the right operand of V^T P^T, with the maximum so far; its sums are not counted.
+    /// P = exp2(S - max) with the current maximum, as the right operand of V^T P^T. Leaves sums alone.
     #[inline(always)]
     pub fn probabilities<E: TensorCore, const R: usize>(
         &self,
@@ -56,27 +56,27 @@ impl<const G: usize> Softmax<G> {
         s.to_operand(warp, |x, column| ex2(fma(x, self.scale_log2, self.minus_max[column])))
     }
 
-    /// Whether this lane's scores are so far above the maximum that it must follow.
+    /// Whether this lane's scores exceed the maximum so far that the maximum must grow.
     #[inline(always)]
     pub fn grew<const R: usize>(&self, s: &ColAcc<R, G>) -> bool {
         let growth = s.lane_max().zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
         growth.reduce(f32::max) > SLACK
     }
 
-    /// The maxima that follow a tile's scores, and those so far, negated.
+    /// The maxima after a tile's scores, and the current maxima, both negated.
     #[inline(always)]
     pub fn maxima<const R: usize>(&self, s: &ColAcc<R, G>, warp: Warp) -> [ColVec<f32, G>; 2] {
         let seen = s.lane_max().across(warp, f32::max);
         [seen.zip(self.minus_max, |x, old| old.min(-x * self.scale_log2)), self.minus_max]
     }
 
-    /// Factor of O and of the sums when the maximum, negated, becomes `new`.
+    /// Factor of O and of the sums if the negated maximum changes from `old` to `new`.
     #[inline(always)]
     pub fn rescale([new, old]: [f32; 2]) -> f32 {
         ex2(new - old)
     }
 
-    /// Takes other maxima, negated.
+    /// Replaces the maxima (negated), and rescales the sums.
     #[inline(always)]
     pub fn settle(&mut self, minus_max: ColVec<f32, G>) {
         self.sum.scale(&minus_max.zip(self.minus_max, |new, old| Self::rescale([new, old])));
@@ -89,7 +89,7 @@ impl<const G: usize> Softmax<G> {
         self.sum.add(probs, warp)
     }
 
-    /// Each column's maximum (base 2) and sum.
+    /// The maximum (base 2) and the sum of each column.
     #[inline(always)]
     pub fn state(&self) -> [ColVec<f32, G>; 2] {
         [self.minus_max.zip(self.minus_max, |x, _| -x), self.sum.total()]

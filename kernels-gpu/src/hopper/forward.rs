@@ -51,7 +51,7 @@ impl<
                 let Some(tile) = tiles.receive(&mut q) else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
-                // The first tile's first product has no product to run beside.
+                // The first tile's first product runs alone.
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();

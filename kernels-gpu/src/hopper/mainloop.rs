@@ -1,5 +1,5 @@
-//! The part that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over
-//! its key blocks.
+//! Code that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over its
+//! key blocks.
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
@@ -53,14 +53,14 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, 
 /// The coordinates of a query row of work tiles `P`.
 type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
-/// A warp's results for the key blocks that it has taken. O is not normalised, and lacks the last block's P
+/// A warp's results for the key blocks so far. O is not normalised, and lacks the last block's P
 /// V.
 pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
-    /// The softmax of all blocks taken.
+    /// The softmax of all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
     /// O.
     pub acc_o: Acc<1, D>,
-    /// P of the last block taken.
+    /// P of the last block so far.
     pub probs: AFrag<E, 1, N>,
 }
 
@@ -71,8 +71,8 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// The work tile.
     pub tile: P,
     rows: Rows,
-    /// The key blocks that some row sees. If there is none, the range has one block, which the mask removes
-    /// completely: so all work tiles end in one way.
+    /// The key blocks that some row sees. If no row sees a key, the range has one block, which the mask
+    /// removes completely. All work tiles therefore end in one way.
     pub range: BlockRange,
     of: Sequence,
     mask: Mask::Keys,
@@ -90,7 +90,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // More splits than blocks: this split takes a block behind all keys that any row sees.
+            // There are more splits than blocks. This split takes a block behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {
@@ -99,7 +99,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         View { p, variant, tile, rows, range, of, mask }
     }
 
-    /// The coordinates of its first query.
+    /// The coordinates of the tile's first query.
     #[inline(always)]
     pub fn queries(&self) -> QueryAt<P> {
         self.tile.queries(self.rows.first)
@@ -135,14 +135,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// As [`View::see`], of the last block, which the loop takes first.
+    /// [`View::see`] for the last block, which the loop takes first.
     #[inline(always)]
     pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
         self.see(s, self.range.end - 1, true, first_row, warp)
     }
 
-    /// Takes the blocks that follow the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The last
-    /// block's O += P V remains to do.
+    /// Takes all blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). Leaves the last
+    /// block's O += P V to the caller.
     #[inline(always)]
     pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
         &self,

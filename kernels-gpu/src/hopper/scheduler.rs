@@ -18,7 +18,7 @@ pub trait MapTile: QueryTile {
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// The coordinates of key `row`.
     fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
-    /// The LSE of all rows of its tensors.
+    /// The LSE tensor, with all of its rows.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
@@ -32,8 +32,8 @@ pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// The kind of tensor map of Q and O, for scheduler `S`.
 type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A tile scheduler: a block's work tiles, one after the other, for producer and consumers. Consumers need
-/// not find what the producer has found.
+/// A tile scheduler: gives producer and consumers a block's work tiles, one after the other. Consumers need
+/// not repeat the producer's search.
 pub trait Scheduler {
     /// The work tiles.
     type Tile: MapTile;
@@ -42,7 +42,7 @@ pub trait Scheduler {
 
     /// The producer's next work tile.
     fn find(&mut self) -> Option<Self::Tile>;
-    /// Starts the copy of the tile's queries, the first of which is `at`.
+    /// Starts the copy of the tile's queries. The first query has coordinates `at`.
     fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         tile: &Self::Tile,

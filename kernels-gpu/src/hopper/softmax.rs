@@ -1,6 +1,6 @@
-//! Online softmax that searches a maximum only if it must. The kernel takes exponentials with the old
-//! maximum. It needs the block's row sums anyway: they bound every exponential, so they prove that none
-//! overflowed f16.
+//! Online softmax that searches a maximum only if it must. The kernel computes exponentials with the old
+//! maximum. It needs the block's row sums anyway. A row sum bounds each exponential of its row, so the sums
+//! prove that no exponential overflowed f16.
 use crate::softmax::NONE;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
@@ -8,13 +8,13 @@ use spec::DType;
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, RowVec};
 
-/// Largest row sum of a lane's columns in a block that needs no new maximum. No probability exceeds it, and
-/// f16's largest number is 65504.
+/// Largest row sum of a lane's columns in a block that needs no new maximum. Each probability is at most this
+/// sum. The largest f16 number is 65504.
 const BOUND: f32 = 32768.0;
 
-/// Powers of two by which a new maximum exceeds the largest score, so that rows seldom grow beyond [`BOUND`].
-/// f16 has none: probabilities 15 powers below a row's largest may make up all of the row's sum, if they are
-/// many, and f16 keeps the 9 bits that they need only if the largest is 1.
+/// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. f16
+/// has no headroom: many probabilities 15 powers below a row's largest may make up all of the row's sum, and
+/// f16 keeps the 9 bits that they need only if the largest is 1.
 const fn headroom(of: DType) -> f32 {
     match of {
         DType::Bf16 => 8.0,
@@ -54,7 +54,7 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {
         let (p, sums) = self.exponentials(s);
-        // Not `>`: if both rows of a lane are NaN, they count as grown.
+        // Not `>`: NaN in both rows of a lane must count as growth.
         let bounded = sums.reduce(f32::max) <= BOUND;
         (warp.any(!bounded), (p, sums))
     }
@@ -81,11 +81,11 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         p
     }
 
-    /// The factor that normalises O, and the LSE: the natural logarithm, -inf for a row that saw no key. The
-    /// factor of such a row is negative, because its O may be 0 times infinity.
+    /// The factor that normalises O, and the LSE: the natural logarithm, -inf for a row that saw no key. Such
+    /// a row gets a negative factor, because its O may be 0 times infinity.
     ///
-    /// A `sink` is one more key of this natural logit, below infinity, with value 0. The kernel takes it in
-    /// at the end, so probabilities keep their precision, however large the sink is.
+    /// A `sink` is one more key with this natural logit, below infinity, and with value 0. The kernel adds it
+    /// at the end, so probabilities keep their precision however large the sink is.
     #[inline(always)]
     pub fn finish(&self, sink: Option<f32>, warp: Warp) -> (RowVec<1>, RowVec<1>) {
         let sum = self.row_sum.across(warp, |a, b| a + b);

@@ -82,7 +82,7 @@ impl<
             block,
             smem,
             |view, so_far, q_tile, group| {
-                // Before the stores: the copy of the next split's queries need not wait for them.
+                // Release Q first: the copy of the next split's queries need not wait for the stores.
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
                     let KvSplit { index, head, partials, .. } = view.tile;

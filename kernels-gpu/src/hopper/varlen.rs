@@ -18,8 +18,8 @@ use tile::pipeline::{Consumer, Producer};
 use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
-/// The sequence of query block `m_block`, the sequence's queries, and its number of queries before the block.
-/// That number is at least the number of queries if the current lengths leave the block without a sequence.
+/// The sequence of query block `m_block`, the sequence's queries, and the number of them before the block. If
+/// the current lengths leave the block without a sequence, that number is at least the number of queries.
 #[inline(always)]
 pub fn sequence_of(
     sequences: &Sequences,
@@ -36,9 +36,9 @@ pub fn sequence_of(
 }
 
 impl SequenceTile {
-    /// The tile of a head from query `before` of a sequence on. The sequence's first query has position
-    /// `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and stores
-    /// nothing.
+    /// The tile of a head that starts at query `before` of a sequence. The sequence's first query has
+    /// position `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and
+    /// stores nothing.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -50,8 +50,8 @@ impl SequenceTile {
         SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
     }
 
-    /// The tile info of this tile, with its place in the sequence if masks or scores have parameters
-    /// (`told`), which may depend on it.
+    /// The tile info of this tile. If masks or scores have parameters (`told`), the info includes the tile's
+    /// place in the sequence, because they may depend on it.
     #[inline(always)]
     pub fn info(&self, told: bool) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
@@ -59,7 +59,7 @@ impl SequenceTile {
         [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
-    /// The tile that tile info describes, except the place of its keys: consumers copy no keys.
+    /// The tile that tile info describes, without the place of its keys: consumers copy no keys.
     #[inline(always)]
     pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
         let queries = Span::of_words([first, queries]);
@@ -74,8 +74,8 @@ impl SequenceTile {
         RaggedRow::new(row, self.tile.head, self.queries.first(), self.queries.rows())
     }
 
-    /// The LSE of its queries. A head has `rows` queries of all sequences; `batch` returns the batch of the
-    /// tile's first query.
+    /// The LSE of the tile's queries. A head has `rows` queries of all sequences; `batch` returns the batch
+    /// of the tile's first query.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
@@ -114,9 +114,9 @@ impl MapTile for SequenceTile {
 pub trait Found: MapTile {
     /// The tile of `tile_m` queries.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
-    /// As [`SequenceTile::info`].
+    /// See [`SequenceTile::info`].
     fn info(&self, told: bool) -> TileInfo;
-    /// As [`SequenceTile::of_info`].
+    /// See [`SequenceTile::of_info`].
     fn of_info(info: TileInfo, told: bool) -> Self;
 }
 

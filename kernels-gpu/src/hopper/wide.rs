@@ -53,8 +53,8 @@ pub fn one_by_one<
         },
         |mut group, (mut q, (mut k, mut v))| {
             let (warp, first_row) = (group.warp(), group.first_row());
-            // Not `for`: if a loop ends at its top, ptxas assumes that lanes leave it one by one, and that
-            // each lane has its own descriptors.
+            // Not `for`: if a loop ends at its top, ptxas assumes that lanes leave the loop one by one, and
+            // that each lane has its own descriptors.
             let mut tiles = source(index, count);
             let Some(mut tile) = tiles.receive(&mut q) else { return };
             loop {

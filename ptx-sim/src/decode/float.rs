@@ -139,7 +139,7 @@ const EXP2: [f64; 13] = {
     all
 };
 
-/// 2^x in f64 arithmetic, accurate to well below half a unit of f32, the same on every machine.
+/// 2^x in f64 arithmetic, accurate to well below half a unit of f32, equal on every machine.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = f64::from(x);

@@ -78,7 +78,7 @@ fn split(opcode: &str) -> (&str, Vec<&str>) {
     (parts.next().unwrap_or(""), parts.collect())
 }
 
-/// How many words of an opcode a form matches.
+/// The number of words of an opcode that a form matches.
 #[derive(Default)]
 struct Met {
     /// The position of the first word that no form has.

@@ -31,7 +31,7 @@ use crate::{
 /// Barriers of a block.
 pub(super) const BARRIERS: usize = 16;
 
-/// Why a block ended early.
+/// The reason why a block ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// A report states the reason.

@@ -372,7 +372,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Marks the bytes at `at` as those of a live mbarrier, or no longer.
+    /// Marks the bytes at `at` as a live mbarrier's, or as no longer a live mbarrier's.
     fn guard(&mut self, at: u32, live: bool) {
         let offset = (at - SHARED_BASE) as usize;
         let bytes = 0xff << (offset % CELL);

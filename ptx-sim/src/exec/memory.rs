@@ -287,7 +287,7 @@ pub(super) fn shared_cells(offset: usize) -> u64 {
     SHARED_CELLS * CELL as u64 + offset as u64
 }
 
-/// Which bytes of `old` and `new` differ.
+/// A mask of the bytes in which `old` and `new` differ.
 fn differences(old: &[u8], new: &[u8]) -> u64 {
     old.iter().zip(new).enumerate().fold(0, |bits, (i, (a, b))| bits | u64::from(a != b) << i)
 }

@@ -61,7 +61,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Which reads of device memory the shadow stores.
+    /// The reads of device memory that the shadow stores.
     pub fn readers(&self) -> Readers {
         if self.program.blocks_communicate { Readers::All } else { Readers::Last }
     }

@@ -25,7 +25,7 @@ const IDLE: u64 = 1 << 12;
 /// Instructions after which other blocks run in any case.
 const TURN: u64 = 1 << 20;
 
-/// How a block's turn ended.
+/// The end of a block's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The block has ended.

@@ -19,7 +19,7 @@ pub(crate) struct Path {
     pub waits: Option<Wait>,
 }
 
-/// What diverged lanes wait for.
+/// The event for which diverged lanes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The barrier with this number.
@@ -41,7 +41,7 @@ pub(crate) struct Frame<'a> {
     pub mask: u32,
 }
 
-/// Why a warp does not run.
+/// The reason why a warp does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ready,

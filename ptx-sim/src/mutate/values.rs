@@ -219,8 +219,8 @@ fn registers(operand: &Operand, out: &mut Vec<u32>) {
     }
 }
 
-/// The register that was written last before instruction `at`, among those declared like `register` and not
-/// in `used`.
+/// The register that was written last before instruction `at`, among registers that are declared like
+/// `register` and not in `used`.
 fn near(function: &Function, at: usize, register: u32, used: &[u32]) -> Option<u32> {
     let kind = function.range(register)?.first;
     let before = &function.instructions[at.saturating_sub(NEAR)..at];

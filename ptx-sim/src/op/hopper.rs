@@ -28,7 +28,7 @@ pub(crate) struct Product {
     pub negated: bool,
 }
 
-/// Where an operand of a product is.
+/// The place of an operand of a product.
 #[derive(Clone, Debug)]
 pub(crate) enum Operand {
     /// Four registers, as the fragments of `mma`.
@@ -70,7 +70,7 @@ pub(crate) enum Bulk {
     },
 }
 
-/// A bulk store that combines its elements with those in device memory.
+/// A bulk store that combines its elements with elements in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     pub op: AtomicOp,

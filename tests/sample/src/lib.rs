@@ -1,31 +1,34 @@
-//! The sample of kernels: `cargo xtask test` compiles and tests the sample, `cargo xtask test --all` every
-//! kernel of the table.
+//! The sample of kernels: `cargo xtask test` compiles and tests the sample, `cargo xtask test --all` tests
+//! every kernel of the table.
 //!
-//! A kernel's symbol says what it is: family, types, head dim, mask, and what tells its tiling or schedule
-//! from others'. [`sample`] begins with the kernels that the planner selects for the small problems of tests,
-//! and takes kernels of the one table until every such word of every family has appeared. A kernel brings the
-//! kernel that combines its splits. *`tests/tests/sample.rs` compares the sample with the table's fields:
-//! family, schedule, mask, dtype, head dim, layout.*
+//! A kernel's symbol contains its family, types, head dim and mask, and words that distinguish its tiling or
+//! schedule. [`sample`] begins with the kernels that the planner selects for the small problems of tests. It
+//! adds kernels of the table until every such word of every family has appeared. A kernel brings the other
+//! kernels of its launches. *`tests/tests/sample.rs` compares the sample with the table's fields: family,
+//! schedule, mask, dtype, head dim, layout.*
 use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Words of a symbol that name the kernel's family.
-const FAMILIES: [&str; 10] =
-    ["fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split"];
+const FAMILIES: [&str; 13] = [
+    "fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split", "mixed",
+    "few", "many",
+];
 
-/// The kernels that stand for all, in the table's order.
+/// The kernels that represent the table, in the table's order.
 pub fn sample() -> Vec<Contract> {
     let all: Vec<_> = spec::kernels().map(|kernel| (kernel, all_traits(kernel))).collect();
     let (mut taken, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut take = |kernel: Contract, seen: &mut BTreeSet<_>| {
-        taken.extend(with_combine(kernel).map(|kernel| kernel.symbol));
+        taken.extend(with_others(kernel).map(|kernel| kernel.symbol));
         seen.extend(all_traits(kernel));
     };
     planned().for_each(|kernel| take(kernel, &mut seen));
     loop {
         let adds = |n: usize| all[n].1.difference(&seen).count();
-        // Of those that add as much the table's first, which is of the simplest mask.
+        // Among kernels that add equally many traits, this takes the table's first, which has the simplest
+        // mask.
         match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
             Some(best) if adds(best) > 0 => take(all[best].0, &mut seen),
             _ => break,
@@ -34,10 +37,10 @@ pub fn sample() -> Vec<Contract> {
     all.into_iter().map(|(kernel, _)| kernel).filter(|kernel| taken.contains(kernel.symbol)).collect()
 }
 
-/// The kernels that the planner selects for the small problems of tests, in f16 and with head dim 64: the
-/// kernel of a family and mask with the fewest rows, and every decode kernel, as groups of heads select among
-/// those. Then the first merge kernel, and the first configuration of the lineage with each of its masks, as
-/// the program runs configurations.
+/// The kernels that the planner selects for the small problems of tests, in f16 and with head dim 64. These
+/// are the kernel with the fewest rows of each family and mask, and every decode kernel, because groups of
+/// heads select among decode kernels. Then come the first merge kernel, and the first configuration of the
+/// lineage with each of its masks, because the program runs configurations.
 fn planned() -> impl Iterator<Item = Contract> {
     let is_asked = |entry: &&AttnInfo| {
         (entry.dtype, entry.head_dim) == (DType::F16, 64) && !spec::is_lineage(entry.contract.symbol)
@@ -58,22 +61,24 @@ fn planned() -> impl Iterator<Item = Contract> {
     entries.map(|entry| entry.contract).chain(MERGES.first().map(|merge| merge.contract))
 }
 
-/// A kernel, and the one that combines its splits, if it splits.
-fn with_combine(kernel: Contract) -> impl Iterator<Item = Contract> {
-    let entry = spec::attention().find(|entry| entry.contract == kernel);
-    [kernel].into_iter().chain(entry.and_then(spec::combine_of))
+/// A kernel, the kernel that runs beside it in a launch, and the kernels that combine their splits.
+fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
+    let entry = |kernel| spec::attention().find(move |entry| entry.contract == kernel);
+    let pair = [Some(kernel), entry(kernel).and_then(spec::beside)].into_iter().flatten();
+    pair.flat_map(move |kernel| [Some(kernel), entry(kernel).and_then(spec::combine_of)]).flatten()
 }
 
-/// A family, and a word of one of its kernels, or none.
+/// A family, and a word of one of its kernels, if any.
 type Trait = (Vec<&'static str>, Option<&'static str>);
 
-/// The traits of a kernel and of the one that combines its splits.
+/// The traits of a kernel and of the other kernels of its launches.
 fn all_traits(kernel: Contract) -> BTreeSet<Trait> {
-    with_combine(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
+    with_others(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
 }
 
-/// What a symbol says: its family, and of it each word but its tile; of the lineage what follows a full
-/// mask, too: a configuration's (but for CUDA cores, whose kernels are ten times as long).
+/// The traits in a symbol: the family, and the family with each word except the tile. For the lineage, the
+/// configuration after a full mask is also a trait, except on CUDA cores, whose kernels take ten times as
+/// long.
 fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
@@ -88,8 +93,8 @@ fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     })
 }
 
-/// The families that share a mainloop have the same tiles of head dim: a head dim of one stands for all. A
-/// kernel that combines splits has no mainloop, so its head dims stand for itself.
+/// Families with one mainloop have equal tiles per head dim, so a head dim of one family represents all. A
+/// kernel that combines splits has no mainloop, so its head dims are traits of their own family.
 fn mainloop(family: &[&'static str]) -> Vec<&'static str> {
     match family {
         ["paged"] => vec!["fwd"],
@@ -118,7 +123,7 @@ mod tests {
             let unseen: Vec<_> = traits(kernel.symbol).filter(|it| !seen.contains(it)).collect();
             assert!(unseen.is_empty(), "{}: {unseen:?}", kernel.symbol);
         }
-        assert!(sample.len() * 4 < spec::KERNELS.len(), "{} kernels are no sample", sample.len());
+        assert!(sample.len() * 4 < spec::KERNELS.len(), "{} kernels are too many for a sample", sample.len());
     }
 
     #[test]

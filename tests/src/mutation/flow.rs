@@ -42,8 +42,8 @@ pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
     meets(taken, passed) || meets(passed, taken)
 }
 
-/// The opcode with which a kernel reads tiles. In kernels for tensor cores, `ld.shared` reads only what
-/// `st.shared` wrote.
+/// The opcode with which a kernel reads tiles. In kernels for tensor cores, `ld.shared` reads only values
+/// that `st.shared` wrote.
 pub(super) fn tile_load(text: &str) -> &'static str {
     if text.contains("ldmatrix") { "ldmatrix" } else { "ld.shared" }
 }

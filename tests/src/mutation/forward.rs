@@ -9,7 +9,7 @@ use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
-/// This number of cases, the edges, also runs without a log-sum-exp.
+/// The first cases (the edges), up to this number, also run without a log-sum-exp.
 const EDGES: usize = 10;
 
 /// The cases of `entry`. If `subject` is a combine kernel, `entry` leaves splits for it to combine.
@@ -90,8 +90,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
     let mut all = vec![];
     // Every remainder of unrolled loops over blocks that all rows see, and a diagonal in every block. Maxima
-    // grow so that sums must be rescaled: by more than 2^16, the range of f16 probabilities, and by more than
-    // 2^127, the range of bf16 probabilities.
+    // grow so much that the kernel must rescale sums: by more than 2^16, the range of f16 probabilities, and
+    // by more than 2^127, the range of bf16 probabilities.
     let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
     let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
     for blocks in 3..=7 {
@@ -115,7 +115,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         all.extend((0..n).step_by(8).map(|group| one(group + 6, group + 6)));
     }
     // One instruction of a warp copies or stores 512 bytes of rows. The tensor ends where its buffer ends, so
-    // one more row is out of bounds.
+    // one more row would be out of bounds.
     let rows = (256 / held).max(1);
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));

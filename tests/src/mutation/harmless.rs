@@ -21,12 +21,12 @@ struct Harmless {
     source: Source,
     /// Another one of the source lines, in the same form.
     within: Source,
-    /// Which kernels, by symbol.
+    /// Whether the class contains a kernel with this symbol.
     kernels: fn(&str) -> bool,
-    /// The mask of the kernels, if only one.
+    /// The mask of the kernels, if the class has only one.
     mask: Option<MaskKind>,
-    /// Whether the reason says that no thread ever takes another path. It is then no reason for a mutant with
-    /// which one did.
+    /// Whether the reason claims that no thread ever takes another path. It does not excuse a mutant with
+    /// which some thread did.
     idle: bool,
     reason: &'static str,
 }
@@ -52,23 +52,24 @@ const FIRST_STEP: Source = ["kernels-gpu/src/blocks.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
 /// Keys that no row sees.
-const SKIP: &str = "A warp skips keys that none of its rows sees to save time: masked, they add nothing.";
+const SKIP: &str = "A warp skips keys that none of its rows sees, to save time. With the mask, these keys \
+                    add nothing.";
 
-const OFTEN: &str = "Sums may be rescaled to the new maximum more often than needed: the slack only says \
-                     when it is worth it.";
+const OFTEN: &str = "The kernel may rescale sums to the new maximum more often than needed. The slack only \
+                     decides when it pays.";
 
 const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::DeleteWait],
         source: ["ring.rs", "wait_all();"],
-        reason: "A pipeline is given up after its last stage, whose copies have landed: none is on its way.",
+        reason: "The kernel gives up a pipeline after its last stage has landed, so no copy is in flight.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::BarrierNumber],
         instruction: "bar.sync 0;",
-        reason: "Every thread of the block passes this barrier, and nobody waits at another at that time: \
-                 the number is a name only.",
+        reason: "Every thread of the block passes this barrier, and no thread waits at another barrier at \
+                 that time. The number is only a name.",
         ..CLASS
     },
     Harmless { operators: &[Operator::OffByOne], source: ["softmax.rs", "SLACK"], reason: OFTEN, ..CLASS },
@@ -76,8 +77,8 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::NeverBranch],
         source: ["softmax.rs", "x == 0.0"],
         mask: Some(MaskKind::Full),
-        reason: "Without a mask every row sees a key, so that no sum is 0. (Under the other masks this \
-                 mutant is caught.)",
+        reason: "Without a mask, every row sees a key, so no sum is 0. (With other masks, this mutant is \
+                 caught.)",
         idle: true,
         ..CLASS
     },
@@ -87,7 +88,7 @@ const HARMLESS: &[Harmless] = &[
         reason: QUAD,
         ..CLASS
     },
-    // LLVM may compute both conditions at once, under the line of the other.
+    // LLVM may compute both conditions at once, under the source line of the other one.
     Harmless {
         operators: &[Operator::Bound],
         instruction: "`setp.eq.b32",
@@ -99,7 +100,7 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::AlwaysBranch, Operator::OffByOne],
         source: ["overlap.rs", "n >= range.interior.1"],
         mask: Some(MaskKind::Full),
-        reason: "Without a mask only the last block of keys can be cut: the loop over blocks that need a \
+        reason: "Without a mask, only the last block of keys can be cut. The loop over blocks that need a \
                  mask ends after one step.",
         idle: true,
         ..CLASS
@@ -119,20 +120,20 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["forward.rs", "if i < range.end - range.start"],
-        reason: "A tile that comes this far sees at least one block of keys.",
+        reason: "A tile that reaches this line sees at least one block of keys.",
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::Bound],
         source: ["global/rows.rs", "vector.base == 0"],
-        reason: "Where no log-sum-exp is wanted, its strides are 0, too: base plus offset is 0 in any case.",
+        reason: "If no log-sum-exp is wanted, its strides are 0 too, so base plus offset is always 0.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["specialised.rs", "for _ in range.start..range.end"],
-        reason: "A tile that comes this far sees at least one block of keys.",
+        reason: "A tile that reaches this line sees at least one block of keys.",
         idle: true,
         ..CLASS
     },
@@ -155,8 +156,8 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["forward.rs", "range.start == range.end"],
-        reason: "A tile that sees no key copies and computes nothing: the usual way stores O = 0 and a \
-                 log-sum-exp of -inf, too.",
+        reason: "A tile that sees no key copies and computes nothing. The usual path also stores O = 0 and a \
+                 log-sum-exp of -inf.",
         ..CLASS
     },
     Harmless {
@@ -176,15 +177,15 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::DeleteArrive],
         source: ["device/tile/src/pipeline/mbarrier.rs", ""],
         mask: Some(MaskKind::Full),
-        reason: "Without a mask no warp skips a block of keys.",
+        reason: "Without a mask, no warp skips a block of keys.",
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteBarrier],
         instruction: "bar.warp.sync",
-        reason: "The rows of Q through which O is stored are one warp's by now. Its reads of them were \
-                 warp-wide instructions and have ended.",
+        reason: "The warp stores O through rows of Q that only this warp uses now. Warp-wide instructions \
+                 read these rows, and they have ended.",
         ..CLASS
     },
     Harmless {
@@ -204,8 +205,8 @@ const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["store.rs", "own.chunk() == 0"],
-        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
-                 them.",
+        reason: "All threads of a row compute an equal log-sum-exp. Any of them may store it, and so may all \
+                 of them.",
         ..CLASS
     },
     Harmless {
@@ -228,34 +229,35 @@ const HARMLESS: &[Harmless] = &[
         operators: &[Operator::OffByOne],
         source: ["tensors.rs", "self.lse.fill"],
         mask: Some(MaskKind::Causal),
-        reason: "A tile whose rows see no key is not the last of its head under a causal mask: there is \
-                 equality for threads beyond the tile's rows alone, which another comparison excludes.",
+        reason: "With a causal mask, a tile whose rows see no key is not the last tile of its head. Equality \
+                 occurs only for threads beyond the tile's rows, and another comparison excludes these \
+                 threads.",
         ..CLASS
     },
 ];
 
 const QUAD: &str =
-    "The four lanes of a row hold the same number: each of them may store it, and all of them.";
+    "The four lanes of a row hold equal numbers. Any of them may store its number, and so may all of them.";
 /// Stores of tiles that see no key.
 const WHOLE: &str =
-    "A tile whose rows see no key is not the last of its head under a causal mask: all of its rows exist.";
+    "With a causal mask, a tile whose rows see no key is not the head's last tile: all of its rows exist.";
 /// Splits of a tile's keys.
 const SLICES: &str =
-    "Without a mask no slice is empty: the planner makes one for every two blocks of keys at most.";
+    "Without a mask, no split is empty: the planner makes at most one split for every two blocks of keys.";
 const RANGES: &str =
-    "Ranges of blocks: at equality the bounds are the same, or a block goes through the other masked loop.";
+    "At equality, both branches give equal bounds, or a block goes through the other masked loop.";
 const SATURATING: &str =
-    "A saturating addition of at least 1: sum and summand are never equal, nor is what is added 0.";
-const CUT: &str = "The copy checks the rows of whatever block it is told; only the last block of keys can \
-                   be cut, and in this one all rows exist.";
-const IDLE: &str = "In every launch each warp makes the same accesses, with the same values, between the \
-                    same synchronisations as in the kernel itself.";
-const TANGENTS: &str = "Tangents that are right to so much of themselves are right under any cap: the others \
-                        take less time.";
-const THREADS: &str = "The block has fewer threads than the number that a thread's is compared with.";
+    "A saturating addition of at least 1: sum and summand are never equal, and the added number is never 0.";
+const CUT: &str = "The copy checks the rows of any block. Only the last block of keys can be cut, and all \
+                   rows of this block exist.";
+const IDLE: &str = "In every launch, each warp makes the accesses of the unbroken kernel, with equal values, \
+                    between equal synchronisations.";
+const TANGENTS: &str = "Tangents with this relative precision are correct under any cap. The other tangents \
+                        only take less time.";
+const THREADS: &str = "The comparison's bound exceeds the number of threads in the block.";
 
-/// Why `mutant` of `subject`, whose PTX is `text`, does no harm; `None` if no reason is known. `differs` says
-/// whether the mutant took another path in any launch.
+/// The reason why `mutant` of `subject`, whose PTX is `text`, does no harm; `None` if no reason is known.
+/// `differs` says whether a thread took another path in any launch.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     if mutant.operator == Operator::OffByOne
         && !differs
@@ -271,7 +273,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     // On the path that masks scores, scores become infinities. A branch around it is harmful.
     let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
     if EDGES.into_iter().any(|line| has_source(mutant, line)) && masks() {
-        return Some("Masking a block that needs no mask changes nothing.");
+        return Some("To mask a block that needs no mask changes nothing.");
     }
     // The series of the relative path has this constant, -17/315. A branch to the other path is harmful.
     let relative = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fBD5D0DD1"));
@@ -334,15 +336,15 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
             if of_step && first && flow::waits_before_reading(text, mutant.span.1, i64::MAX) =>
         {
             Some(
-                "The first step: nobody has read the stage before, and another barrier comes before anybody \
-                 does.",
+                "In the first step, no thread has read the stage yet, and another barrier comes before the \
+                 first read.",
             )
         }
         _ => None,
     }
 }
 
-/// Why equality never occurs in a comparison, by what the PTX compares or does with the result.
+/// The reason why equality never occurs in a comparison, by the compared values or by the use of the result.
 fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'static str> {
     let [_, predicate, ..] = words(instruction)[..] else { return None };
     let uses: Vec<&str> = text.lines().filter(|line| words(line).contains(&predicate)).collect();
@@ -361,7 +363,7 @@ fn exceeds_threads(subject: &Subject, instruction: &str, text: &str) -> bool {
         && b.parse::<u32>().is_ok_and(|limit| limit > last || limit == last && instruction.contains(".gt."))
 }
 
-/// Whether the guard of a branch is a comparison as in [`exceeds_threads`].
+/// Whether the guard of a branch is a comparison that [`exceeds_threads`] accepts.
 fn beyond_threads(subject: &Subject, mutant: &Mutant, text: &str) -> bool {
     guard(mutant, text).is_some_and(|line| exceeds_threads(subject, line, text))
 }

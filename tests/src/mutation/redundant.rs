@@ -1,23 +1,24 @@
-//! Redundant waits, barriers and commits: on every path through the kernel, other instructions keep the same
+//! Redundant waits, barriers and commits: on every path through the kernel, other instructions keep an equal
 //! order. A mutant that deletes or weakens one changes nothing. These reasons follow from the text alone, not
 //! from reports of the simulator.
 use super::flow;
 use ptx_sim::mutate::{Mutant, Operator};
 
-const COVERED: &str = "Shared memory is not read before the next wait and barrier, which cover this one.";
-const FIRST: &str = "Nobody has touched shared memory but by copies, and nobody reads it before the next \
-                     wait and barrier.";
-const UNASKED: &str = "Nobody waits for a group of copies after it.";
-const JOINED: &str = "The copies join the next group, and are not read before a wait for that one and a \
-                      barrier.";
-const CONVERGED: &str = "Since the barrier before, shared and device memory have been accessed by \
-                         instructions of the whole warp alone: there is nothing that one lane did and \
-                         another could miss.";
-const FENCED: &str = "Since the fence before, no register of the products behind this one has been written.";
-const LEFT: &str = "The source of every bulk store, if there was one, has been waited for since, and the \
-                    kernel reads nothing of it: the stores end with the grid.";
+const COVERED: &str = "No thread reads shared memory before the next wait and barrier, which replace this \
+                       one.";
+const FIRST: &str = "Only copies have touched shared memory, and no thread reads it before the next wait and \
+                     barrier.";
+const UNASKED: &str = "No thread waits for a group of copies after this one.";
+const JOINED: &str = "The copies join the next group. No thread reads them before a wait for that group and \
+                      a barrier.";
+const CONVERGED: &str = "Since the previous barrier, only instructions of the whole warp have accessed \
+                         shared and device memory. No lane can miss the work of another lane.";
+const FENCED: &str = "Since the previous fence, no instruction has written a register of the products behind \
+                      this fence.";
+const LEFT: &str = "A later wait covers the source of every bulk store, and the kernel reads none of the \
+                    stored memory. The stores end with the grid.";
 
-/// Why `mutant` of the kernel `text` changes no order, if the text proves it.
+/// The reason why `mutant` of the kernel `text` changes no order, if the text proves it.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let (start, end) = mutant.span;
     let old = &text[start..end];

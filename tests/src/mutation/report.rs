@@ -35,7 +35,7 @@ pub struct Row {
     entry: String,
     launches: usize,
     mutants: usize,
-    /// Mutants that exist, whether they ran or not.
+    /// The number of mutants that exist, whether they ran or not.
     #[serde(default)]
     population: usize,
     checkers: BTreeMap<String, usize>,
@@ -178,15 +178,15 @@ impl Evidence {
             text,
             "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: \
              {caught_by_checkers} by a checker, {caught_by_results} by a wrong result alone. {survivors} \
-             survive{reasons}. {idle} of these are *idle* and {redundant} *redundant*: they change nothing. \
-             **Of those that change anything {:.1} % are caught.**\n",
+             survive{reasons}. {idle} survivors are *idle* and {redundant} are *redundant*: these change \
+             nothing. **Of the mutants that change anything, {:.1} % are caught.**\n",
             self.entries.len(),
             spec::kernels().count(),
             share(caught, mutants),
             share(caught, mutants - idle - redundant),
         );
         if self.population > mutants {
-            let _ = writeln!(text, "They are a sample of {} mutants.\n", self.population);
+            let _ = writeln!(text, "These mutants are a sample of {} mutants.\n", self.population);
         }
         let _ = writeln!(
             text,
@@ -246,33 +246,51 @@ impl Evidence {
 const HEAD: &str = "\
 # Mutation score of the simulator
 
-One instruction of a kernel's PTX at a time is deleted or altered, or changes places with the next: barriers,
-waits, commits, fences, arrivals and their counts, copy sizes, guards, branches, comparisons and what they
-compare with, constants, addresses, predicates, lanes of shuffles and votes, operands. The broken kernel runs
-on the problems that hit the entry's edges, on rows that meet one huge key, on 8192 keys, and on sweeps of
-lengths; one that reads a cache on sweeps of splits, pages, rows and columns, too, and on lengths that make no
-sense. Mutants that change the order of things in time run the edges under three schedules. A mutant is
-caught where a checker reports it or the result is wrong by the tolerance rule.
+A mutant is a kernel's PTX with one change: the operator deletes or alters one instruction, or exchanges it
+with the next one. The operators change these parts:
 
-A launch is left out where the mutant is known to do in it what the kernel does: where, in the unbroken run,
-no lane came by the instruction, no lane's guard was false (a branch always taken) or true (one never taken),
-no comparison was of equals (`<` for `<=`), no copy was short (a constant size).
+| part | what an operator changes |
+|---|---|
+| synchronisation | barriers, waits, commits, fences, arrivals and their counts |
+| copies | sizes, guards |
+| control | branches, predicates, comparisons and their operands |
+| data | constants, addresses, operands, lanes of shuffles and votes |
 
-A mutant that nobody notices is *idle* where in every launch each warp makes the same accesses, with the same
-values, between the same synchronisations as in the kernel itself: a digest of them is compared. (Two accesses
-between the same synchronisations have no order; a barrier's number is a name.)
+Each mutant runs on these problems:
 
-It is *redundant* where it takes away an order that other instructions keep on every way through the kernel's
-text: a wait or a barrier before the next wait and barrier, with no read between; a commit that nobody waits
-for; a barrier of a warp that has done nothing lane by lane. `tests/src/mutation/redundant.rs` shows it from
-the text, without the simulator: what the simulator does not notice is no argument.
+| kernel | problems |
+|---|---|
+| every kernel | the entry's edges, rows that meet one huge key, 8192 keys, sweeps of lengths |
+| a kernel on a cache | also sweeps of splits, pages, rows and columns, and invalid lengths |
+| a kernel that merges splits | the splits of an unbroken kernel |
 
-A kernel that merges slices or splits runs after an unbroken one that makes them.
+Mutants that change an order in time run the edges under three schedules. A mutant is caught if a checker
+reports it, or if the result is wrong by the tolerance rule.
 
-To repeat it: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`, with `--sample N --seed S`
-for N mutants of each operator and kernel. `mutation.json` lists each survivor by the line of its PTX. The
-reasons are data in `tests/src/mutation/harmless.rs`; a survivor without one fails the run, and so do more
-than 3 % of those that change anything.
+The run omits a launch if the mutant provably acts like the kernel there. In the unbroken run of such a
+launch:
+
+| mutant | condition |
+|---|---|
+| any | no lane reached the instruction |
+| a branch always taken | no lane's guard was false |
+| a branch never taken | no lane's guard was true |
+| `<` for `<=` | no comparison had equal operands |
+| a constant copy size | no copy was short |
+
+A mutant that survives may be *idle*: in every launch, each warp makes the accesses of the unbroken kernel,
+with equal values, between equal synchronisations. The run compares a digest of them. (Two accesses between
+equal synchronisations have no order; a barrier's number is a name.)
+
+A mutant that survives may be *redundant*: other instructions keep the order that it removes, on every path
+through the kernel's text. Examples are a wait or a barrier before the next wait and barrier, with no read
+between; a commit that no thread waits for; a barrier of a warp in which no lane has acted alone.
+`tests/src/mutation/redundant.rs` proves this from the text, without the simulator.
+
+To repeat the run: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`, with `--sample N
+--seed S` for N mutants of each operator and kernel. `mutation.json` lists each survivor by the line of its
+PTX. The reasons are data in `tests/src/mutation/harmless.rs`. The run fails if a survivor has no reason, or
+if more than 3 % of the mutants that change anything survive.
 
 ";
 

@@ -4,14 +4,15 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
-use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED};
+use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED, MIXED_FEW, beside, combine_of};
 
 /// A kernel to break.
 #[derive(Clone, Copy)]
 pub struct Subject {
     /// The kernel.
     pub kernel: Contract,
-    /// The subject that launches it: the kernel itself, or a kernel whose splits it combines.
+    /// The subject that launches it: the kernel itself, a kernel whose splits it combines, or the decode
+    /// kernel beside it in a mixed batch.
     pub of: &'static dyn reference::Subject,
 }
 
@@ -36,10 +37,15 @@ impl Subject {
                 .min_by_key(carried_first)
                 .map(|of| Subject { kernel: combine.contract, of })
         });
-        own.chain(combines).chain(decode_combines)
+        // A launch of a mixed batch has kernels beside the one that names it.
+        let mixed = MIXED_FEW.iter().flat_map(|few| {
+            let others = [beside(few), combine_of(few)].into_iter().flatten();
+            others.map(move |kernel| Subject { kernel, of: few })
+        });
+        own.chain(combines).chain(decode_combines).chain(mixed)
     }
 
-    /// Whether it is a combine kernel.
+    /// Whether the kernel is a combine kernel, or the prefill kernel of a mixed batch.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }

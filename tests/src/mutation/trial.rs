@@ -1,4 +1,4 @@
-//! Launches that every mutant must pass, with a record of what the unbroken kernel did.
+//! Launches that every mutant must pass, with a record of the unbroken kernel's run.
 use super::{Fate, Subject};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Error};
@@ -24,7 +24,7 @@ pub(super) type Schedule = (u64, Completion);
 pub(super) const SCHEDULES: [Schedule; 3] =
     [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
-/// One launch, with a record of what the unbroken kernel did.
+/// One launch, with a record of the unbroken kernel's run.
 pub(super) struct Trial {
     case: Case,
     /// The values that the unbroken kernel's instructions met.
@@ -83,8 +83,8 @@ impl<'a> Kernel<'a> {
         Ok(Kernel { subject, attention })
     }
 
-    /// How the kernel is caught in `trial`, if it is. Loops of some mutants do not end, so a mutant may run
-    /// four times as many instructions as the kernel.
+    /// The way in which `trial` catches the mutant, if it does. Loops of some mutants do not end, so a mutant
+    /// may run four times the instructions of the kernel.
     pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
     }

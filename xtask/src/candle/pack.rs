@@ -12,7 +12,7 @@ use crate::setup;
 /// The folder, relative to the root.
 const FOLDER: &str = "candle-pack";
 
-/// Its largest size in bytes.
+/// The folder's largest size in bytes.
 const LIMIT: u64 = 60 << 20;
 
 /// Programs of candle's workspace: cargo's option for the kind, the name, the package.
@@ -23,12 +23,12 @@ const PROGRAMS: [[&str; 3]; 4] = [
     ["--bin", "generate", "generate"],
 ];
 
-/// Builds the programs, with candle-flash-attn's kernels in the comparison. Compresses all together, because
-/// most of each is candle's code.
+/// Builds the programs, with candle-flash-attn's kernels in the comparison. Compresses all programs together,
+/// because most of each program is candle's code.
 pub fn run(root: &Path) -> Result {
     let library = peer::library(root)?;
-    // One command builds all: with another selection of packages, features would differ, and nvcc would run
-    // again.
+    // One command builds all programs. With another selection of packages, features would differ, and nvcc
+    // would run again.
     let of_each = PROGRAMS.iter().flat_map(|[kind, name, package]| ["-p", *package, *kind, *name]);
     with_nvcc(root, &["build"].into_iter().chain(of_each).collect::<Vec<_>>(), Some(&library))?;
     let pack = setup::fresh_folder(&root.join(FOLDER))?;

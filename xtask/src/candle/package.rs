@@ -1,7 +1,7 @@
-//! `cargo xtask candle package`: packages the published crate of candle's workspace, unpacks it outside of
-//! this repository, and checks it there.
+//! `cargo xtask candle package`: packages the published crate of candle's workspace, unpacks it outside this
+//! repository, and checks it there.
 //!
-//! It is separate from `cargo xtask package`, because it needs candle, and nvcc or its stand-in.
+//! This task is separate from `cargo xtask package`, because it needs candle, and nvcc or its stand-in.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const NAME: &str = "ferroflash-candle";
 /// Files at the root that a package contains.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 
-/// Its largest size in bytes: it contains only sources, no kernels.
+/// The package's largest size in bytes. It contains only sources, no kernels.
 const LIMIT: u64 = 100 << 10;
 
 /// Packages a copy of the sources, unpacks it elsewhere, and runs its tests there. This shows that no file is

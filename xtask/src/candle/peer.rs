@@ -1,5 +1,5 @@
-//! candle-flash-attn's package from the registry: its tests, which run on FerroFlash's kernels, and its
-//! kernels, which are the peer in comparisons. This repository contains none of it.
+//! candle-flash-attn's package from the registry. Its tests run on FerroFlash's kernels. Its kernels are the
+//! peer in comparisons. This repository contains no part of the package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ const KERNELS: [&str; 7] = [
     "flash_fwd_splitkv_hdim128_fp16_causal_sm80",
 ];
 
-/// The flags of its build script, and its switches that leave out other instances. They do not change the
-/// compared instances.
+/// The flags of the package's build script, and its switches that leave out other instances. They do not
+/// change the compared instances.
 const FLAGS: [&str; 18] = [
     "-gencode=arch=compute_90a,code=sm_90a",
     "-std=c++17",
@@ -81,7 +81,7 @@ pub fn tests(root: &Path) -> Result {
     Ok(())
 }
 
-/// A folder with its sources, and its kernels as `libflashattention.a`, for candle/bench's
+/// A folder with the package's sources, and its kernels as `libflashattention.a`, for candle/bench's
 /// `CANDLE_FLASH_ATTN`. nvcc takes some minutes per file.
 pub fn library(root: &Path) -> Result<PathBuf> {
     let (package, out) = (package(root)?, toolkit::folder(root, "peer")?);
@@ -123,7 +123,7 @@ pub fn library(root: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Definitions of functions that flash_api.cu references but no program calls. Each prints an error.
+/// Definitions of functions that flash_api.cu references but that no program calls. Each prints an error.
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\

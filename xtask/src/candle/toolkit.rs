@@ -1,5 +1,6 @@
-//! Provides nvcc: the machine's; or one from wheels, with empty libraries for linking, which the driver's
-//! machine replaces by real ones; or a stand-in that makes empty files.
+//! Provides nvcc from one of three sources. The first is the machine. The second is wheels, with empty
+//! libraries for linking, which the driver's machine replaces by real ones. The third is a stand-in that
+//! makes empty files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::process::{self, Result, stdout};
 use crate::setup;
 
 /// Wheels of CUDA 13.0, whose PTX a driver of that version loads, each with its SHA-256 for x86-64 Linux.
-/// setup has the first of them.
+/// setup also has the first wheel.
 const WHEELS: &str = "\
 nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
 nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0
@@ -39,7 +40,7 @@ pub struct Nvcc {
 }
 
 impl Nvcc {
-    /// Sets the environment in which a command finds it.
+    /// Sets the environment in which a command finds nvcc.
     pub fn on(&self, command: &mut Command) {
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = [self.bin.clone()].into_iter().chain(env::split_paths(&path));

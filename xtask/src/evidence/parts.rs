@@ -12,13 +12,13 @@ use super::show::{
 pub struct Part {
     /// Prefix of its files' names.
     pub name: &'static str,
-    /// Its heading.
+    /// The part's heading.
     pub title: &'static str,
-    /// What it shows.
+    /// The content of the part.
     pub about: &'static str,
-    /// The command that makes it.
+    /// The command that makes the files.
     pub how: &'static str,
-    /// Its files' content as HTML.
+    /// The files' content as HTML.
     pub show: fn(&Value) -> String,
 }
 
@@ -82,7 +82,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "base",
-        title: "Fast: against ourselves, before",
+        title: "Fast: FerroFlash against an earlier commit",
         about: "Two commits of this repository in one process, on the same tensors, in shuffled order: the \
                 planner's choices, and every kernel by itself.",
         how: "python3 compare.py --base FOLDER --peers --out docs/evidence/<device>/base.json",
@@ -98,7 +98,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "sustained",
-        title: "Fast: half a second back to back",
+        title: "Fast: launches back to back for half a second",
         about: "The prefill comparison at the clocks that the card's power limit permits for long runs.",
         how: "python3 bench/compare.py --only prefill --sustained --out \
               docs/evidence/<device>/sustained.json",
@@ -122,7 +122,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "report",
-        title: "Other cards: what their owners measured",
+        title: "Other cards: measurements of their owners",
         about: "One command of the program, at most ten minutes: driver and clocks, a sample of every kernel \
                 family compared with f64, every suite of `bench`. On an L4, also the model's prediction \
                 beside each measurement.",
@@ -147,7 +147,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "mutation",
-        title: "Mutation score: would the checks notice?",
+        title: "Mutation score: do the checks notice bugs?",
         about: "Each mutant has one planted bug in a kernel's PTX. The score is the share of mutants that \
                 the simulator or the results reveal.",
         how: "the mutation run writes docs/evidence/simulator/mutation.json",
@@ -196,7 +196,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "soak",
-        title: "Soak: the same launch thousands of times",
+        title: "Soak: one launch thousands of times",
         about: "Rounds of launches with a wait after each launch, after every 5, 10, 20, 25 and 50 launches, \
                 and only at the end; from one thread, and from several threads with several streams. Results \
                 are equal in every bit, and memory does not grow.",
@@ -221,7 +221,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "ptx-stats",
-        title: "Machine code: what ptxas says",
+        title: "Machine code: ptxas's report",
         about: "Registers, spills, shared memory and tensor-core instructions (HMMA) of every kernel on \
                 every target.",
         how: "cargo xtask evidence (without --as-is)",

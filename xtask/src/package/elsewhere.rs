@@ -1,4 +1,4 @@
-//! Checks the promise to users: the packages build outside of this repository, on stable Rust, without device
+//! Checks the promise to users: the packages build outside this repository, on stable Rust, without device
 //! compiler and without CUDA. They contain the kernels, and no dependency that only the program needs.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const EMBEDDED: &str = "ferroflash";
 /// Promised limit in seconds of its first build, on two idle cores, downloads included.
 const PROMISED: f64 = 60.0;
 
-/// Limit in seconds of a build on a busy machine.
+/// Limit in seconds of such a build on a busy machine.
 const MOST: f64 = 120.0;
 
 /// Variables that a build elsewhere inherits: the places of tools and registries. It inherits nothing about
@@ -62,7 +62,7 @@ fn main() {
         ferroflash::plan(&forward, card).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     if let Err(error) = open() {
-        assert!(matches!(error, Error::Driver { .. }), "without a GPU a refusal in words: {error}");
+        assert!(matches!(error, Error::Driver { .. }), "without a GPU, an error: {error}");
     }
     for entry in ferroflash::kernels::ENTRIES {
         let text = ferroflash::ptx::source(entry.contract.symbol).expect(entry.contract.symbol);
@@ -146,7 +146,7 @@ fn embed(packages: &[Package], features: &[&str], folder: &Path) -> Result {
     Ok(())
 }
 
-/// The manifest of a separate workspace, in which the unpacked packages replace those of the registry.
+/// The manifest of a separate workspace, in which the unpacked packages replace the registry's packages.
 fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     let mut text =
         String::from("[workspace]\n[package]\nname = \"dependent\"\nedition = \"2024\"\n[dependencies]\n");
@@ -155,7 +155,7 @@ fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Makes the unpacked packages at `from` replace those of the registry.
+/// Makes the unpacked packages at `from` replace the registry's packages.
 fn patches(manifest: &mut String, packages: &[Package], from: &str) -> Result {
     manifest.push_str("[patch.crates-io]\n");
     for package in packages {

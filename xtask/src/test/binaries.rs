@@ -74,7 +74,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     Ok(jobs)
 }
 
-/// The command for a test program, as cargo would run it.
+/// The command for a test program, as cargo would start it.
 fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
     let package = manifest.parent().ok_or("a manifest lies in a folder")?;
     let mut command = Command::new(executable);

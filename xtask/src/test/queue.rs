@@ -38,7 +38,7 @@ struct Said {
 struct End {
     name: String,
     said: Said,
-    /// Its output, if it failed.
+    /// The program's output, if it failed.
     failure: Option<String>,
 }
 
@@ -123,7 +123,7 @@ fn end(mut job: Job) -> End {
             let failed = !output.status.success();
             let mut said = said(&text);
             if job.kind == Kind::Documentation {
-                // rustdoc examples that do not run are marked where they are.
+                // rustdoc examples that do not run are marked in their source.
                 said.ignored.clear();
             }
             (said, failed.then_some(text))

@@ -6,7 +6,7 @@ use super::imports::Crate;
 
 /// Folders whose files may need each other: each folder is one unit, in several files for readability.
 const UNITS: [(&str, &str); 3] = [
-    ("device/tile/src", "one unit of trust: it says which threads may access shared memory, and when"),
+    ("device/tile/src", "one unit of trust: it states which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
@@ -67,7 +67,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 mod tests {
     use super::*;
 
-    /// The circles of a crate of these files.
+    /// The circles of a crate with these files.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
         broken(&files)
@@ -80,7 +80,8 @@ mod tests {
         let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
         let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
         assert_eq!(of(&[root, a, free, c]), [""; 0]);
-        // By way of a name that the root has from it; in the middle of code; by a glob; through a third file.
+        // The dependency goes through a re-export of the root; stands in the middle of code; comes by a glob;
+        // goes through a third file.
         let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use candle::{D, Tensor};
 use std::collections::VecDeque;
 
-/// How requests share a device.
+/// The division of a device among requests.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Sequences per step.
@@ -31,7 +31,7 @@ pub struct Event {
     pub request: usize,
     /// The next token.
     pub token: u32,
-    /// Whether it is the last one.
+    /// Whether the token is the last one.
     pub last: bool,
 }
 

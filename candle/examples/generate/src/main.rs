@@ -99,7 +99,7 @@ struct Run {
     /// Seed of the random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Compare every token with the same model in f32 on candle's plain path
+    /// Compare every token with the f32 model's on candle's plain path
     #[arg(long)]
     check: bool,
     #[command(flatten)]

@@ -84,7 +84,7 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// These weights in another dtype.
+    /// The weights in another dtype.
     ///
     /// # Errors
     /// If the weights do not fit on the device.

@@ -9,7 +9,7 @@ pub trait Transport: sealed::Sealed {
     /// Arrivals that complete a phase of a stage's *full* barrier
     /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
     const ARRIVALS: u32;
-    /// The size of an mbarrier pipeline is rounded up to a multiple of this.
+    /// The size of an mbarrier pipeline is rounded up to a multiple of this number.
     const ROUND: usize;
     /// Bytes of broadcast tile info beside each stage.
     const INFO_BYTES: usize = 0;

@@ -114,7 +114,7 @@ impl GlobalVec {
         }
     }
 
-    /// As [`GlobalVec::store`], with predicates instead of branches, so that the warp stays converged.
+    /// [`GlobalVec::store`] with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         for m in 0..M {
@@ -123,7 +123,7 @@ impl GlobalVec {
                 let row = row0 + m as u32 * 16 + in_tile;
                 let at = self.base.wrapping_add(row as u64 * 4);
                 let wanted = self.base != 0 && column == 0 && row < self.rows;
-                // SAFETY: where it is wanted, the row exists, and the base is a multiple of 4, as `Vector`
+                // SAFETY: if the value is wanted, the row exists. The base is a multiple of 4, as `Vector`
                 // promises.
                 unsafe { st_global_b32_if(at, values.0[m][r as usize].to_bits(), wanted) }
             }

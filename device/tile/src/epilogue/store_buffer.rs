@@ -69,13 +69,13 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         at: M::At,
         group: &mut Warpgroup<W>,
     ) {
-        // The addresses are equal for all tiles, but kernels that store this way have no registers to keep
-        // them in.
+        // The addresses are equal for all tiles, but kernels that store this way have no registers for
+        // them.
         let lane = opaque(group.warp.lane);
         // SAFETY: the warpgroup's own tile. Its products have settled: they borrowed the guard, which this
         // call consumes.
         unsafe { store(self.address(group.index), lane, acc, to, at, group) }
-        // The guard then releases the stage, which is refilled.
+        // The guard then releases the stage, and the producer refills it.
         tma::wait_group_read::<0>();
     }
 }

@@ -9,8 +9,8 @@ use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 /// The place of a B operand of `K` k-steps of `G` groups of 8 columns, with two values per column of each
 /// k-step. A warp's part is one k-step of `OWN` groups.
 ///
-/// There are two places, which take turns: a warp that still reads one has not reached the barrier of the
-/// other, so no warp overwrites it.
+/// There are two places, which take turns. A warp that still reads one place has not reached the barrier of
+/// the other, so no warp overwrites it.
 pub struct JointB<E, const K: usize, const G: usize> {
     now: u32,
     then: u32,
@@ -78,7 +78,7 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         ColFrag([core::array::from_fn(word)], PhantomData)
     }
 
-    /// Every warp writes two values per column of its part. After a barrier all are readable.
+    /// Every warp writes two values per column of its part. After a barrier, all values are readable.
     #[inline(always)]
     pub fn write_values<C: Kernel, const OWN: usize>(
         &mut self,
@@ -100,8 +100,8 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         block.sync();
     }
 
-    /// `f` of the values of all k-steps, for each column of `N` groups from group `first` on, as they were
-    /// written last.
+    /// `f` of the values of all k-steps that were written last, for each column of `N` groups from group
+    /// `first` on.
     #[inline(always)]
     pub fn values<T: Copy, const N: usize>(
         &self,
@@ -110,7 +110,7 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         f: impl Fn([[f32; 2]; K]) -> T,
     ) -> ColVec<T, N> {
         ColVec::from_fn(warp, |column| {
-            // A column that does not exist reads another one.
+            // A column that does not exist reads another column.
             let column = (first * 8 + column) % (G as u32 * 8);
             f(core::array::from_fn(|k| {
                 let at = self.now + Self::OPERAND + ((k * G) as u32 * 8 + column) * 8;

@@ -1,4 +1,4 @@
-//! Columns of which every warp of a block has a share of the rows, exchanged to be stored.
+//! Exchange of columns, to store them: every warp of a block has a share of the rows.
 use crate::exchange::Scratch;
 use crate::exchange::joint_b::part;
 use crate::group::SplitGroup;
@@ -9,14 +9,14 @@ use contract::Kernel;
 use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32, st_shared_v2_b32};
 
 /// An accumulator of `R x G` tiles, of which each warp had a share of the rows, and two values per column of
-/// `K` row tiles that the warps shared, readable for all.
+/// `K` row tiles that the warps shared. All threads can read them.
 pub struct ExchangedShares<const R: usize, const G: usize, const K: usize> {
     base: u32,
 }
 
 impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
     const COLUMNS: u32 = G as u32 * 8;
-    /// Four words of padding, as [`crate::exchange::ExchangedColumns`] has them.
+    /// Four words of padding, as in [`crate::exchange::ExchangedColumns`].
     const COLUMN_BYTES: u32 = (R as u32 * 16 + 4) * 4;
     const BYTES: u32 = Self::COLUMNS * (Self::COLUMN_BYTES + K as u32 * 8);
 
@@ -29,10 +29,10 @@ impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
     /// give another column or rows.
     #[inline(always)]
     pub fn quad(&self, column: u32, quad: u32) -> ([f32; 4], [[f32; 2]; K]) {
-        // Words of other warps; no thread writes any after the barrier.
+        // The words belong to other warps; no thread writes them after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
-        // SAFETY: every warp has left its share of the columns below the count, and a barrier has passed; the
-        // words are the place's, and columns and values begin at multiples of 16 and 8 bytes.
+        // SAFETY: every warp has written its share of the columns below the count, and a barrier has passed.
+        // The words lie in the place; columns begin at multiples of 16 bytes, and values at multiples of 8.
         unsafe {
             let x = ld_shared_v4_b32(self.base + column * Self::COLUMN_BYTES + quad * 16);
             let values = core::array::from_fn(|k| ld_shared_v2_b32(self.value(k as u32, column)));
@@ -42,9 +42,9 @@ impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp, as a split group of its own, writes its `SHARE` of the `R` row tiles of columns below
-    /// `columns`, and two values per column of its part of a [`crate::exchange::JointB`]. After a barrier all
-    /// warps can read them. The accumulator is a product whose A operand was the transpose of a tile of `S`.
+    /// Each warp is one split group. It writes its `SHARE` of the `R` row tiles of columns below `columns`,
+    /// and two values per column of its part of a [`crate::exchange::JointB`]. After a barrier all warps can
+    /// read them. The accumulator is a product whose A operand was the transpose of a tile of `S`.
     #[inline(always)]
     pub fn exchange_shares<
         S: Stored,

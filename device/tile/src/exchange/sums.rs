@@ -20,7 +20,7 @@ const QUAD_BYTES: u32 = 512;
 // SAFETY: a place for each warp.
 unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M, N> {
     const BYTES: usize = R / M * 2 * Self::WARP_BYTES as usize;
-    /// The size of two partners' places, which alternate.
+    /// The size of the places of two partners. The places alternate.
     const ALIGN: usize = 2 * QUAD_BYTES as usize;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
@@ -77,7 +77,7 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
         let ready = self.advance(block, refills.1);
         Sums::<R, M, N>::each(|m, n, h, at| {
             // SAFETY: the partner wrote these words between the two barriers, and writes them again only
-            // after another one.
+            // after another barrier.
             let other = unsafe { ld_shared_v4_b32((mine ^ QUAD_BYTES) + at) };
             for i in 0..4 {
                 sum.0[m][n][h][i] += f32::from_bits(other[i]);

@@ -19,7 +19,7 @@ impl OwnPart {
         (within < dealt.block_rows && row < dealt.rows).then_some(OwnPart { row, part })
     }
 
-    /// The row, counted over all rows.
+    /// The row's index among all rows.
     #[inline(always)]
     pub fn row(&self) -> u32 {
         self.row

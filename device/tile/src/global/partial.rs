@@ -1,4 +1,4 @@
-//! f32 rows to which several thread blocks contribute, in global memory.
+//! f32 rows in global memory to which several thread blocks contribute.
 use crate::global::GlobalVec;
 use crate::group::ThreadGroup;
 use crate::mma::Acc;
@@ -81,12 +81,12 @@ impl<const C: usize> PartialRows<C> {
         acc.each_pair(warp, |row, column, lo, hi| self.store_pair(row0 + row, column, [lo, hi]));
     }
 
-    /// As [`PartialRows::store`], with predicates instead of branches, so that the warp stays converged.
+    /// [`PartialRows::store`] with predicates instead of branches, so that the warp stays converged.
     #[inline(always)]
     pub fn store_together<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| {
             let (row, pair) = (row0 + row, [lo, hi].map(f32::to_bits));
-            // SAFETY: where it is wanted, the row exists, columns are even, and the base is a multiple of
+            // SAFETY: if the value is wanted, the row exists. Columns are even, and the base is a multiple of
             // 16, as `Partials` promises.
             unsafe { st_global_v2_b32_if(self.at(row, column), pair, row < self.rows) }
         });

@@ -107,12 +107,12 @@ impl<'p> GlobalInts<'p> {
         self.0.count == 0
     }
 
-    /// Integer `i`, or the nearest one that exists. There must be one. No branch.
+    /// Integer `i`, or the nearest one that exists. At least one integer must exist. No branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> i32 {
         let i = i.min(self.0.count.wrapping_sub(1));
-        // SAFETY: it exists, as there is one, and the base is a multiple of 4, as `Integers` promises;
-        // kernels that read them do not write them.
+        // SAFETY: the index is that of an existing integer, and the base is a multiple of 4, as `Integers`
+        // promises. Kernels that read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
     }
 
@@ -148,10 +148,10 @@ impl GlobalBytes {
         GlobalBytes { base, last }
     }
 
-    /// Byte `i`, or the last byte if that does not exist. No branch.
+    /// Byte `i`, or the last byte if byte `i` does not exist. No branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> u32 {
-        // SAFETY: it exists, as the kernel's parameter promises; kernels that read it do not write it.
+        // SAFETY: the byte exists, as the parameter promises. Kernels that read bytes do not write them.
         unsafe { ld_global_nc_b8(self.base.wrapping_add(i.min(self.last) as u64)) }
     }
 }

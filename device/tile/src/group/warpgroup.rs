@@ -30,7 +30,7 @@ impl<const W: usize> Warpgroup<W> {
         self.index * 64
     }
 
-    /// Whether this thread is the warpgroup's elected one.
+    /// Whether this thread is the warpgroup's elected thread.
     #[inline(always)]
     pub(crate) fn elected(&self) -> bool {
         self.warp.index.is_multiple_of(4) && self.warp.lane == 0

@@ -2,7 +2,7 @@
 //! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
 //! [`Acc`](crate::mma::Acc).
 //!
-//! `R` counts base tiles of rows, `G` groups of 8 columns. Of each group, a lane holds column `lane % 4 * 2`
+//! `R` counts base tiles of rows, `G` groups of 8 columns. In each group, a lane holds column `lane % 4 * 2`
 //! and the next one.
 use crate::Warp;
 use crate::mma::{OperandB, PartB, Stored, TensorCore};
@@ -148,7 +148,7 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
         if !Q::SCALED {
             return (ColFrag(to, PhantomData), ColVec::splat(1.0));
         }
-        // A lane loads row `lane / 4`, and holds products of columns `lane % 4 * 2` and the next.
+        // A lane loads row `lane / 4`. It holds products of columns `lane % 4 * 2` and the next one.
         let factors = core::array::from_fn(|g| {
             [0, 1].map(|i| {
                 let lane = (warp.lane % 4 * 2 + i) * 4;
@@ -179,9 +179,9 @@ impl<const G: usize> ColAcc<1, G> {
         b: &PartB<S::As, K, ALL, G, HELD>,
         warp: Warp,
     ) -> Self {
-        // A row tile that does not exist reads another one of the tile.
+        // A row tile that does not exist reads another row tile.
         let first = n % N as u32 * 16;
-        // Four groups are chains enough: two chains each spill.
+        // Four groups are enough chains: two chains per group spill.
         if G < 4 {
             Self::chains::<S, N, K, 2>(a, first, |k| b.k_step(k), warp)
         } else {

@@ -1,4 +1,4 @@
-//! B operands of which each warp of a block uses some column groups: in registers, or in shared memory.
+//! B operands of which each warp of a block uses some column groups, in registers or in shared memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -46,7 +46,7 @@ impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> PlacePartB
     ) -> PartB<E, K, G, OWN, HELD> {
         const { assert!(HELD || G * 32 == C::THREADS as usize, "one group per warp") }
         let Warp { index, lane } = block.warp();
-        // A group that does not exist reads another one of the place.
+        // A group that does not exist reads another group of the place.
         let at = self.base + first % (G - OWN + 1) as u32 * 256 + lane * 8;
         if HELD {
             return PartB { held: part(), at };

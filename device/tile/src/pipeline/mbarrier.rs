@@ -43,7 +43,7 @@ pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
     pub(crate) by: PhantomData<By>,
 }
 
-/// The consumer warps of a block: all but the last.
+/// The consumer warps of a block: all warps but the last.
 pub struct Consumers<K> {
     warp: Warp,
     contract: PhantomData<K>,

@@ -197,7 +197,7 @@ macro_rules! shared_layout {
             #[inline(always)]
             unsafe fn at(mut base: u32) -> Self {
                 $(
-                    // SAFETY: consecutive parts of what the caller promises.
+                    // SAFETY: the caller's promise covers all parts, which are consecutive.
                     let $field = unsafe { <$t as $crate::shared::SharedLayout>::at(base) };
                     base += <$t as $crate::shared::SharedLayout>::BYTES as u32;
                 )*
@@ -207,7 +207,7 @@ macro_rules! shared_layout {
             #[inline(always)]
             unsafe fn slot<By>(mut base: u32) -> Self::Slot<By> {
                 $(
-                    // SAFETY: consecutive parts of what the caller promises.
+                    // SAFETY: the caller's promise covers all parts, which are consecutive.
                     let $field = unsafe { <$t as $crate::shared::SharedLayout>::slot(base) };
                     base += <$t as $crate::shared::SharedLayout>::BYTES as u32;
                 )*

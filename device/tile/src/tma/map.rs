@@ -18,7 +18,7 @@ pub unsafe trait MapKind: Copy + 'static {
     type At: Copy;
     /// The map as the driver has encoded it.
     fn encoded(data: &Self::Data) -> &TensorMap;
-    /// The coordinates of the row `rows` further down.
+    /// The coordinates of the row that is `rows` rows further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
     /// The number of threads that share the boxes of a tile.
     const PRODUCERS: u32 = 1;
@@ -187,8 +187,8 @@ impl<K: Kernel> Block<K> {
     ) -> TmaTensor<E, R, C, M> {
         const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map must be aligned to 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
-        // SAFETY: the parameter lies there until the launch ends, as `enter` was promised; no thread writes
-        // it.
+        // SAFETY: the parameter stays there until the launch ends, as the caller of `enter` promised. No
+        // thread writes it.
         let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
         let map = core::ptr::from_ref(M::encoded(map(parameter))).addr() as u64;
         TmaTensor { map, element: PhantomData }

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 /// TMA copies, box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
-/// TMA copies as in [`Tma`], with [`TileInfo`] beside each stage. The producer writes the tile info, and
+/// TMA copies like [`Tma`]'s, with [`TileInfo`] beside each stage. The producer writes the tile info, and
 /// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 
@@ -27,7 +27,7 @@ macro_rules! engines {
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const INFO_BYTES: usize = $note;
-            /// Another pipeline may follow, which must be aligned.
+            /// Another pipeline may follow, and it must be aligned.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
         impl<M: MapKind> TmaTransport for $by<M> {

@@ -1,4 +1,4 @@
-//! Structs of callers, for tests.
+//! Example structs of callers, for tests.
 use super::AttentionArgs;
 use ferroflash::Error;
 use ferroflash::request::AttentionRequest;
@@ -14,7 +14,7 @@ pub(super) const fn at<T>(n: usize) -> *const T {
 
 /// Three sequences of 5 queries and 7 keys.
 pub(super) fn tensors() -> AttentionArgs {
-    // SAFETY: zeros are a value of every field.
+    // SAFETY: zero bytes are a valid value of every field.
     let none: AttentionArgs = unsafe { std::mem::zeroed() };
     AttentionArgs {
         q: at(1),
@@ -37,7 +37,7 @@ pub(super) fn varlen() -> AttentionArgs {
     AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
 }
 
-/// Llama 3's 8 billion: 32 query heads on 8, pages of 16 keys.
+/// Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
 pub(super) fn cache() -> AttentionArgs {
     AttentionArgs {
         block_table: at(5),
@@ -62,7 +62,7 @@ pub(super) fn cache() -> AttentionArgs {
 }
 
 pub(super) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
-    // SAFETY: no name, or a static one.
+    // SAFETY: the name is null or static.
     unsafe { args.request() }
 }
 

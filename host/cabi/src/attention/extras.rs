@@ -7,7 +7,7 @@ use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
-    /// The bias of a request with these sizes, if any. Strides of 0 share it.
+    /// The bias of a request with these sizes, if any. A stride of 0 shares it.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
         let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);
@@ -32,8 +32,7 @@ impl AttentionArgs {
             5 => Ok(Mask::Chunked { chunk: number()? }),
             6 => {
                 let Some(address) = present(self.mask_bits) else {
-                    let expected =
-                        "FERROFLASH_MASK_BITS needs a bit per query and key in device memory; set mask_bits";
+                    let expected = "FERROFLASH_MASK_BITS needs bits in device memory; set mask_bits";
                     return Err(invalid("mask_bits", "NULL", expected));
                 };
                 let columns = match self.mask_bits_keys {

@@ -11,8 +11,8 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Timing {
-    /// Holds nothing of the problem: before each launch, outside the measured time, a buffer of twice the L2
-    /// cache is written.
+    /// No tensor of the problem is in the cache: before each launch, outside the measured time, the program
+    /// overwrites a buffer of twice the L2 cache.
     Cold,
     /// The cache as the previous launch left it: many launches in one CUDA graph.
     Hot,
@@ -55,7 +55,7 @@ impl<'a> Bench<'a> {
         self.ready.kernel().symbol
     }
 
-    /// Launches for one round; returns the microseconds of each.
+    /// Runs the launches of one round, and returns the microseconds of each.
     pub(super) fn round(&self, timing: Timing) -> Result<Vec<f64>, Error> {
         match timing {
             Timing::Cold => {
@@ -89,7 +89,7 @@ impl<'a> Bench<'a> {
         let (driver, stream) = (self.attention.driver(), self.ready.stream());
         let mut marks = Vec::with_capacity(launches);
         for _ in 0..launches {
-            // Enqueues everything while the device still flushes, so that the measured time contains no gap
+            // Enqueues all launches while the device still flushes, so that the measured time contains no gap
             // of the host. SAFETY: the buffer lives as long as `self`, and nothing else uses it.
             unsafe { driver.enqueue_fill(&self.flush, 0, stream)? };
             let start = driver.record(stream)?;

@@ -44,8 +44,8 @@ pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 /// Between runs, clocks change by about this share, even if the rounds of one run agree.
 const LEAST_NOISE: f64 = 0.02;
 
-/// The slowdown from `before` to `now`, and its noise, both relative. The noise is that of both, and at least
-/// 2 %.
+/// The slowdown from `before` to `now`, and its noise, both relative. The noise is the noise of both
+/// measurements together, and at least 2 %.
 pub(super) fn slowdown(before: &Times, now: &Times) -> (f64, f64) {
     (now.p50_us / before.p50_us - 1.0, (before.noise + now.noise).max(LEAST_NOISE))
 }

@@ -11,8 +11,8 @@ pub(super) struct Difference {
     pub differing: usize,
     /// Largest difference in units in the last place of the row's largest element.
     pub o_ulps: f64,
-    /// The number of rows, and of rows with a log-sum-exp whose difference exceeds its own arithmetic's
-    /// error: a probability was rounded differently.
+    /// The number of rows, and the number of rows in which some probability was rounded differently. The
+    /// log-sum-exp of such a row differs by more than its own arithmetic's error.
     pub rows: usize,
     pub rounded_otherwise: usize,
     /// Largest difference of a log-sum-exp divided by the allowed difference.

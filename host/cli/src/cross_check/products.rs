@@ -40,7 +40,7 @@ const PTX: &str = "\
 }
 ";
 
-/// Kinds of inputs; products take them in turn.
+/// Kinds of inputs. Successive products take successive kinds.
 const KINDS: [&str; 6] = ["normal", "any finite", "tiny", "huge", "cancelling", "infinities and NaN"];
 
 /// Fragments of products, lane by lane.

@@ -81,7 +81,7 @@ impl fmt::Display for Held {
             f,
             "measured over predicted: geomean {geomean:.2}, from {least:.2} to {most:.2}, {rows} shapes"
         )?;
-        write!(f, "; the model says nothing of {unknown}")
+        write!(f, "; the model has no prediction for {unknown}")
     }
 }
 

@@ -2,11 +2,11 @@
 use ferroflash::Capabilities;
 use reference::{Random, Subject, subjects, unfit};
 
-/// Maximum of kernels per family on a GPU.
+/// Maximum number of kernels per family on a GPU.
 const EACH: usize = 8;
 
-/// Random kernels of each family that the card runs. In the simulator, one kernel per family, among those
-/// with the least to compute.
+/// Random kernels of each family that the card runs. In the simulator, one kernel per family, from the
+/// kernels with the least work.
 pub(super) fn draw(card: &Capabilities, simulated: bool, seed: u64) -> Vec<&'static str> {
     let fits = |subject: &&'static dyn Subject| unfit(*subject, card).is_none();
     let all: Vec<_> = subjects().filter(fits).collect();

@@ -27,8 +27,8 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum of keys; varlen if the sequences' query counts
-    /// differ.
+    /// The problem of `batch` sequences with the maximum number of keys; varlen if the sequences' query
+    /// counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
@@ -37,7 +37,7 @@ pub(crate) struct Input {
     starts: Vec<usize>,
     /// Keys and values; their dtype may differ from the queries'. A latent cache has keys only.
     pool: [Vec<u8>; 2],
-    /// Columns of a latent cache's values, the first of the keys'; `None` if the file has values.
+    /// Columns of a latent cache's values, the first of the keys' columns; `None` if the file has values.
     v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
@@ -125,7 +125,7 @@ impl Input {
         self.v_width.unwrap_or(self.problem.head_dim)
     }
 
-    /// Rows of O: those of `q`, of all heads.
+    /// Rows of O: the rows of `q`, over all heads.
     fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
@@ -188,8 +188,8 @@ impl Input {
     }
 }
 
-/// The maximum of keys per sequence that a launch states: a bias has this number of columns, at least the
-/// longest sequence's keys.
+/// The maximum number of keys per sequence that a launch states. A bias has this number of columns, at least
+/// the longest sequence's keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)

@@ -6,7 +6,7 @@ use ferroflash::DType;
 use ferroflash::plan::Problem;
 use reference::{BiasTensor, BitsTensor, Extras};
 
-/// Their names, which every file may have.
+/// The names of these tensors. Every file may have them.
 pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengths"];
 /// Types of a bias.
 const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
@@ -25,7 +25,7 @@ pub(super) fn read(
         );
     }
     if let Some(keys) = scores.mask_keys.filter(|_| !file.has("mask_bits")) {
-        let what = format_args!("has no `mask_bits`, whose columns --mask-keys {keys} would count");
+        let what = format_args!("has no `mask_bits`, which --mask-keys {keys} needs");
         return Err(file.invalid(format_args!("{what}; leave --mask-keys out")));
     }
     let prefixes = file.has("prefix_lengths").then(|| prefixes(file, problem)).transpose()?;
@@ -37,10 +37,10 @@ pub(super) fn read(
     })
 }
 
-/// One logit per query head that belongs to no key.
+/// Sinks: one logit per query head, without a key.
 fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
     let sinks = file.per_head("sinks", heads, false)?;
-    // One of -inf belongs to a head that has none.
+    // A logit of -inf means that its head has no sink.
     if let Some(wrong) = sinks.iter().flatten().find(|x| x.is_nan() || **x == f32::INFINITY) {
         return Err(
             file.invalid(format_args!("`sinks` has {wrong}; a logit must be a number below infinity"))
@@ -66,7 +66,7 @@ fn bias(file: &File<'_>, p: &Problem) -> Result<BiasTensor, Error> {
     }
 }
 
-/// Whether a size is that of the problem, or broadcast.
+/// Whether a size is the problem's, or 1 (broadcast).
 fn is(size: usize, of: usize) -> bool {
     size == of || size == 1
 }
@@ -94,7 +94,7 @@ fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Resu
             Ok(BitsTensor::new([b, h, q, columns], bytes))
         }
         _ => {
-            let what = format_args!("`mask_bits` has rows of {row} bytes, a bit per key");
+            let what = format_args!("`mask_bits` has rows of {row} bytes (one bit per key)");
             let wanted = format_args!(
                 "{} for all {keys} keys, or {} for the last {seqlen_q} (a tree with a node per query)",
                 keys.div_ceil(8),

@@ -111,7 +111,7 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
         match verified.exit_code {
             Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
-            // The rows say how far each kernel came.
+            // The rows show the progress of each kernel.
             Some(5) => row.left = Some(row.kernels.iter().filter(|kernel| kernel.left > 0).count()),
             Some(2) => return Err(Error::Invalid(error)),
             Some(3) => return Err(Error::NoDevice(error)),

@@ -1,13 +1,13 @@
 //! Finds the fastest of many kernels in few launches.
 use std::time::Duration;
 
-/// Launches of a candidate's first, short timing.
+/// Launches in a candidate's first, short timing.
 const FIRST_LAUNCHES: usize = 3;
 /// A kernel that takes this multiple of the best time is dropped.
 const HOPELESS: f64 = 2.0;
 /// A kernel within this factor of the best after the second timing is timed again.
 const LEADING: f64 = 1.1;
-/// Maximum of leaders.
+/// Maximum number of leaders.
 const LEADERS: usize = 4;
 /// Timings of each leader, in turns, so that a card that slows down slows all leaders equally.
 const LAPS: usize = 9;
@@ -30,7 +30,7 @@ pub(super) struct Result {
 pub(super) enum Stage {
     /// Twice as slow as the best in a first, short timing.
     Hopeless,
-    /// Timed once more, and not among the leaders.
+    /// Timed a second time, and not among the leaders.
     Timed,
     /// Timed in turns with the other leaders.
     Leader,
@@ -93,7 +93,7 @@ fn lap<E>(
     Ok(time(candidate, launches)?.as_secs_f64() / launches as f64)
 }
 
-/// Minimum of seconds among kernels that reached this stage.
+/// Minimum seconds of the kernels that reached this stage.
 fn fastest(results: &[Result], stage: Stage) -> f64 {
     results.iter().filter(|r| r.stage >= stage).map(|r| r.seconds).fold(f64::INFINITY, f64::min)
 }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_card_that_slows_down_does_not_choose_who_came_first() {
-        // Every timing is slower than the one before. In turns, both candidates slow down equally.
+        // Every timing is slower than the previous one. In turns, both candidates slow down equally.
         let (results, _) = run(&[10.0, 9.9], |_, turn| turn as f64 * 0.02);
         assert_eq!(winner(&results), Some(1));
     }

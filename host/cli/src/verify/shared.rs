@@ -43,7 +43,7 @@ pub(super) fn verify(
         let said = output.map_err(|e| e.to_string()).and_then(|output| said(&output));
         let said = match said {
             Ok(said) => said,
-            // The process was ended before it could report anything, so its kernels are left.
+            // A process that ended before it could report anything leaves its kernels.
             Err(_) if ended::asked() => return,
             Err(why) => lost(part, &why),
         };
@@ -96,8 +96,8 @@ fn lost(part: &[&dyn Subject], why: &str) -> Said {
     Said { kernels: part.iter().map(row).collect(), ..Said::default() }
 }
 
-/// Why a process could not do its work. `None` if its rows say it all: wrong results, kernels that the device
-/// does not run, or a requested end.
+/// The reason why a process could not do its work. `None` if its rows contain the reason: wrong results,
+/// kernels that the device does not run, or a requested end.
 fn broken(error: String, code: Option<u8>) -> Option<Error> {
     match code {
         Some(1 | 2 | 5) => None,

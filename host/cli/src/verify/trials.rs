@@ -12,7 +12,7 @@ use std::borrow::Cow;
 pub(crate) struct Row {
     pub name: Cow<'static, str>,
     pub family: Cow<'static, str>,
-    /// Which keys a query sees; `None` without queries.
+    /// The keys that a query sees; `None` without queries.
     pub mask: Option<Cow<'static, str>>,
     /// Number of cases. A case may be several launches of one plan.
     pub cases: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     /// Cases that had not run when the command was ended.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left: usize,
-    /// Why it cannot run here.
+    /// The reason why the kernel cannot run here.
     pub skipped: Option<String>,
     /// Largest `error / tolerance`; null in JSON if it is not finite.
     #[serde(deserialize_with = "or_infinite")]
@@ -130,7 +130,7 @@ fn solve(
 }
 
 impl Row {
-    /// A row before the first case. The device may be unable to hold the kernel; then no case will run.
+    /// A row before the first case. If the device cannot hold the kernel, no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
         Row { skipped, ..Row::named(name, subject) }

@@ -42,7 +42,7 @@ fn tensors(queries: usize) -> Tensors {
 
 pub fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape needs"))
+        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes that the shape needs"))
     });
     let path = folder.path(name);
     safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
@@ -130,7 +130,7 @@ fn ragged_queries() {
     // The second sequence has no key, the third has no query, and two rows belong to no sequence.
     let ragged = |starts: &[i32]| [tensors(4), vec![integers("cu_seqlens_q", &[4], starts)]].concat();
     let [(o, bits), (lse, logs_of)] =
-        check_on("paged", "cache-ragged", &ragged(&[0, 7, 10, 10]), &["--causal"]);
+        check_on("mixed_few", "cache-ragged", &ragged(&[0, 7, 10, 10]), &["--causal"]);
     assert_eq!((o, lse), (vec![12, 4, 64], vec![4, 12]));
     let (row, lse) = (HEADS[0] * DIM * 2, logs(&logs_of));
     let is_none = |at: usize| bits[at * row..][..row].iter().all(|byte| *byte == 0);
@@ -157,7 +157,7 @@ fn slopes() {
     let of_heads = [0.5, 0.25, 0.0, -0.125];
     let steep = with(floats("alibi_slopes", &[4], &of_heads), &[]);
     let steep = check_on("paged", "cache-steep", &steep, &["--softcap", "20"]);
-    // A merge kernel adds sinks: the second sequence, without a key, has them alone.
+    // A merge kernel adds sinks. The second sequence has no key, so its results are the sinks alone.
     let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
     let both = with(floats("alibi_slopes", &[4], &of_heads), &[floats("sinks", &[4], &sinks)]);
     let [_, (_, lse)] = check_on("paged", "cache-steep-sinks", &both, &[]);

@@ -1,4 +1,4 @@
-//! Commands that are ended before they have done all.
+//! Commands that a signal ends before they have done all.
 use crate::common::{ferroflash, text};
 use serde_json::Value;
 use std::process::{Child, Stdio};

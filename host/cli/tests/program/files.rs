@@ -13,7 +13,7 @@ fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> St
         |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
     let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
     let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
-        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("as many bytes as the shape needs"))
+        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("the bytes that the shape needs"))
     });
     let path = folder.path(name);
     safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
@@ -144,7 +144,7 @@ fn inputs_that_no_rule_can_judge() {
     let output = ferroflash(&["run", "--device", "sim", "--check", "--input", &path]).output();
     let output = output.expect("starts");
     check_error(&output, 2, "--check: o cannot be judged: the tolerance rule has no bound for these inputs");
-    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes all the same");
+    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
 }
 
 /// Sinks, biases and masks of files: types and shapes that do not fit q, k and v, and two masks.
@@ -168,7 +168,7 @@ fn sinks_biases_and_masks_that_are_not_valid() {
             "mask_bits",
             u8,
             &[1, 8, 2],
-            "`mask_bits` has rows of 2 bytes, a bit per key; it must be 1 for all 8",
+            "`mask_bits` has rows of 2 bytes (one bit per key); it must be 1 for all 8",
         ),
         ("prefix_lengths", i32, &[3], "`prefix_lengths` has 3 integers; it must have 2, one per sequence"),
     ] {
@@ -178,7 +178,7 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     check(&both, 2, "has `prefix_lengths`, and the mask is --causal too; leave one of them out");
     let no_bits =
         ["run", "--device", "cpu", "--mask-keys", "8", "--input", &file("prefix_lengths", i32, &[2])];
-    check(&no_bits, 2, "has no `mask_bits`, whose columns --mask-keys 8 would count; leave --mask-keys out");
+    check(&no_bits, 2, "has no `mask_bits`, which --mask-keys 8 needs; leave --mask-keys out");
     // Sinks that a merge kernel would add, in a workspace: the reference needs none.
     report(&["run", "--device", "cpu", "--input", &file("sinks", f32, &[4])]);
     // A valid bias, for which kernels with causal masks do not exist.

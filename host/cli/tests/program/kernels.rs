@@ -35,7 +35,7 @@ fn verify_reports_every_case() {
 /// Verifies one kernel of each other family by name.
 #[test]
 fn every_family_is_verified() {
-    for family in ["packed", "decode", "paged", "append", "merge"] {
+    for family in ["packed", "decode", "paged", "mixed few", "append", "merge"] {
         let name = of_family(family);
         let report = report(&["verify", "--quick", "--device", "sim", "--profile", "h200", "--config", name]);
         let rows = report["kernels"].as_array().expect("a list");
@@ -44,7 +44,7 @@ fn every_family_is_verified() {
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
     // One captured launch, replayed with other lengths.
-    for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("merge", 0)] {
+    for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("mixed few", 1), ("merge", 0)] {
         let name = of_family(family);
         let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
         assert_eq!(report(&verify)["kernels"][0]["graphs"], graphs, "{name}");
@@ -74,7 +74,7 @@ fn wrong_and_broken_kernels() {
         ferroflash(args).arg("--ptx-dir").arg(&folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
-    // The full kernel under the causal kernel's name. No checker can find this; only results are wrong.
+    // The full kernel under the causal kernel's name. No checker can find this bug; only results are wrong.
     let swapped = ferroflash::ptx::source(full.contract.symbol)
         .expect("carried")
         .replace(full.contract.symbol, causal.contract.symbol);
@@ -125,7 +125,7 @@ fn kernels_are_replaced_by_an_option_alone() {
     check(&nothing, 2, "it must have a file <symbol>.ptx of at least one kernel");
 }
 
-/// The report says what a device cannot run, per kernel and in the verdict.
+/// The report names the kernels that a device cannot run, line by line and in the verdict.
 #[test]
 fn verdicts_count_what_was_skipped() {
     let kernels = ["append_copy", "append_f16_e4m3_native"].map(|name| ["--config", name]).concat();
@@ -189,6 +189,9 @@ fn kernels_by_what_they_are() {
         (&["--family", "decode"], "fwd_", false),
         (&["--family", "append"], "append_copy", true),
         (&["--family", "paged", "--dtype", "bf16"], "_f16_", false),
+        (&["--family", "mixed", "--head-dim", "128"], "mixed_many_f16_d128_causal_128x48", true),
+        (&["--family", "mixed"], "mixed_combine_f16_d64", true),
+        (&["--family", "decode"], "mixed_", false),
         (&["--family", "hopper", "--head-dim", "128"], "hopper_paged_", true),
         (&["--family", "paged", "--head-dim", "64"], "hopper_paged_", true),
         (&["--family", "packed", "--head-dim", "96"], "hopper_packed_f16_d96_full_", true),
@@ -230,14 +233,14 @@ fn fuzz_counts_what_it_judged() {
 
 #[test]
 fn agree_compares_kernels_and_products() {
-    for family in ["decode", "paged", "append", "merge"] {
+    for family in ["decode", "paged", "mixed few", "append", "merge"] {
         let entry = of_family(family);
         let report =
             report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
         assert_eq!(report["agree"], true, "{report}");
         let row = &report["kernels"][0];
         assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
-        assert_eq!(row["differing"], 0, "the simulator is the same twice");
+        assert_eq!(row["differing"], 0, "two simulators agree");
         let sum = &report["families"][0];
         assert_eq!(
             (&sum["name"], &sum["kernels"], &sum["cases"]),

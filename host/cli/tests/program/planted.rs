@@ -162,7 +162,7 @@ fn a_register_array_handed_to_ldmatrix() {
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
 
-/// Expected reports are no findings; missing ones are.
+/// Expected reports are no findings; missing reports are findings.
 #[test]
 fn reports_that_are_asked_for() {
     let run = "run mine block 32 shared 512 args out\nreport wrong-space";

@@ -15,7 +15,7 @@ fn a_dry_run_leaves_a_page_and_a_json() {
     assert_eq!((&said["passed"], &said["dry_run"]), (&true.into(), &true.into()), "{said}");
     let kernels = said["verify"]["kernels"].as_array().expect("a list");
     let families: Vec<_> = kernels.iter().map(|row| row["family"].as_str().expect("a name")).collect();
-    for family in ["forward", "packed", "split", "decode", "paged", "append", "merge"] {
+    for family in ["forward", "packed", "split", "decode", "paged", "mixed few", "append", "merge"] {
         assert!(families.contains(&family), "{family}: {families:?}");
     }
     assert!(kernels.iter().all(|row| row["cases"].as_u64() > Some(0)), "{said}");

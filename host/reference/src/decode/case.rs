@@ -18,7 +18,7 @@ pub enum Pages {
     Dense,
     /// `[batch][heads][max_k][head_dim]`.
     DenseHnd,
-    /// As [`Pages::Dense`], with one page index per sequence (`cache_batch_idx`).
+    /// [`Pages::Dense`] with one page index per sequence (`cache_batch_idx`).
     Rows,
     /// Pages `[page][heads][head_dim]` with this number of keys.
     Nhd(usize),
@@ -56,11 +56,11 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Columns of values in a latent cache, the first of the keys'; `None` in other KV caches.
+    /// Columns of values in a latent cache, the first of the keys' columns; `None` in other KV caches.
     pub latent: Option<usize>,
     /// Memory layout of keys and values.
     pub pages: Pages,
-    /// Which keys a query sees.
+    /// The keys that a query sees.
     pub mask: Mask,
     /// Factor of the scores; `None` for the default, which a latent cache lacks.
     pub scale: Option<f32>,
@@ -112,7 +112,7 @@ impl DecodeCase {
         }
     }
 
-    /// Makes the queries a varlen batch: `queries` has the number of each sequence.
+    /// Makes the queries a varlen batch: `queries` has the number of queries of each sequence.
     #[must_use]
     pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
         DecodeCase { packed: Some(queries.into()), ..self }
@@ -149,7 +149,7 @@ impl DecodeCase {
         self.whole().batch(1).seqlen_q(self.queries_of(b)).seqlen_k(keys)
     }
 
-    /// The problem of all sequences, with the maxima of queries and keys per sequence.
+    /// The problem of all sequences, with the maximum numbers of queries and keys per sequence.
     pub(super) fn whole(&self) -> Problem {
         let queries = (0..self.filled.len()).map(|b| self.queries_of(b)).max().unwrap_or(1).max(1);
         let plain = Problem::new(self.dtype, self.filled.len(), queries, self.heads[0], self.head_dim);

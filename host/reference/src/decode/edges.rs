@@ -39,7 +39,8 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim between those of entries; missing rows.
+    // One long sequence over all SMs; several queries; a head dim between two entries' head dims; missing
+    // rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
@@ -116,15 +117,64 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, both the first and the second of their block. The diagonal lies in one stage or in two.
+    // Whole tiles, as the first and as the second tile of their block. The diagonal lies in one stage or in
+    // two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
     // Persistent blocks. On a card with few SMs, each block takes several tiles. It stores a tile from the
-    // buffer of the tile before, and loads Q into the place of the previous Q.
+    // buffer of the previous tile, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
+}
+
+/// Problems that hit the edges of the kernels of mixed batches: sequences of no, few and many queries, both
+/// sides of the most queries that decode takes, every kind of split and combine, more sequences than a warp
+/// has lanes, missing rows and columns, other integers under one plan. `entry` is the decode kernel. A
+/// work tile has 128 queries and stages of at most 64 keys.
+pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
+    let [m, n] = [128, 64];
+    let case = |filled: &[usize], heads| DecodeCase {
+        dtype: entry.dtype,
+        cache: entry.dtype,
+        head_dim: entry.head_dim as usize,
+        heads,
+        mask: Mask::Causal,
+        ..DecodeCase::new(filled)
+    };
+    // Four query heads per key head: decode takes up to four queries.
+    let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
+    let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
+    let many: Vec<_> = (0..40).map(|b| if b == 20 { 400 } else { 7 * b % 45 }).collect();
+    let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
+    let rows = entry.tile_m as usize;
+    vec![
+        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Exactly(3), ..mixed.clone() },
+        DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
+        DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
+        DecodeCase { head_dim: entry.head_dim as usize - 24, pages: Pages::Interleaved(1), told, ..mixed },
+        // One query fills the rows of a block; two are many. One sequence that all SMs share.
+        DecodeCase { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
+        DecodeCase { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
+        // Every sequence has few queries, or every sequence has many.
+        case(&[90, 0, 33], [3, 1]).packed([5, 1, 2]),
+        DecodeCase { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).packed([40, 3]) },
+    ]
+}
+
+/// A batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
+pub fn mixed_astray(entry: &AttnInfo) -> DecodeCase {
+    let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
+    DecodeCase { told, ..mixed_edges(entry).swap_remove(0) }
+}
+
+/// Larger mixed batches, for a GPU.
+pub fn mixed_long(entry: &AttnInfo) -> Vec<DecodeCase> {
+    let packed = paged_long(entry).swap_remove(0);
+    let heads = [[8, 2], [16, 1], [2, 2]];
+    heads.map(|heads| DecodeCase { heads, ..packed.clone() }).into()
 }
 
 /// A batch for a paged entry with invalid `cu_seqlens_q`.
@@ -139,7 +189,8 @@ fn ragged(count: usize, most: usize) -> Vec<usize> {
 }
 
 /// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
-/// other and with invalid lengths; one long sequence that the whole GPU shares with a few short sequences.
+/// other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
+/// sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
@@ -159,8 +210,8 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, vec![batch, one, chunks])
 }
 
-/// Larger problems of a paged entry, for a GPU: 64 sequences, which decode or are whole prompts or chunks of
-/// prompts.
+/// Larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are whole
+/// prompts or chunks of prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {

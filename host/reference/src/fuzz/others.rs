@@ -15,10 +15,10 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
 use ferroflash::{Attention, DType, Error};
 
-/// Draws a problem of a family; returns the problem and its description.
+/// Draws a problem of a family. Returns the problem and its description.
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
-/// The families beside the one of [`super::Fuzz`], by name.
+/// The families that [`super::Fuzz`] does not draw, by name.
 pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
@@ -148,8 +148,8 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     // At least one row per sequence, and some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
-    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`: row `b` would have
-    // to be sequence `b`'s.
+    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`. Row `b` would then
+    // have to be sequence `b`'s.
     rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =

@@ -146,7 +146,7 @@ impl MergeMemory {
         all.and(self.outside(written))
     }
 
-    /// Judges writes outside of the result.
+    /// Judges writes outside the result.
     fn outside(&self, written: &Written) -> Judgement {
         let ([o_strides, lse_strides], firsts) = self.result();
         let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];

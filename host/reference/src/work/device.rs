@@ -84,7 +84,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     fn make_room(&mut self) -> Result<(), Error> {
         self.plan.set(None);
         let driver = self.attention.driver();
-        // The outputs are allocated later. The launch reports what is invalid.
+        // The outputs are allocated later. The launch reports invalid values.
         let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
@@ -269,7 +269,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (attention, stream) = (self.attention, driver.stream()?);
         let (rounds, before) = (self.work.rounds(), self.work.outputs());
         let mut written = vec![];
-        // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
+        // SAFETY: see `launch`, for each round: this function waits for a round before it changes anything.
         let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
@@ -282,7 +282,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             }
             Ok(())
         };
-        // SAFETY: as for `launch`. The stream is the driver's, and this function waits for each round.
+        // SAFETY: see `launch`. The stream is the driver's, and this function waits for each round.
         unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
@@ -303,7 +303,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (asked, plan) = self.planned(outputs)?;
         plan.load(self.attention)?;
         self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: as in `launch`; one stream orders the launches.
+            // SAFETY: see `launch`; one stream orders the launches.
             (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
         })
     }

@@ -25,7 +25,7 @@ pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_k
     })
 }
 
-/// Maximum of sequences per launch: 32 per word of the schedule's shared memory.
+/// Maximum number of sequences per launch: 32 per word of the schedule's shared memory.
 pub const MAX_SEQUENCES: u32 = 32 * 128;
 /// Words that a block's warps exchange while they find their work item.
 pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
@@ -40,7 +40,7 @@ pub const LEAST_KEYS: u32 = 128;
 /// - `splits` splits, if that is not 0;
 /// - one split per `chunk` keys, if that is above 1: a sequence's results then depend on the sequence only;
 /// - otherwise its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave starts
-///   almost empty; one split if that is below `threshold`.
+///   almost empty; one split if that part is below `threshold`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {
@@ -69,7 +69,7 @@ pub struct DecodeOrder {
     /// Blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
     pub blocks: u32,
     /// Distance between the work items of neighbouring blocks, because two SMs share a port: half of the work
-    /// items of an even wave. Twice of it is at most `blocks`.
+    /// items of an even wave. Twice this distance is at most `blocks`.
     pub spread: u32,
 }
 
@@ -94,8 +94,8 @@ pub struct DecodeParams {
     pub softcap: f32,
     /// Scales of keys, and of values.
     pub scales: [PerHead; 2],
-    /// Partial results of splits: normalised O, and LSE (base 2). Splits are numbered over all split
-    /// sequences, heads are key heads, rows are a key head's. The splits of a row are contiguous.
+    /// Partial results of splits: normalised O, and LSE (base 2). Splits count over all split sequences,
+    /// heads are key heads, rows are rows of a key head. The splits of a row are contiguous.
     pub partials: Partials,
     /// One counter per block of rows, key head and sequence; none if a combine kernel runs.
     pub counters: Counters,

@@ -43,7 +43,7 @@ pub(crate) struct Store {
     pub reduction: Option<(AtomicOp, AtomicType)>,
     /// Groups that the lane had committed before.
     pub group: u32,
-    /// Its position among the warp's stores.
+    /// The store's position among the warp's stores.
     pub number: u32,
     /// Whether the bytes have arrived. For the checks the store is still in flight.
     pub landed: bool,

@@ -1,4 +1,4 @@
-//! A third product issued inside of another: the wait would count one group too many.
+//! A third product issued inside another one: the wait would count one group too many.
 use contract::F16;
 use misuse::{TmaStages, Group, GuardedQ};
 use tile::mma::{AFrag, Acc};

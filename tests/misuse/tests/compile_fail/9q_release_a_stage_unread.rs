@@ -1,5 +1,5 @@
-//! A warpgroup releases a stage before a product has read it: the producer refills it while others
-//! read.
+//! A warpgroup releases a stage before a product has read it: the producer refills the stage while others
+//! read it.
 use misuse::{TmaStages, GuardedQ};
 use tile::mma::Acc;
 use tile::wgmma::{Abt, Product};

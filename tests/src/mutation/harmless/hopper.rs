@@ -19,9 +19,10 @@ fn has_notes(symbol: &str) -> bool {
     symbol.starts_with("hopper_packed_") || symbol.starts_with("hopper_paged_")
 }
 
-/// Which threads send a box.
-const SENDERS: &str = "Every thread of the warpgroup has met the others behind the fence, and waits for what \
-                       it has sent itself: each of them may send the box, the same bytes, and all of them.";
+/// The threads that store a box.
+const SENDERS: &str = "Every thread of the warpgroup has passed a barrier behind the fence, and waits for \
+                       its own stores. Any thread may store the box, and so may all threads, because the \
+                       bytes are equal.";
 
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
@@ -29,9 +30,9 @@ pub(super) const HARMLESS: &[Harmless] = &[
         instruction: "`@wanted ld.shared",
         source: ["stage_guard.rs", "ld_shared_v4_b32_if(self.state.info()"],
         kernels: has_notes,
-        reason: "The words of all lanes are joined, where those that have read nothing have 0: whichever \
-                 read, in one instruction of the warp, it is the note. That lane 0 does, which says that \
-                 the stage is left, is for the card's racecheck, which orders a lane by its own arrivals.",
+        reason: "The kernel joins the words of all lanes, and lanes that read nothing have 0. Whichever lane \
+                 reads, the result is the tile info. Lane 0 reads because lane 0 also releases the stage: \
+                 the card's racecheck orders a lane by its own arrivals.",
         ..CLASS
     },
     Harmless {
@@ -39,7 +40,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
         instruction: ", 0;` becomes `setp.eq.b32",
         source: ["spec/src/order.rs", "WorkTile {"],
         kernels: is_hopper,
-        reason: "LLVM asks here whether the lane is the one that speaks for its warp: another one may.",
+        reason: "LLVM tests here whether the lane is its warp's elected lane. Another lane may take its \
+                 place.",
         ..CLASS
     },
     Harmless {
@@ -48,8 +50,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
         source: ["mainloop.rs", "while n > self.range.start {"],
         kernels: is_hopper,
         mask: Some(MaskKind::Local),
-        reason: "One block more is not known to be seen whole: it is masked, which takes time and changes \
-                 nothing.",
+        reason: "The kernel masks one more block than needed. This takes time and changes nothing.",
         ..CLASS
     },
     Harmless {
@@ -58,15 +59,15 @@ pub(super) const HARMLESS: &[Harmless] = &[
         source: ["mainloop.rs", "while n > self.range.start {"],
         kernels: is_hopper,
         mask: Some(MaskKind::Local),
-        reason: "Where the end of a window overflows it is 0 or -1 for the largest: no block is known to be \
-                 seen whole, and all are masked.",
+        reason: "If the end of a window overflows, it becomes 0 or -1 instead of the largest number. The \
+                 kernel then masks all blocks.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NegateBranch],
         source: ["warpgroup.rs", "if W > 1 && index == 0 {"],
         kernels: is_hopper,
-        reason: "Another warpgroup has the first turn, of the two or three that take turns.",
+        reason: "Another of the two or three warpgroups has the first turn.",
         ..CLASS
     },
     Harmless {
@@ -89,20 +90,20 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::DeleteArrive],
         source: ["hopper/forward.rs", "group.run(Ab(&mut so_far.acc_o"],
         kernels: is_hopper,
-        reason: "The last product of a block: nobody fills its stage again.",
+        reason: "No producer refills the stage after the last product of a block.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteBarrier],
         source: ["warpgroup.rs", "barrier::sync_named(self.mine"],
         kernels: is_hopper,
-        reason: "Whose products are issued first is a matter of speed. (Where a turn is passed on twice \
+        reason: "The order of the warpgroups' products only affects speed. (If a turn is passed on twice \
                  before it is taken, the mutant is caught.)",
         ..CLASS
     },
 ];
 
-/// Why `mutant` of the kernel `text` does no harm, under conditions that a class cannot express.
+/// The reason why `mutant` of the kernel `text` does no harm, under conditions that a class cannot express.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
     // Sums are rescaled on the path on which lanes exchange their maxima. A branch around it is harmful.
@@ -112,7 +113,6 @@ pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     }
     let rare = branches.contains(&mutant.operator) && has_source(mutant, RARE);
     (rare && flow::skips_a_meeting_alone(mutant, text)).then_some(
-        "What is skipped is a barrier of a warp that is converged: the branch is there for the assembler's \
-         sake.",
+        "The mutant skips a barrier of a warp that is already converged. Only ptxas needs the branch.",
     )
 }

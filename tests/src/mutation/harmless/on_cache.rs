@@ -18,11 +18,11 @@ fn appends(symbol: &str) -> bool {
 
 /// Whether the kernel decodes, or combines splits of a decode kernel.
 fn decodes(symbol: &str) -> bool {
-    symbol.starts_with("decode_")
+    ["decode_", "mixed_few_", "mixed_combine_"].iter().any(|family| symbol.starts_with(family))
 }
 
 fn is_paged(symbol: &str) -> bool {
-    symbol.starts_with("paged_")
+    symbol.starts_with("paged_") || symbol.starts_with("mixed_many_")
 }
 
 pub(super) const HARMLESS: &[Harmless] = &[
@@ -30,23 +30,23 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::OffByOne, Operator::NeverBranch],
         source: ["append.rs", "OwnPart::new(&p.parts, block)?"],
         kernels: appends,
-        reason: "A thread without a part does what one of the next block does, bit by bit; behind the last \
-                 row there is no slot.",
+        reason: "A thread without a part stores the bits that a thread of the next block also stores. Behind \
+                 the last row, there is no slot.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["exchange/columns.rs", "if column < columns"],
         kernels: decodes,
-        reason: "Columns behind the last have a place, too, which nobody reads.",
+        reason: "Columns behind the last one have a place too, and no thread reads it.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ChangePredicate],
         source: ["decode/schedule.rs", "tiles += Sequence::of"],
         kernels: decodes,
-        reason: "Every block counts a tile more of the same sequences, or one less: where keys are cut is a \
-                 matter of speed.",
+        reason: "Every block counts one tile more or less of equal sequences. The place of a split only \
+                 affects speed.",
         ..CLASS
     },
     Harmless {
@@ -54,75 +54,78 @@ pub(super) const HARMLESS: &[Harmless] = &[
         instruction: "`max.s32",
         source: ["decode/schedule.rs", "alive += u32::from"],
         kernels: decodes,
-        reason: "A sequence too many that seems to have keys lets a block look for an item in vain.",
+        reason: "One sequence too many seems to have keys, so a block searches a work item and finds none.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "for of in mine {"],
         kernels: decodes,
-        reason: "Every block counts other tiles, all the same: where keys are cut is a matter of speed.",
+        reason: "All blocks count other tiles, but equal ones. The place of a split only affects speed.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ChangePredicate],
         source: ["decode/schedule.rs", "index % 2 * spread + index / 2"],
         kernels: decodes,
-        reason: "Blocks take other items, each still one block's: who takes which is a matter of speed.",
+        reason: "Blocks take other work items, but each item still belongs to one block. The assignment only \
+                 affects speed.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["tally.rs", "for (i, x) in words {"],
         kernels: decodes,
-        reason: "A warp without sequences leaves zeros for some behind the last, which nobody reads.",
+        reason: "A warp without sequences leaves zeros for sequences behind the last one, and no thread \
+                 reads them.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["decode/schedule.rs", "if order.chunk.get() > 1 {"],
         kernels: decodes,
-        reason: "Every block of a plan in chunks takes sequences whole: where keys are cut is a matter of \
-                 speed, and of bits, which `invariance` compares.",
+        reason: "Every block of a plan with chunks takes whole sequences. The place of a split affects \
+                 speed, and bits, which `invariance` compares.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
         source: ["steps.rs", "(at < self.end).then_some(at)"],
         kernels: |symbol| decodes(symbol) && symbol.contains("_8_"),
-        reason: "Steps of 8 warps go beyond 8 rows and fewer, or end at 8: the row is then the last one \
-                 again, by the same numbers.",
+        reason: "With 8 rows or fewer, a step of 8 warps passes the end or meets it. The row is then the \
+                 last row again, with equal numbers.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NegateBranch, Operator::AlwaysBranch],
         source: ["tally.rs", "if lane == 0 && i < N as u32 {"],
         kernels: decodes,
-        reason: "All lanes have the same word: others than the first leave it. (Where there is no place, \
-                 with more sequences than a plan takes, the mutant would write elsewhere.)",
+        reason: "All lanes have an equal word, so lanes other than the first one may write it. (With more \
+                 sequences than a plan takes, the mutant would write outside of the place.)",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::Bound],
         source: ["blocks.rs", "(rows.first + rows.tile).min(rows.q_len)"],
         kernels: is_paged,
-        reason: "One block of keys more, of which no row sees any: masked, they add nothing.",
+        reason: "The kernel takes one more block of keys, of which no row sees any. With the mask, these \
+                 keys add nothing.",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::ConstantSourceSize],
         source: ["forward.rs", "slot.v.copy_whole(v"],
         kernels: is_paged,
-        reason: "All rows of these blocks exist; a column of V that does not makes a column of O that nobody \
-                 stores. (Where it lies behind all memory, the mutant is caught.)",
+        reason: "All rows of these blocks exist. A missing column of V only affects a missing column of O, \
+                 which no thread stores. (If the column lies behind all memory, the mutant is caught.)",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
         source: ["decode/merge.rs", "if quad == 0 {"],
         kernels: decodes,
-        reason: "All threads of a row compute the same log-sum-exp: each of them may store it, and all of \
-                 them.",
+        reason: "All threads of a row compute an equal log-sum-exp. Any of them may store it, and so may all \
+                 of them.",
         ..CLASS
     },
     Harmless {
@@ -130,20 +133,21 @@ pub(super) const HARMLESS: &[Harmless] = &[
         instruction: ", 16, 1, %p",
         source: ["attention-tile/src/walk.rs", "self.source.chunk(self.cache, group, row"],
         kernels: |symbol| decodes(symbol) && !symbol.contains("e4m3"),
-        reason: "Of a row that does not exist one byte is copied, the lower one of a number of 16 bits, \
-                 which is finite: the key is masked. (Of 8 bits, it may be a NaN.)",
+        reason: "The mutant copies one byte of a missing row, the lower byte of a 16-bit number. This number \
+                 is finite, and the key is masked. (An 8-bit number may be NaN.)",
         ..CLASS
     },
     Harmless {
         operators: &[Operator::DeleteWait],
         source: ["stream.rs", "::wait_all();"],
         kernels: decodes,
-        reason: "A ring is given up after its last tile, whose copies have landed: groups behind are empty.",
+        reason: "The kernel gives up a ring after its last tile has landed. Later groups of copies are \
+                 empty.",
         ..CLASS
     },
 ];
 
-/// Why `mutant` of `subject` does no harm, under conditions that a class cannot express.
+/// The reason why `mutant` of `subject` does no harm, under conditions that a class cannot express.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&'static str> {
     let lent = subject.merges()
         && subject.of.family() == "decode"
@@ -156,15 +160,16 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&
         && has_source(mutant, WEIGHT)
         && guard(mutant, text).is_some_and(is_past_columns);
     lent.then_some(
-        "Shared memory is used between two barriers by `lend` alone, which ends with a barrier of its own, \
-         and then comes the next round's: one of the two is enough.",
+        "Only `lend` uses shared memory between these two barriers. It ends with a barrier, and the next \
+         round begins with one. One of the two suffices.",
     )
     .or(unscaled.then_some(
-        "A cache of 16 bits has no scales: their addresses are 0, and what stands behind these is not used.",
+        "A cache of 16 bits has no scales. Their addresses are 0, and the kernel does not use the memory \
+         there.",
     ))
     .or(past_columns.then_some(
-        "A lane behind a row's last column merges numbers that stand behind the row in the workspace: it \
-         stores none of them.",
+        "A lane behind a row's last column merges numbers from behind the row in the workspace, and stores \
+         none of them.",
     ))
 }
 
@@ -174,8 +179,8 @@ fn is_past_columns(comparison: &str) -> bool {
     comparison.contains("setp.gt.u32") && last.parse::<u32>().is_ok_and(|last| (1..31).contains(&last))
 }
 
-/// Whether the mutant loads another parameter for a stride of a scale, or a stride of 0 for the scale's
-/// address, which is 0 too.
+/// Whether the mutant loads another parameter instead of a stride of a scale, or a stride of 0 instead of the
+/// scale's address, which is also 0.
 fn loads_scale(mutant: &Mutant) -> bool {
     let offsets = mutant.description.split("_param_0+").skip(1);
     let offsets =

@@ -2,28 +2,29 @@
 use super::{CLASS, Harmless};
 use ptx_sim::mutate::Operator;
 
-const ROW: &str = "The row is a remainder of the division by the number of rows: it is never equal.";
+const ROW: &str = "The row is the remainder of a division by the number of rows, so it never equals that \
+                   number.";
 
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["split.rs", "GlobalVec::from_partials"],
-        reason: "The log-sum-exp of a slice is always wanted: the merge reads it.",
+        reason: "Every split has a log-sum-exp, because the combine kernel reads it.",
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::NeverBranch],
         source: ["split.rs", "while first < slices"],
-        reason: "There is at least one slice.",
+        reason: "There is at least one split.",
         idle: true,
         ..CLASS
     },
     Harmless {
         operators: &[Operator::OffByOne],
         source: ["split.rs", "while first < slices"],
-        reason: "One more round takes the last slice with no weight, as every last round does where slices \
-                 are no multiple of four.",
+        reason: "One more round takes the last split with no weight, like every last round if the number of \
+                 splits is not a multiple of four.",
         ..CLASS
     },
     Harmless {

@@ -36,7 +36,7 @@ pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Erro
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }
 
-/// Which keys a query sees; all keys without a mask.
+/// The keys that a query sees; all keys without a mask.
 pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error> {
     let side = |keys: i64| match keys {
         -1 => Ok(None),

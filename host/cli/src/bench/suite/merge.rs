@@ -6,7 +6,7 @@ use ferroflash::request::LseUnit;
 use reference::{Lie, MergeCase, MergeMemory};
 use serde::Deserialize;
 
-/// Maximum of states per shape: each is a separate tensor.
+/// Maximum number of states per shape: each is a separate tensor.
 const MOST_STATES: usize = 1 << 16;
 
 /// One shape.
@@ -15,7 +15,7 @@ const MOST_STATES: usize = 1 << 16;
 pub(crate) struct Shape {
     /// Tokens of each state.
     merge: usize,
-    /// How many states there are [default: 2].
+    /// Number of states [default: 2].
     states: Option<usize>,
     heads_q: usize,
     head_dim: usize,

@@ -24,8 +24,8 @@ pub(crate) struct Shape {
     /// Keys before and after a query's position, -1 for unbounded.
     window: Option<[i64; 2]>,
     softcap: Option<f32>,
-    /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest. Without this
-    /// field there is no cache, and the sequences are varlen tensors.
+    /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest one. Without
+    /// this field, there is no cache, and the sequences are varlen tensors.
     page: Option<usize>,
     /// Layout of a cache [default: NHD].
     layout: Option<Order>,

@@ -102,7 +102,7 @@ fn what_is_measured_is_right() {
         (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
         assert_eq!(ready.kernel().symbol, written[0].entry);
     }
-    // A build that carries a sample of the kernels lacks those of bf16.
+    // A build that carries a sample of the kernels has no bf16 kernels for them.
     let least = if carries_all() { shapes.len() } else { shapes.len() - 1 };
     assert!(ran >= least, "{ran} of {} shapes ran", shapes.len());
 }
@@ -286,7 +286,7 @@ fn nothing_is_there_twice() {
 fn files_that_are_not_suites() {
     let error = |only: &str| read(None, &[only.to_owned()]).map(drop).expect_err("unknown").to_string();
     assert!(error("decoding").contains("only append, decode, extra, headline, hopper, hopper-extra, merge"));
-    assert_eq!(parse(LIKE).expect("what it must be like")["mine"].len(), 2);
+    assert_eq!(parse(LIKE).expect("it shows a valid file")["mine"].len(), 2);
     let missing = read(Some(Path::new("no-such-file.json")), &[]).map(drop).expect_err("missing");
     let missing = missing.to_string();
     assert!(missing.contains("cannot be read"), "{missing}");

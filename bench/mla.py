@@ -1,0 +1,167 @@
+"""Times MLA decoding on a latent cache beside flex_attention and SDPA on the same tensors, and beside the time of its bytes.
+
+    python3 mla.py --out mla.json                              # 16, 64 and 128 heads, bf16
+    python3 mla.py --heads 128 --queries 1 2 --dtypes f16 bf16
+
+The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash reads pages in random order through a
+block table. The peers have no pages: they read a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared
+with float64. L2 is cold. `bytes` is the time of the cache, queries and output at --gb-per-s. `products` is the time of the products
+at --tflops, the ceiling of mma.sync.
+"""
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
+
+import compare
+import ferroflash
+import kvcache
+import report
+
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+WIDTH, VALUES, PAGE, SCALE = 576, 512, 64, 192 ** -0.5
+SHAPES = [(1, 1024), (16, 1024), (128, 1024), (8, 4096), (32, 4096), (16, 8192), (128, 8192), (1, 32768), (8, 32768)]
+
+
+class Launch(kvcache.Launch):
+    """MLA decoding: the values are columns of the keys."""
+
+    def plan_it(self, share=None):
+        self.args.head_dim_v, self.args.v = VALUES, None
+        super().plan_it(share)
+
+
+def exact(q, cache):
+    """Float64 attention of q (batch, queries, heads, 576) on (batch, keys, 576), causal and aligned bottom-right."""
+    out = torch.empty(*q.shape[:3], VALUES, dtype=torch.float64, device=q.device)
+    queries, keys = q.shape[1], cache.shape[1]
+    for b in range(q.shape[0]):
+        k = cache[b].double()
+        s = torch.einsum("qhd,kd->hqk", q[b].double(), k) * SCALE
+        later = torch.arange(keys, device=q.device)[None, :] > torch.arange(queries, device=q.device)[:, None] + keys - queries
+        out[b] = torch.einsum("hqk,kd->qhd", s.masked_fill(later, -torch.inf).softmax(-1), k[:, :VALUES])
+    return out
+
+
+def naive(q, cache):
+    """The same, with every step rounded to the type of q."""
+    out = torch.empty(*q.shape[:3], VALUES, dtype=q.dtype, device=q.device)
+    queries, keys = q.shape[1], cache.shape[1]
+    later = torch.arange(keys, device=q.device)[None, :] > torch.arange(queries, device=q.device)[:, None] + keys - queries
+    for b in range(q.shape[0]):
+        s = torch.einsum("qhd,kd->hqk", q[b], cache[b]) * SCALE
+        out[b] = torch.einsum("hqk,kd->qhd", s.masked_fill(later, -torch.inf).softmax(-1), cache[b][:, :VALUES])
+    return out
+
+
+def contenders(q, pages, table, lengths, dense):
+    """{name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
+    o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
+    launch = Launch(q, pages, pages, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
+
+    def ours():
+        launch.enqueue()
+        return o
+
+    calls = {"ferroflash": ours}
+    if q.shape[1] == 1:
+        qs, k = q.transpose(1, 2), dense[:, None]
+        v = k[..., :VALUES]
+        torch._dynamo.reset()
+        flex = torch.compile(lambda q, k, v: flex_attention(q, k, v, scale=SCALE, enable_gqa=True), dynamic=False)
+        calls["flex"] = lambda: flex(qs, k, v).transpose(1, 2)
+        for name, backend in {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}.items():
+            def call(backend=backend):
+                # The heads are rows of one head: no backend has to know grouped heads.
+                with sdpa_kernel(backend):
+                    return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
+            calls[name] = call
+    return calls, launch
+
+
+def run(batch, keys, heads, queries, dtype, args, rng):
+    """Rows of one shape."""
+    kind, columns = DTYPES[dtype], keys // PAGE
+    q = torch.randn(batch, queries, heads, WIDTH, dtype=kind, device="cuda")
+    pages = torch.randn(batch * columns, PAGE, 1, WIDTH, dtype=kind, device="cuda")
+    table = torch.randperm(batch * columns, device="cuda").int().reshape(batch, columns)
+    lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+    dense = pages[table.long()].reshape(batch, keys, WIDTH)
+    calls, launch = contenders(q, pages, table, lengths, dense)
+    want, rounded = exact(q, dense), naive(q, dense)
+    tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
+    errors = {}
+    for name, call in list(calls.items()):
+        try:
+            errors[name] = (call().double() - want).abs().max().item()
+        except Exception as reason:
+            if name == "ferroflash":
+                raise
+            print(f"{name} is not available: {repr(reason)[:140]}", file=sys.stderr)
+            del calls[name]
+    del want, rounded
+    times = {name: [] for name in calls}
+    for _ in range(args.rounds):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(compare.measure(calls[name], "cold")[0])
+    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    size = 2 * batch * (keys * WIDTH + queries * heads * (WIDTH + VALUES))
+    flops = 2 * batch * heads * queries * keys * (WIDTH + VALUES)
+    us = medians["ferroflash"]
+    floor = {"bytes": size / args.gb_per_s / 1e3, "products": flops / args.tflops / 1e6}
+    label = f"{dtype} h{heads} q{queries} {batch}x{keys}"
+    bad = [name for name, error in errors.items() if not error <= tolerance]
+    print(f"{label:26} " + "  ".join(f"{name} {t:.1f}" for name, t in medians.items())
+          + f"  bytes {floor['bytes']:.1f} products {floor['products']:.1f}  {size / us / 1e3:.0f} GB/s {flops / us / 1e6:.0f} TFLOP/s"
+          + f"  {launch.describe()['entry']} grid {launch.describe()['grid']}" + (f"  WRONG {bad}" if bad else ""), flush=True)
+    return [{"suite": f"mla{heads}", "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": t,
+             "rounds_us": times[name], "ratio": t / us, "passed": name not in bad, "error": errors[name], "tolerance": tolerance,
+             **floor, "entry": launch.describe()["entry"] if name == "ferroflash" else None} for name, t in medians.items()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", nargs="+", type=int, default=[16, 64, 128])
+    parser.add_argument("--queries", nargs="+", type=int, default=[1])
+    parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth, default H200")
+    parser.add_argument("--tflops", type=float, default=619, help="mma.sync's ceiling, default H200")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--out", help="JSON")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    rng, begun, rows = random.Random(args.seed), time.time(), []
+    todo = [(b, n, h, q, dtype) for dtype in args.dtypes for h in args.heads for q in args.queries for b, n in SHAPES]
+    for i, (batch, keys, heads, queries, dtype) in enumerate(todo):
+        if time.time() - begun > args.seconds:
+            print(f"--seconds {args.seconds}: {len(todo) - i} shapes were not measured", file=sys.stderr)
+            break
+        try:
+            rows += run(batch, keys, heads, queries, dtype, args, rng)
+        except Exception as reason:
+            print(f"{dtype} h{heads} q{queries} {batch}x{keys}: FAILED {repr(reason)[:300]}", flush=True)
+            rows.append({"suite": f"mla{heads}", "failed": repr(reason)[:300], "passed": False})
+        torch.cuda.empty_cache()
+    found = report.summary(rows)
+    for entry in found:
+        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
+              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
+    if args.out:
+        command = " ".join(["python3 mla.py", *sys.argv[1:]])
+        with open(args.out, "w") as file:
+            json.dump({"command": command, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": args.seed,
+                       "rows": rows, "summary": found}, file, indent=1)
+    sys.exit(1 if any(not row.get("passed") and row.get("peer", "ferroflash") == "ferroflash" for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

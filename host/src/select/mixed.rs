@@ -1,0 +1,61 @@
+//! Selection for mixed batches: varlen queries on a KV cache, few of some sequences and many of others.
+use super::{ASKED, Choice, variant};
+use crate::request::Splits;
+use crate::schedule::few_of;
+use crate::{AttnInfo, Capabilities, Error, Problem};
+use spec::{MAX_SEQUENCES, MIXED_MANY};
+
+const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
+                     the many, in one launch";
+
+/// Mean queries per sequence up to which a batch leaves Hopper's prefill kernel: such a batch consists mostly
+/// of single queries. An estimate; it has not been measured.
+const MOSTLY_FEW: usize = 32;
+
+/// The prefill kernel for a mixed batch and the reason, if the batch may have sequences of few queries: a
+/// decode kernel reads their keys once for all query heads of a key head. The answer depends on the batch.
+/// Batch-invariant splits (`Splits::Chunk`) therefore leave all sequences to prefill kernels.
+pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
+    let [rows, _] = p.varlen?;
+    let kernel = many(p)?;
+    let (decode, most) = few_of(p, kernel)?;
+    let has_few = p.seqlen_q <= most as usize || p.batch > 1 && rows < p.batch.saturating_mul(p.seqlen_q);
+    let pays = on.arch() < 90 || rows <= p.batch.saturating_mul(MOSTLY_FEW);
+    let runs = [kernel, decode].iter().all(|e| on.runs(&e.contract).is_ok());
+    (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
+}
+
+/// The kernels of a mixed batch, of which the caller named the decode kernel `few`.
+///
+/// # Errors
+/// [`Error::Invalid`] if they do not solve the problem; [`Error::Unsupported`] if the device does not run
+/// them.
+pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Choice, Error> {
+    let kernel = many(p).filter(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
+    let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
+        let expected = format_args!(
+            "it must be a kernel for {}, head_dim {} and this mask, on a cache of this type, without sinks, \
+             slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
+             kernels --family mixed`",
+            p.dtype.name(),
+            p.head_dim,
+            few.tile_m
+        );
+        Error::invalid("config", few.contract.symbol, expected)
+    })?;
+    on.runs(&few.contract)?;
+    on.runs(&kernel.contract)?;
+    Ok(Choice::new(kernel, ASKED))
+}
+
+/// The prefill kernel for a mixed batch of this dtype, head dim and mask.
+fn many(p: &Problem) -> Option<&'static AttnInfo> {
+    let cache = p.cache?;
+    let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();
+    let solves = |e: &&AttnInfo| {
+        e.dtype == p.dtype
+            && e.head_dim as usize >= p.head_dim
+            && variant::covers(e.mask, p.mask_kind(), true)
+    };
+    MIXED_MANY.iter().find(solves).filter(|_| is_plain && p.batch <= MAX_SEQUENCES as usize)
+}

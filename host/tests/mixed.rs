@@ -1,0 +1,164 @@
+//! Mixed batches on KV caches: when the planner divides a batch between a decode kernel and a prefill kernel,
+//! and what the launch consists of.
+mod fake;
+mod fake_ptx;
+mod on_cache;
+mod parts;
+
+use fake::FakeDriver;
+use fake_ptx::with_ptx;
+use ferroflash::{plan::ScratchBytes, request::*, *};
+use on_cache::{FAR, Shape, card, decode};
+use parts::cache;
+
+/// 8 sequences with at most 512 queries each, and as many rows as equal numbers of queries would have.
+const BATCH: Shape = Shape {
+    dtype: DType::F16,
+    batch: 8,
+    queries: 512,
+    packed: true,
+    heads: [32, 8],
+    head_dim: 128,
+    page: Some(16),
+    max_k: 4096,
+};
+/// 256 sequences of one query.
+const SINGLE: Shape = Shape { batch: 256, queries: 1, ..BATCH };
+
+type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
+
+/// The request with `rows` rows of Q in all.
+fn request(shape: Shape, rows: usize) -> AttentionRequest<'static> {
+    let mut d = decode(shape).mask(Mask::Causal);
+    for view in [&mut d.q, &mut d.o] {
+        view.shape[1] = rows;
+        view.elements = (rows * shape.heads[0] * shape.head_dim) as u64;
+    }
+    d
+}
+
+const D128: &str = "mixed_few_f16_d128_causal_16_rows_w4";
+const D64: &str = "mixed_few_f16_d64_causal_16_rows";
+const PORTABLE: &str = "paged_f16_d128_causal_128x48";
+const HOPPER: &str = "hopper_paged_f16_d128_causal_128x128";
+
+fn same(d: AttentionRequest<'static>) -> AttentionRequest<'static> {
+    d
+}
+
+/// A card, a shape, rows of Q, the request, the kernel that the plan begins with.
+#[rustfmt::skip]
+const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
+    ("l4", BATCH, 1000, same, D128),
+    ("a100", BATCH, 8 * 512 - 1, |d| d.mask(Mask::Full), D128),
+    ("l4", Shape { head_dim: 40, ..BATCH }, 1000, same, D64),
+    ("l4", Shape { page: Some(1), ..BATCH }, 1000, same, D128),
+    ("l4", Shape { page: None, ..BATCH }, 1000, same, D128),
+    ("l4", Shape { heads: [16, 1], ..BATCH }, 1000, same, D128),
+    ("l4", SINGLE, 256, same, D128),
+    ("l4", Shape { batch: 1, queries: 4, ..BATCH }, 4, same, D128),
+    // Mostly single queries leave Hopper's kernel.
+    ("h200", BATCH, 8 * 32, same, D128),
+    ("h200", BATCH, 8 * 32 + 1, same, HOPPER),
+    ("h200", SINGLE, 256, same, D128),
+    // Every sequence may have many queries; one sequence; chunks.
+    ("l4", BATCH, 8 * 512, same, PORTABLE),
+    ("l4", Shape { batch: 1, ..BATCH }, 300, same, PORTABLE),
+    ("l4", Shape { batch: 1, queries: 5, ..BATCH }, 5, same, PORTABLE),
+    ("l4", BATCH, 1000, |d| d.splits(Splits::CHUNK), PORTABLE),
+    ("l4", BATCH, 1000, |d| d.splits(Splits::Exactly(1)), PORTABLE),
+    // More query heads than a block has rows; more sequences than decode counts.
+    ("l4", Shape { heads: [17, 1], ..BATCH }, 1000, same, PORTABLE),
+    ("l4", Shape { batch: 4097, queries: 4, max_k: 64, ..BATCH }, 5000, same, PORTABLE),
+    // Masks, scores and head dims that the kernels lack.
+    ("l4", BATCH, 1000, |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
+        "paged_f16_d128_local_128x32"),
+    ("l4", BATCH, 1000, |d| d.softcap(30.0), "paged_f16_d128_local_128x32"),
+    ("l4", BATCH, 1000, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }),
+        "paged_f16_d128_local_sink_128x32"),
+    ("l4", BATCH, 1000, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_f16_d128_local_128x32"),
+    ("l4", BATCH, 1000, |d| d.mask(Mask::Chunked { chunk: 9 }), "paged_f16_d128_chunked_128x48"),
+    ("l4", Shape { head_dim: 136, ..BATCH }, 1000, same, "paged_f16_d256_causal_64x32"),
+    // By name, whatever the batch.
+    ("h200", BATCH, 8 * 512, |d| d.config(D128), D128),
+    ("l4", Shape { batch: 1, ..BATCH }, 300, |d| d.splits(Splits::CHUNK).config(D128), D128),
+];
+
+#[test]
+fn plans() {
+    for (name, shape, rows, change, symbol) in PLANS {
+        let request = change(request(*shape, *rows)).scratch(Scratch::Fastest);
+        let plan = plan(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
+        assert_eq!(plan.contract().symbol, *symbol, "{name} {request:?}");
+        let words = match (symbol.starts_with("mixed"), request.config) {
+            (true, None) => "few and of many queries",
+            (_, Some(_)) => "by name",
+            (false, None) => "",
+        };
+        assert!(plan.reason().contains(words), "{name} {request:?}: {}", plan.reason());
+    }
+}
+
+/// Requests that the kernels do not solve, and words of the refusal.
+#[rustfmt::skip]
+const REFUSED: &[(Shape, Change, &[&str])] = &[
+    (Shape { packed: false, queries: 1, ..BATCH }, same, &["config", D128, "varlen queries"]),
+    (Shape { heads: [17, 1], ..BATCH }, same, &["config", D128, "at most 16 query heads"]),
+    (Shape { head_dim: 136, ..BATCH }, same, &["config", D128, "head_dim 136"]),
+    (Shape { head_dim: 64, ..BATCH }, |d| d.config("mixed_few_bf16_d64_causal_16_rows"), &["config", "f16"]),
+    (BATCH, |d| d.softcap(30.0), &["config", D128, "this mask"]),
+    (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "without sinks"]),
+    // The decode kernel names all kernels of the launch.
+    (BATCH, |d| d.config("mixed_many_f16_d128_causal_128x48"), &["config", "mixed_many"]),
+];
+
+#[test]
+fn named_kernels_that_do_not_solve_the_problem() {
+    for (shape, change, words) in REFUSED {
+        let request = match shape.packed {
+            true => request(*shape, 1000),
+            false => decode(*shape),
+        };
+        let error = plan(&change(request.config(D128)), card("l4")).expect_err("refused").to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
+    }
+    // e4m3 KV caches take no varlen queries.
+    let mut eight = request(BATCH, 1000);
+    cache(&mut eight).pages.keys.dtype = DType::E4m3;
+    cache(&mut eight).pages.values.dtype = DType::E4m3;
+    let error = plan(&eight, card("l4")).expect_err("refused").to_string();
+    assert!(error.contains("e4m3 KV caches support at most 64 rows"), "{error}");
+}
+
+/// A launch has decode, prefill, and between them decode's combine kernel if it has no counters.
+#[test]
+fn kernels_of_a_launch() -> Result<(), Error> {
+    with_ptx();
+    let attention = Attention::new(FakeDriver::new("l4"));
+    let d = request(BATCH, 1000).scratch(Scratch::Fastest);
+    let plan = attention.plan(&d)?;
+    let ScratchBytes { workspace, counters } = plan.scratch_bytes();
+    assert!(workspace > 0 && counters == 8 * 8 * 4, "{workspace} {counters}");
+    let combine = "mixed_combine_f16_d128";
+    let many = "mixed_many_f16_d128_causal_128x48";
+    let workspace = Workspace { address: 10 * FAR, bytes: workspace };
+    let with = |counters| Scratch::Memory { workspace, counters };
+    let own = Counters { address: 11 * FAR, bytes: counters };
+    attention.load(&plan)?;
+    assert_eq!(attention.driver().loaded(), [D128, combine, many, PORTABLE]);
+    for (scratch, kernels) in [(with(Some(own)), vec![D128, many]), (with(None), vec![D128, combine, many])] {
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, &d.scratch(scratch), &7) }?;
+        let launches = attention.driver().launches();
+        let launches = &launches[launches.len() - kernels.len()..];
+        let symbols: Vec<_> = launches.iter().map(|launch| &*launch.symbol).collect();
+        assert_eq!(symbols, kernels);
+        // 1000 rows in tiles of 128, and a partial tile of each sequence: 32 heads.
+        assert_eq!(launches.last().map(|launch| launch.grid), Some([(7 + 8) * 32, 1, 1]));
+    }
+    // Without a workspace nothing is split, and the plan says so.
+    let plan = attention.plan(&request(BATCH, 1000))?;
+    assert_eq!((plan.contract().symbol, plan.scratch_bytes().workspace), (D128, 0));
+    assert!(plan.reason().contains("without the workspace"), "{}", plan.reason());
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! Mixed batches on KV caches in the simulator: sequences of few and of many queries in one launch.
+//! `simulated.rs` runs each kernel on its edges.
+use ferroflash::driver::SimDriver;
+use ferroflash::kernels::Contract;
+use ferroflash::ptx;
+use ferroflash::request::{Mask, Splits};
+use ferroflash::spec::{AttnInfo, MIXED_FEW, PAGED, beside, combine_of};
+use ferroflash::{Attention, Error};
+use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
+use ferroflash_tests::is_carried;
+use ferroflash_tests::mutation::Subject;
+use ferroflash_tests::on_cache::{attention, check_garbage, check_on};
+use ptx_sim::mutate::{Mutant, Operator, mutants};
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+
+/// The decode kernel of mixed batches that every build carries.
+fn few() -> &'static AttnInfo {
+    let of = |e: &&AttnInfo| e.head_dim == 64 && is_carried(e.contract.symbol);
+    MIXED_FEW.iter().find(of).expect("a build carries one")
+}
+
+/// The prefill kernel for every sequence of a cache, with the tiles of `few`'s prefill kernel.
+fn paged(few: &AttnInfo) -> &'static str {
+    let own = beside(few).expect("in the table").symbol;
+    let symbol = own.replace("mixed_many", "paged");
+    PAGED.iter().map(|e| e.contract.symbol).find(|e| *e == symbol).expect("equal tiles")
+}
+
+/// With four query heads per key head, decode takes up to four queries.
+fn case(queries: &[usize], keys: &[usize], pages: Pages) -> DecodeCase {
+    let dtype = few().dtype;
+    let case = DecodeCase { dtype, cache: dtype, heads: [8, 2], ..DecodeCase::new(keys) };
+    DecodeCase { pages, mask: Mask::Causal, ..case }.packed(queries)
+}
+
+fn lengths(case: &DecodeCase) -> Vec<i32> {
+    case.filled.iter().map(|n| *n as i32).collect()
+}
+
+/// No sequence, all of decode's, all of prefill's, and both sides of the threshold.
+#[test]
+fn mixtures() {
+    let mixtures: [(&[usize], &[usize]); 5] = [
+        (&[1, 0, 4, 5, 150, 1], &[300, 7, 64, 40, 170, 0]),
+        (&[1, 1, 1, 4, 9], &[300, 17, 700, 4, 9]),
+        (&[40, 129, 5], &[40, 200, 33]),
+        (&[0, 0, 3, 6], &[5, 0, 90, 90]),
+        (&[1, 1, 1], &[90, 0, 1400]),
+    ];
+    for (queries, keys) in mixtures {
+        for (pages, counters) in [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)] {
+            let case = DecodeCase { counters, ..case(queries, keys, pages) };
+            let (attention, memory) = (attention(), DecodeMemory::new(&case));
+            let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+            let (plan, _) = loaded.run(None, &lengths(&case)).expect("a launch");
+            assert_eq!(plan.contract().symbol, few().contract.symbol);
+            check_on(&attention, &case, None);
+        }
+    }
+}
+
+/// A plan knows bounds only: a replayed launch finds other numbers of queries and keys.
+#[test]
+fn other_mixtures_under_one_plan() {
+    let mixtures = [
+        ([1, 0, 4, 5, 150, 1], [300, 7, 64, 40, 170, 0]),
+        ([150, 1, 1, 0, 5, 4], [150, 300, 1, 33, 5, 4]),
+        ([0, 4, 150, 1, 1, 5], [0, 200, 299, 3, 0, 90]),
+    ];
+    let cases =
+        mixtures.map(|(queries, keys)| DecodeCase { max_k: 300, ..case(&queries, &keys, Pages::Dense) });
+    let (attention, mut plan) = (attention(), None);
+    for case in cases {
+        let memory = DecodeMemory::new(&case);
+        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+        let (used, outcome) = loaded.run(plan.as_ref(), &lengths(&case)).expect("a launch");
+        let wrong = memory.judge(&outcome, &lengths(&case)).expect("a case");
+        assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
+        plan = Some(used);
+    }
+}
+
+/// The bits of every sequence.
+type Bits = Vec<(Vec<u16>, Vec<u32>)>;
+
+fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bits {
+    let memory = DecodeMemory::new(case);
+    let mut loaded = LoadedDecode::new(attention, &memory, Some(config)).expect("a plan");
+    let (plan, outcome) = loaded.run(None, &lengths(case)).expect("a launch");
+    assert_eq!(plan.contract().symbol, config);
+    let wrong = memory.judge(&outcome, &lengths(case)).expect("a case");
+    assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
+    let sequences = (0..case.filled.len()).map(|b| outcome.bits(b));
+    sequences.map(|(o, lse)| (o.to_vec(), lse.to_vec())).collect()
+}
+
+/// Sequences of many queries have the bits of a launch of the prefill kernel alone. Sequences of few queries
+/// in chunks have the bits of a launch of the decode kernel on this sequence alone.
+#[test]
+fn sequences_have_the_bits_of_their_own_launches() {
+    const ROUNDS: usize = 200;
+    let (mut random, attention, few) = (Random::new(5), attention(), few());
+    let decode = few.contract.symbol.replace("mixed_few", "decode");
+    let mut compared = [0; 2];
+    for round in 0..ROUNDS {
+        let mut below = |most: usize| (random.bits() % most as u64) as usize;
+        let batch = if round % 20 == 0 { 33 + below(8) } else { 1 + below(7) };
+        let queries = (0..batch).map(|b| match below(4) {
+            0 => 1,
+            1 | 2 => below(6),
+            _ if b < 3 => 5 + below(140),
+            _ => 5 + below(12),
+        });
+        let queries: Vec<_> = queries.collect();
+        let keys: Vec<_> = queries.iter().map(|n| if below(8) == 0 { 0 } else { n + below(200) }).collect();
+        let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows][round % 4];
+        let splits = [Splits::Chunk(128), Splits::Auto][round % 2];
+        let counters = below(2) == 0;
+        let case = DecodeCase { splits, counters, seed: round as u64, ..case(&queries, &keys, pages) };
+        let mixed = bits(&attention, &case, few.contract.symbol);
+        let prefill = DecodeCase { splits: Splits::Auto, ..case.clone() };
+        let prefill = bits(&attention, &prefill, paged(few));
+        for b in (0..batch).filter(|b| queries[*b] > 4) {
+            assert_eq!(mixed[b], prefill[b], "{case:?}, sequence {b}");
+            compared[0] += 1;
+        }
+        // At an even place, a sequence shares no page with the sequence before.
+        let own = |b: &usize| b.is_multiple_of(2) && (1..=4).contains(&queries[*b]);
+        for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
+            let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
+            let alone = DecodeCase { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
+            assert_eq!(mixed[b], bits(&attention, &alone, &decode)[0], "{case:?}, sequence {b}");
+            compared[1] += 1;
+        }
+    }
+    assert!(compared.iter().all(|sequences| *sequences > 100), "{compared:?}");
+}
+
+#[test]
+fn garbage_lengths_and_starts() {
+    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+        check_garbage(attention, Some(few().contract.symbol), pages);
+    }
+}
+
+/// Launches that need every clamp: those of paged kernels, and decode's with few and many sequences.
+fn garbage() -> Vec<Garbage> {
+    const MOST: usize = 300;
+    let mut all = garbage_on_pages(Pages::Hnd(5));
+    all.retain(|launch| launch.case.packed.is_some());
+    // The last sequence ends before it begins.
+    let lost = Garbage { starts: Some(vec![0, 1, 21, 21, 40, 54, 53]), ..all[2].clone() };
+    all.push(lost);
+    for batch in [6, 42] {
+        let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { MOST } else { 50 }).collect();
+        let queries: Vec<usize> = (0..batch).map(|b| 3 - b % 3).collect();
+        let by_one = ([MOST as i32 + 1, -1, 50, 0], Splits::Auto);
+        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Chunk(128));
+        all.extend([by_one, by_far].map(|(lengths, splits)| {
+            let case = case(&queries, &filled, Pages::Dense);
+            Garbage {
+                case: DecodeCase { splits, max_k: MOST, heads: [2, 1], ..case },
+                lengths: lengths.iter().copied().cycle().take(batch).collect(),
+                starts: None,
+            }
+        }));
+        // The rows behind the last sequence are of no sequence. With them, it still has few queries.
+        let ends = queries.iter().scan(0, |end, n| {
+            *end += *n as i32;
+            Some(*end)
+        });
+        let mut starts: Vec<i32> = std::iter::once(0).chain(ends).collect();
+        starts[batch] = i32::MAX;
+        let filled = [&filled[1..], &[MOST]].concat();
+        let case = DecodeCase { splits: Splits::Chunk(128), ..case(&queries, &filled, Pages::Nhd(16)) };
+        all.push(Garbage { lengths: lengths(&case), case, starts: Some(starts) });
+    }
+    let case = DecodeCase { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
+    all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
+    let dtype = few().dtype;
+    all.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = (dtype, dtype));
+    all
+}
+
+/// The kernels of a launch of a mixed batch, as mutation tests have them.
+fn subjects() -> impl Iterator<Item = Subject> {
+    let few = few();
+    let kernels = [Some(few.contract), beside(few), combine_of(few)];
+    let subject = |kernel: Contract| Subject { kernel, of: few };
+    kernels.into_iter().flatten().map(subject)
+}
+
+/// Clamps that other clamps make superfluous (`decode.rs` says why).
+const SUPERFLUOUS: &[&[&str]] = &[
+    &["column.min(cache.columns - 1)"],
+    &["table.rs:0:"],
+    &["max_keys) == 0"],
+    &["max_keys) > 0)", "becomes operand 1"],
+    &["max_keys) > 0)", "min.u32"],
+    &["order.starts"],
+];
+/// A sequence that ends before it begins has 2^32 queries less a few, which are not few. LLVM gives one of
+/// these maxima the line of a selection.
+const SUPERFLUOUS_IN_FEW: &[&[&str]] =
+    &[&["end.max(first)", "becomes operand 2"], &["is_taken { self }", "max.u32"]];
+const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    for subject in subjects() {
+        let merges = combine_of(few()) == Some(subject.kernel);
+        let mut launches = garbage();
+        launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
+        let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
+        let in_few = if beside(few()) == Some(subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
+        let unnoticed = unnoticed(&subject, &launches, &[SUPERFLUOUS, in_merges, in_few].concat());
+        assert!(unnoticed.is_empty(), "{}:\n{}", subject.kernel.symbol, unnoticed.join("\n"));
+    }
+}
+
+/// The line of each kernel that decides whether a sequence has few queries, or many.
+const DECIDES: [&str; 2] = ["(1..=most).contains(&self.rows)", "(self.rows > few)"];
+
+/// Whether a mutant is in the line of `file`, in the folder kernels-gpu/src, that contains `code`.
+fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
+    let path = format!("kernels-gpu/src/{file}");
+    let source = std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR")));
+    let at = source.expect("in this repository").lines().position(|line| line.contains(code));
+    let at = at.expect("that line") as u32 + 1;
+    mutant.source.iter().any(|line| line.file.ends_with(&path) && line.line == at)
+}
+
+/// Each kernel leaves the other's sequences alone. A kernel that is off by one there takes too many sequences
+/// or too few: it writes rows twice, or leaves rows unwritten.
+#[test]
+fn a_kernel_that_takes_others_sequences_is_noticed() {
+    let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
+    let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
+    let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);
+    let memories = [most(20), many(9)].map(|case| DecodeMemory::new(&case));
+    let all = [most(20), many(9)].map(|case| lengths(&case));
+    for (subject, decides) in subjects().zip(DECIDES) {
+        let symbol = subject.kernel.symbol;
+        let text = ptx::source(symbol).expect("this build carries it");
+        let mutants = mutants(&text, symbol).expect("the simulator reads it");
+        let run = |text: &str| {
+            let results = memories.iter().zip(&all).map(|(memory, lengths)| {
+                let attention = attention();
+                // SAFETY: the simulator checks every access.
+                unsafe { attention.load_from(symbol, text) }.expect("it changes one comparison");
+                let loaded = LoadedDecode::new(&attention, memory, Some(few().contract.symbol));
+                let (_, outcome) = loaded?.run(None, lengths)?;
+                Ok::<_, Error>(outcome)
+            });
+            results.collect::<Result<Vec<_>, _>>()
+        };
+        // Rows that both kernels write have the prefill kernel's bits, which differ from decode's.
+        let right = run(&text).expect("unbroken");
+        let survives = |text: &str| run(text).is_ok_and(|results| results == right);
+        // A block may look for an item in vain if it counts another number of sequences before. All blocks
+        // cut keys elsewhere if they count fewer tiles. Neither changes who takes a sequence.
+        let counts = ["let length = p.keys(of * 32 + warp.lane());", "tiles += Sequence::of"];
+        let is_meant = |mutant: &&Mutant| {
+            mutant.operator == Operator::OffByOne
+                && is_at(mutant, "lengths.rs", decides)
+                && !counts.iter().any(|counts| is_at(mutant, "decode/schedule.rs", counts))
+        };
+        let meant: Vec<_> = mutants.iter().filter(is_meant).collect();
+        let survivors: Vec<_> = meant.iter().filter(|mutant| survives(&mutant.apply(&text))).collect();
+        assert!(!meant.is_empty() && survivors.is_empty(), "{symbol}: {survivors:#?} of {}", meant.len());
+    }
+}
