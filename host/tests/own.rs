@@ -107,7 +107,7 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
         ("l4", varlen(1024), "near_packed_d64_128x64", "enough queries"),
         ("h200", varlen(64), "near_packed_d64_64x64", "few queries"),
         ("l4", cached(100), "near_paged_d64", "the only kernel"),
-        ("l4", cached(2), "near_decode_d64", "without the workspace"),
+        ("l4", cached(2), "near_decode_d64", "without a workspace"),
         ("l4", dense([4, 2048, 16, 64]).config("near_d64_64x64"), "near_d64_64x64", "asked for by name"),
         ("l4", cached(2).config("near_paged_d64"), "near_paged_d64", "asked for by name"),
     ];
