@@ -27,7 +27,8 @@ pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32
 
 /// [`check_lengths`] with this driver.
 ///
-/// # Panics See [`check_lengths`].
+/// # Panics
+/// See [`check_lengths`].
 #[track_caller]
 pub fn check_lengths_on(
     attention: &Attention<SimDriver>,
@@ -54,7 +55,8 @@ pub fn check_lengths_on(
 
 /// [`check_lengths`] on the case's lengths.
 ///
-/// # Panics See [`check_lengths`].
+/// # Panics
+/// See [`check_lengths`].
 #[track_caller]
 pub fn check(case: &DecodeCase, config: Option<&str>) {
     check_on(&attention(), case, config)
@@ -62,7 +64,8 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
 
 /// [`check`] with this driver.
 ///
-/// # Panics See [`check_lengths`].
+/// # Panics
+/// See [`check_lengths`].
 #[track_caller]
 pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
@@ -72,8 +75,8 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Opt
 /// A plan knows only bounds. With invalid lengths, starts and pages, a launch must touch nothing outside its
 /// tensors. A sequence is judged if the cache has the keys of its clamped length.
 ///
-/// # Panics If a launch touches memory outside its tensors; otherwise see
-/// [`check_lengths`].
+/// # Panics
+/// If a launch touches memory outside its tensors; otherwise see [`check_lengths`].
 #[track_caller]
 pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
     let most = 120;

@@ -119,7 +119,7 @@ fn garbage(counters: bool) -> Vec<Garbage> {
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
-    &["max_keys) == 0 {"],
+    &["max_keys) == 0 && "],
     &["max_keys) > 0)", "becomes operand 1"],
     &["max_keys) > 0)", "min.u32"],
     // Sequences that begin at `cu_seqlens_k`: `decode_tensors.rs` removes these clamps.

@@ -77,7 +77,7 @@ fn garbage() -> Vec<Garbage> {
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
-    &["max_keys) == 0 {"],
+    &["max_keys) == 0 && "],
     &["max_keys) > 0)", "becomes operand 1"],
     &["max_keys) > 0)", "min.u32"],
     &["order.starts"],

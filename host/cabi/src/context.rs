@@ -19,8 +19,8 @@ impl Context {
 /// Adopts the current CUDA context, and reads the measurements of `ferroflash sweep`: the file that
 /// `FERROFLASH_TUNING` names, or else the user's default file, if it exists.
 ///
-/// # Safety `context` may be written. The CUDA context outlives the new
-/// context.
+/// # Safety
+/// `context` may be written. The CUDA context outlives the new context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -> Status {
     call(|| {
@@ -65,8 +65,8 @@ pub(crate) unsafe fn enqueue<R: Request>(
 
 /// Drops a handle.
 ///
-/// # Safety The handle is null, or came from [`store`] and is not used
-/// again.
+/// # Safety
+/// The handle is null, or came from [`store`] and is not used again.
 pub(crate) unsafe fn destroy<T>(handle: *mut T) {
     if !handle.is_null() {
         // A failed destruction is not reported, but no panic may leave the function.

@@ -135,8 +135,8 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
 
 /// Loads the plan's kernels.
 ///
-/// # Safety `context` and `plan` are null or live, and `plan` was created with
-/// `context`.
+/// # Safety
+/// `context` and `plan` are null or live, and `plan` was created with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const PlanHandle) -> Status {
     call(|| {
@@ -174,8 +174,8 @@ pub unsafe extern "C" fn ferroflash_launch(
 
 /// Plans and enqueues a request.
 ///
-/// # Safety The requirements of [`ferroflash_launch`], except on
-/// `plan`.
+/// # Safety
+/// The requirements of [`ferroflash_launch`], except on `plan`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_attention(
     context: *const Context,

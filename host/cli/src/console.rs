@@ -67,8 +67,8 @@ impl Console {
     /// Prints a command's report and returns `result`, which ends the command. With JSON, the document
     /// contains the error beside the results.
     ///
-    /// # Errors The error of `result`; otherwise an error if standard output cannot be
-    /// written.
+    /// # Errors
+    /// The error of `result`; otherwise an error if standard output cannot be written.
     pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
     where
         R: Serialize + Display,

@@ -169,8 +169,8 @@ impl Device {
 
     /// The runner of kernels, for a command that needs one.
     ///
-    /// # Errors [`Error::Invalid`] if the device is the
-    /// CPU.
+    /// # Errors
+    /// [`Error::Invalid`] if the device is the CPU.
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(

@@ -63,8 +63,8 @@ impl fmt::Display for State {
 impl Gpu {
     /// Opens the CUDA device with this ordinal.
     ///
-    /// # Errors The reason why NVML knows nothing about the
-    /// device.
+    /// # Errors
+    /// The reason why NVML knows nothing about the device.
     pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, String> {
         // SAFETY: the library's initialisers may run in any program, at any time.
         let library = unsafe { Library::new(NAME) }.map_err(|e| format!("no {NAME}: {e}"))?;

@@ -110,8 +110,8 @@ impl<'a> HostTensor<'a> {
 
     /// A contiguous BSHD tensor.
     ///
-    /// # Errors See
-    /// [`HostTensor::new`].
+    /// # Errors
+    /// See [`HostTensor::new`].
     pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])

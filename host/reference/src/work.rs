@@ -262,8 +262,8 @@ impl Asked<'_> {
 
     /// Enqueues the request.
     ///
-    /// # Safety See
-    /// [`Attention::launch`].
+    /// # Safety
+    /// See [`Attention::launch`].
     unsafe fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,

@@ -108,9 +108,9 @@ pub(super) enum Shown<'a> {
 impl<'a> Shown<'a> {
     /// The mask, taken for a stream.
     ///
-    /// # Errors [`Error::Invalid`] for a mask that names memory by
-    /// its address: safe code cannot guarantee that this memory
-    /// lives.
+    /// # Errors
+    /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot guarantee that this
+    /// memory lives.
     pub fn on<const MOST: usize>(self, guards: &mut StreamGuards<'a, MOST>) -> Result<Mask, Error> {
         match self {
             Shown::Plain(mask @ (Mask::Prefix(Prefix::Each(_)) | Mask::Bits(_))) => {

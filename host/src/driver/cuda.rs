@@ -144,8 +144,8 @@ pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
 
 /// Loads machine code in the current context.
 ///
-/// # Safety See
-/// [`crate::Driver::load_cubin`].
+/// # Safety
+/// See [`crate::Driver::load_cubin`].
 pub(super) unsafe fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
     is_whole(cubin)?;
     // SAFETY: the caller's promise; the check above covers a part of it.

@@ -89,8 +89,8 @@ impl Drop for Exec {
 
 /// See [`Harness::with_graph`]; on a live stream of the current context.
 ///
-/// # Safety See
-/// [`Harness::with_graph`].
+/// # Safety
+/// See [`Harness::with_graph`].
 pub(super) unsafe fn with_graph(
     stream: CUstream,
     work: impl FnOnce() -> Result<(), Error>,

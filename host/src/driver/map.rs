@@ -59,9 +59,9 @@ impl MapDescription {
 
     /// Checks that the tensor map can be encoded.
     ///
-    /// # Errors [`Error::Invalid`] names the field that contradicts its documentation;
-    /// [`Error::Unsupported`] names an element type that no kernel copies by tensor
-    /// maps.
+    /// # Errors
+    /// [`Error::Invalid`] names the field that contradicts its documentation; [`Error::Unsupported`] names an
+    /// element type that no kernel copies by tensor maps.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
         let MapDescription { address, strides, extents, box_shape: [columns, rows], dtype, kind } = *self;

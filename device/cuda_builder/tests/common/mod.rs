@@ -14,8 +14,8 @@ pub fn std() -> CudaBuilder {
 /// Launches the module's only kernel, which takes pointers to `buffers`, and returns their contents
 /// afterwards.
 ///
-/// # Panics If the simulator reports an
-/// error.
+/// # Panics
+/// If the simulator reports an error.
 #[track_caller]
 pub fn run(
     module: &cuda_builder::Module,
