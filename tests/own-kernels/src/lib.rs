@@ -1,0 +1,210 @@
+//! Kernels of a caller, for tests: FerroFlash's masks and scores written again as functions, and functions
+//! that misbehave.
+#![no_std]
+use core::f32::consts::LOG2_E;
+use kernels_gpu::prelude::*;
+
+/// [`Causal`], written by a caller.
+#[derive(Clone, Copy)]
+pub struct OwnCausal;
+
+impl MaskMarker for OwnCausal {
+    type Params = ();
+}
+
+impl MaskMod for OwnCausal {
+    const LEFT: bool = false;
+    const HOLES: bool = false;
+    fn load(_: &(), _: &Sequence) -> Self {
+        OwnCausal
+    }
+    fn keys(&self, p: i32) -> Range<i32> {
+        0..p + 1
+    }
+}
+
+/// [`Chunked`], written by a caller.
+#[derive(Clone, Copy)]
+pub struct OwnChunked(OwnChunkedParams);
+
+/// Parameters of [`OwnChunked`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OwnChunkedParams {
+    /// Keys of a chunk.
+    pub chunk: FastDiv,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+no_padding! { OwnChunkedParams { chunk, reserved } }
+
+impl MaskMarker for OwnChunked {
+    type Params = OwnChunkedParams;
+}
+
+impl MaskMod for OwnChunked {
+    const HOLES: bool = false;
+    fn load(params: &OwnChunkedParams, _: &Sequence) -> Self {
+        OwnChunked(*params)
+    }
+    fn keys(&self, p: i32) -> Range<i32> {
+        let (_, within) = self.0.chunk.div_rem(p.max(0) as u32);
+        p.max(0) - within as i32..p + 1
+    }
+}
+
+/// A softcap, written by a caller: `cap * tanh(s / cap)`.
+#[derive(Clone, Copy)]
+pub struct OwnSoftcap {
+    /// Factor from products to arguments of `tanh`.
+    before: f32,
+    /// Factor from `tanh` to products.
+    after: f32,
+}
+
+/// Parameters of [`OwnSoftcap`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OwnSoftcapParams {
+    /// The cap.
+    pub cap: f32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+no_padding! { OwnSoftcapParams { cap, reserved } }
+
+impl ScoreMarker for OwnSoftcap {
+    type Params = OwnSoftcapParams;
+}
+
+impl ScoreMod for OwnSoftcap {
+    const SCALED: bool = false;
+    fn load(params: &OwnSoftcapParams, of: &Sequence) -> Self {
+        OwnSoftcap { before: of.scale() * rcp(params.cap), after: params.cap * of.unscale() }
+    }
+    fn score(&self, s: f32, _: i32, _: i32) -> f32 {
+        let tanh = 1.0 - 2.0 * rcp(1.0 + ex2(s * self.before * (2.0 * LOG2_E)));
+        tanh * self.after
+    }
+}
+
+/// ALiBi slopes, written by a caller.
+#[derive(Clone, Copy)]
+pub struct OwnAlibi {
+    slope: f32,
+}
+
+impl ScoreMarker for OwnAlibi {
+    /// The slope of each head, as bits of f32.
+    type Params = Integers;
+}
+
+impl ScoreMod for OwnAlibi {
+    const SCALED: bool = false;
+    fn load(slopes: &Integers, of: &Sequence) -> Self {
+        OwnAlibi { slope: GlobalInts::new(slopes).nearest_f32(of.head) * of.unscale() }
+    }
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        fma(((p - k) as f32).abs(), -self.slope, s)
+    }
+}
+
+/// A mask whose intervals are any four, and whose keys without holes are any.
+#[derive(Clone, Copy)]
+pub struct Wild(WildParams);
+
+/// Parameters of [`Wild`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct WildParams {
+    /// Begins of the intervals; position `p` has interval `p % 4`.
+    pub starts: [i32; 4],
+    /// Ends of the intervals.
+    pub ends: [i32; 4],
+    /// Keys without holes.
+    pub whole: [i32; 2],
+    /// Keys up to this one are holes.
+    pub holes: i32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+no_padding! { WildParams { starts, ends, whole, holes, reserved } }
+
+impl MaskMarker for Wild {
+    type Params = WildParams;
+}
+
+impl MaskMod for Wild {
+    fn load(params: &WildParams, _: &Sequence) -> Self {
+        Wild(*params)
+    }
+    fn keys(&self, p: i32) -> Range<i32> {
+        let of = |bounds: [i32; 4]| match p as u32 % 4 {
+            0 => bounds[0],
+            1 => bounds[1],
+            2 => bounds[2],
+            _ => bounds[3],
+        };
+        of(self.0.starts)..of(self.0.ends)
+    }
+    fn whole(&self) -> Range<i32> {
+        self.0.whole[0]..self.0.whole[1]
+    }
+    fn sees(&self, _: i32, k: i32) -> bool {
+        k > self.0.holes
+    }
+}
+
+/// Scores of one query become a value, from one key on.
+#[derive(Clone, Copy)]
+pub struct Planted(PlantedParams);
+
+/// Parameters of [`Planted`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PlantedParams {
+    /// The value.
+    pub value: f32,
+    /// The query's position.
+    pub query: i32,
+    /// The first key.
+    pub key: i32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+no_padding! { PlantedParams { value, query, key, reserved } }
+
+impl ScoreMarker for Planted {
+    type Params = PlantedParams;
+}
+
+impl ScoreMod for Planted {
+    fn load(params: &PlantedParams, _: &Sequence) -> Self {
+        Planted(*params)
+    }
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        if p == self.0.query && k >= self.0.key { self.0.value } else { s }
+    }
+}
+
+/// Tiles of 128 queries and 64 keys for head dim 64.
+type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
+/// Tiles of 128 queries and 32 keys for head dim 64.
+type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
+/// Hopper's tiles for head dim 128.
+type Hopper<Mask> = FwdHopper<F16, Mask, 2, 8, 8, 2, true>;
+
+entry!(causal: With<Large<Causal>>);
+entry!(own_causal: With<Large<OwnCausal>>);
+entry!(causal_varlen: With<Varlen<Large<Causal>>>);
+entry!(own_causal_varlen: With<Varlen<Large<OwnCausal>>>);
+entry!(causal_hopper: With<Hopper<Causal>>);
+entry!(own_causal_hopper: With<Hopper<OwnCausal>>);
+entry!(chunked: With<Large<Chunked>>);
+entry!(own_chunked: With<Large<OwnChunked>>);
+entry!(local: With<Small<Local>>);
+entry!(own_softcap: With<Small<Scored<Full, OwnSoftcap>>>);
+entry!(own_alibi: With<Small<Scored<Full, OwnAlibi>>>);
+entry!(wild: With<Small<Wild>>);
+entry!(wild_paged: With<Paged<Small<Wild>>>);
+entry!(planted: With<Small<Scored<Full, Planted>>>);
