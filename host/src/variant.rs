@@ -30,7 +30,7 @@
 //! # }
 //! ```
 use crate::{AttnInfo, Error};
-use spec::{AttnKernel, Contract, MaskKind, MaskMarker, Plain, ScoreKinds};
+use spec::{AttnKernel, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -72,8 +72,25 @@ pub struct Compiled {
 
 impl<M: MaskMarker + 'static> VariantKernel<M> {
     /// Kernel `K`, compiled as `symbol`. [`Attention::load`](crate::Attention::load) checks that `ptx` has
-    /// this kernel, with these parameters.
+    /// this kernel, with these parameters and threads.
+    ///
+    /// A mixed batch has two kernels in each launch, which a variant does not have:
+    ///
+    /// ```compile_fail,E0080
+    /// use ferroflash::spec::{Causal, F16, Fwd, ManyQueries};
+    /// use ferroflash::variant::VariantKernel;
+    ///
+    /// type Kernel = ManyQueries<Fwd<F16, Causal, 8, 2, 1, 4, 4, 4, 2>>;
+    /// const KERNEL: VariantKernel<Causal> = VariantKernel::new::<Kernel>("k", "// PTX");
+    /// # fn main() { let _ = &KERNEL; }
+    /// ```
     pub const fn new<K: AttnKernel<Mask = M>>(symbol: &'static str, ptx: &'static str) -> Self {
+        const {
+            assert!(
+                !matches!(K::INFO.queries, Queries::Mixed),
+                "a variant has no kernels of mixed batches: list `With<Paged<..>>` and `With<Decode<..>>`"
+            );
+        }
         let info = AttnInfo { contract: Contract::of::<K>(symbol), ..K::INFO };
         let compiled = Compiled { info, params: size_of::<K::Params>(), ptx, cubins: &[] };
         VariantKernel { compiled, mask: PhantomData }
@@ -213,20 +230,26 @@ impl Compiled {
         &self.info
     }
 
+    /// Bytes of the kernel's parameters.
+    pub(crate) const fn params(&self) -> usize {
+        self.params
+    }
+
     /// Machine code for an architecture.
     pub(crate) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
         self.cubins.iter().find(|(of, _)| *of == arch).map(|(_, cubin)| *cubin)
     }
 
-    /// The PTX, if it has the kernel with its parameters.
+    /// The PTX, if it has the kernel with its parameters and threads.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the kernel that the PTX lacks, or the bytes of the parameters that it takes.
+    /// [`Error::Invalid`] names the kernel that the PTX lacks, the bytes of the parameters that it takes, or
+    /// its threads.
     pub(crate) fn ptx(&self) -> Result<&'static str, Error> {
         let symbol = self.info.contract.symbol;
         let entries =
             || self.ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
-        let Some((_, params)) = entries().find(|(name, _)| name.trim() == symbol) else {
+        let Some((_, head)) = entries().find(|(name, _)| name.trim() == symbol) else {
             let names: Vec<_> = entries().map(|(name, _)| name.trim()).collect();
             let has = if names.is_empty() { "no kernel".to_owned() } else { names.join(", ") };
             let expected = format_args!(
@@ -235,6 +258,8 @@ impl Compiled {
             );
             return Err(Error::invalid("variant", symbol, expected));
         };
+        let (params, directives) =
+            head.split('{').next().and_then(|head| head.split_once(')')).unwrap_or((head, ""));
         let bytes = params.split([')', ']']).next().and_then(|first| first.rsplit_once('['));
         let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<usize>().ok()).unwrap_or_default();
         if bytes != self.params {
@@ -242,6 +267,16 @@ impl Compiled {
                 "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from \
                  the same sources",
                 self.params
+            );
+            return Err(Error::invalid("variant", symbol, expected));
+        }
+        let threads = directives.split(".reqntid").nth(1).and_then(|rest| rest.split([',', '\n']).next());
+        let threads = threads.and_then(|threads| threads.trim().parse::<u32>().ok());
+        if let Some(threads) = threads.filter(|threads| *threads != self.info.contract.threads) {
+            let expected = format_args!(
+                "its PTX runs {threads} threads per block and its type {}; compile host and kernels from the \
+                 same sources",
+                self.info.contract.threads
             );
             return Err(Error::invalid("variant", symbol, expected));
         }

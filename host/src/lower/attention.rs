@@ -44,7 +44,14 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
 }
 
 /// The launch of the attention kernel, with its combine kernel.
+///
+/// # Errors
+/// [`Refusal::Tensors`], or the errors of a variant's kernel.
 fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
+    Ok(variant::fits(of_kernel(r, s)?)?)
+}
+
+fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place };
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {

@@ -1,9 +1,10 @@
 //! Parameters of masks and scores, which follow the kernel's own.
 use super::tensors::integers;
 use crate::launch::Launch;
+use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
-use crate::{AttnInfo, MaskKind, Problem};
-use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams};
+use crate::{AttnInfo, Error, MaskKind, Problem};
+use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
 /// The launch with the parameters of its kernel's mask, and then of its scores.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
@@ -25,6 +26,25 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
         (Some(_), Some(bias)) => launch.with(&self::bias(bias)),
         _ => launch,
     }
+}
+
+/// The launch, if it has the parameters that its variant's kernel takes.
+///
+/// # Errors
+/// [`Error::Unsupported`] names both numbers of bytes. A type that gives a kernel no parameters for its mask
+/// (no `With`) ends here.
+pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
+    let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
+    let (takes, has) =
+        (kernel.params(), launch.params().len() + launch.maps().len() * size_of::<TensorMap>());
+    if takes == has {
+        return Ok(launch);
+    }
+    let reason = format_args!(
+        "its type takes {takes} bytes of parameters, and this request's launch has {has}: wrap the type in \
+         `With`, once, on the outside"
+    );
+    Err(Error::unsupported(kernel.info().contract.symbol, reason))
 }
 
 fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
