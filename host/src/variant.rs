@@ -119,7 +119,28 @@ impl<M: MaskMarker + 'static> Variant<M> {
         Variant { name, kernels }
     }
 
-    /// The variant with the parameters of its mask and scores.
+    /// The variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other parameters and
+    /// longer ones do not compile:
+    ///
+    /// ```compile_fail,E0308
+    /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};
+    /// fn of(variant: &'static Variant<Scored<Causal, Sink>>) {
+    ///     variant.with(SinkParams { base: 0 }); // the mask's parameters are missing: `And::new((), ..)`
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0080
+    /// # use ferroflash::{spec::MaskMarker, variant::Variant};
+    /// #[derive(Clone, Copy)]
+    /// struct Long;
+    /// impl MaskMarker for Long {
+    ///     type Params = [u64; 33];
+    /// }
+    /// # fn main() {
+    /// let of = |variant: &'static Variant<Long>| variant.with([0; 33]);
+    /// # let _: fn(&'static Variant<Long>) -> _ = of;
+    /// # }
+    /// ```
     pub fn with(&'static self, params: M::Params) -> WithVariant {
         const {
             assert!(size_of::<M::Params>() <= MAX_BYTES, "a variant's parameters have at most 256 bytes");

@@ -199,6 +199,22 @@ static WRONG: Variant<Near> = Variant::new(
         ),
     ],
 );
+/// Kernels whose types do not take the mask's parameters, take them twice, or have PTX with other threads.
+static BARE: Variant<Near> =
+    Variant::new("bare", &[VariantKernel::new::<Large>("near_bare", ".entry near_bare(.param .b8 p[296])")]);
+static TWICE: Variant<Near> =
+    Variant::new("twice", &[VariantKernel::new::<With<With<Large>>>("near_twice", "// never read")]);
+static THREADS: Variant<Near> = Variant::new(
+    "threads",
+    &[VariantKernel::new::<With<Large>>(
+        "near_threads",
+        ".entry near_threads(\n.param .b8 p[312]\n)\n.reqntid 64, 1, 1\n{}",
+    )],
+);
+/// A kernel of Hopper alone, and a split kernel of a head dim that no combine kernel has.
+static ON_HOPPER: Variant<Near> = Variant::new("on hopper", &[kernel!(Hopper, "near_hopper", "656")]);
+static SPLIT: Variant<Near> =
+    Variant::new("split", &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 5, 4, 2>>, "near_d80_split", "352")]);
 static CAUSAL: Variant<Scored<Causal, Sink>> = Variant::new(
     "causal with sinks",
     &[kernel!(Fwd<F16, Scored<Causal, Sink>, 8, 2, 1, 4, 4, 4, 2>, "causal_sink", "304")],
@@ -241,7 +257,16 @@ fn a_wrong_variant_is_refused_in_words() {
             "variant causal with sinks"]),
         (causal(dense([4, 2048, 16, 64]).mask(window)), &["mask: window 1,-1"]),
         (causal(dense([4, 2048, 16, 64])).scale(1e-30), &["scale 1e-30 with a variant's scores"]),
+        (dense([4, 2048, 16, 64]).variant(&BARE, NEAR), &["near_bare", "takes 296 bytes",
+            "launch has 312", "`With`"]),
+        (dense([4, 2048, 16, 64]).variant(&TWICE, NEAR), &["near_twice", "takes 328 bytes",
+            "launch has 312"]),
+        (dense([4, 2048, 16, 128]).variant(&ON_HOPPER, NEAR), &["near_hopper", "sm_90a"]),
+        (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR), &["variant split has no kernel", "near_d80_split"]),
+        (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR).config("near_d80_split"), &["near_d80_split"]),
         // What only loading shows.
+        (dense([4, 2048, 16, 64]).variant(&THREADS, NEAR), &["variant: near_threads", "runs 64 threads",
+            "its type 128", "same sources"]),
         (near(64), &["variant: near_d64", "its PTX has t5", "`CudaBuilder::entry`"]),
         (near(128), &["variant: near_d128", "its PTX has no kernel"]),
         (near(256), &["variant: near_d256", "takes 296 bytes of parameters and its type 312",
