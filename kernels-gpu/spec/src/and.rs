@@ -1,5 +1,4 @@
 //! Parameters of two masks or scores: a mask and its scores, two masks, or two scores.
-
 use crate::Plain;
 
 /// The parameters `a`, then `b`.
@@ -13,7 +12,9 @@ pub struct And<A, B> {
 }
 
 impl<A: Plain, B: Plain> Plain for And<A, B> {
+    #[inline]
     fn write(&self, to: &mut [u8]) {
+        const { Self::NO_PADDING }
         let (a, b) = to.split_at_mut(size_of::<A>());
         self.a.write(a);
         self.b.write(b);
@@ -21,14 +22,15 @@ impl<A: Plain, B: Plain> Plain for And<A, B> {
 }
 
 impl<A, B> And<A, B> {
-    /// Both. Types with padding between them, or behind them, do not compile: a launch copies the bytes.
+    /// Does not compile for types with padding between them, or behind them: a launch copies the bytes.
+    const NO_PADDING: () = assert!(
+        size_of::<Self>() == size_of::<A>() + size_of::<B>(),
+        "two parameters have padding between them: make each a multiple of 8 bytes with a `reserved` field"
+    );
+
+    /// Both.
     pub const fn new(a: A, b: B) -> Self {
-        const {
-            assert!(
-                size_of::<Self>() == size_of::<A>() + size_of::<B>(),
-                "the parameters must be multiples of 8 bytes: add a `reserved` field"
-            )
-        }
+        const { Self::NO_PADDING }
         And { a, b }
     }
 }
