@@ -108,8 +108,8 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
         ("h200", varlen(64), "near_packed_d64_64x64", "few queries"),
         ("l4", cached(100), "near_paged_d64", "the only kernel"),
         ("l4", cached(2), "near_decode_d64", "without a workspace"),
-        ("l4", dense([4, 2048, 16, 64]).config("near_d64_64x64"), "near_d64_64x64", "the request names this kernel"),
-        ("l4", cached(2).config("near_paged_d64"), "near_paged_d64", "the request names this kernel"),
+        ("l4", dense([4, 2048, 16, 64]).config("near_d64_64x64"), "near_d64_64x64", "names this kernel"),
+        ("l4", cached(2).config("near_paged_d64"), "near_paged_d64", "names this kernel"),
     ];
     for (on, request, symbol, why) in cases {
         let made = plan(&request.variant(&ALL, NEAR), card(on)).expect(symbol);
