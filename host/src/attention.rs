@@ -173,7 +173,7 @@ impl<D: Driver> Attention<D> {
     /// - `stream` belongs to this driver's context, and `self` lives until the launch has run.
     /// - Each buffer of the request, including its scratch memory, is device memory of this driver's context,
     ///   has the stated size, and lives until the launch has run.
-    /// - If the request has a [variant](crate::variant), these promises hold for the memory that its
+    /// - If the request has a [variant](mod@crate::variant), these promises hold for the memory that its
     ///   parameters name, too, and the PTX of its kernels was compiled from their types.
     /// - Until the launch has run, other work writes none of the request's inputs, and does not touch its
     ///   outputs, workspace and counters, except in the order of this stream.

@@ -33,7 +33,7 @@
 //! | [`driver`] | drivers: raw handles, cust (feature `cust`), the simulator (feature `sim`) |
 //! | `cudarc` (feature `cudarc`) | safe functions on cudarc's slices, with candle-flash-attn's names |
 //! | [`kernels`] | the compiled kernels by name; [`kernels::Prepared`], a kernel picked by type |
-//! | [`variant`] | masks and scores of your own, in kernels that you compile |
+//! | [`mod@variant`] | masks and scores of your own, in kernels that you compile |
 //! | [`tuning`] | measurements of `ferroflash sweep`, for [`Attention::with_tuning`] |
 //! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
 //! | [`Error`] | the reason for each refusal, in words. Nothing falls back silently |

@@ -52,7 +52,7 @@ where
 fn code(module: &Module, symbol: &str) -> Vec<String> {
     let (code, _) = lines::split(&module.text.replace(module.contract.symbol, symbol));
     let mut numbers: HashMap<String, usize> = HashMap::new();
-    let mut renumber = |line: &str| {
+    let renumber = |line: &str| {
         let mut parts = line.split("//").next().unwrap_or(line).trim_end().split('%');
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {
@@ -69,7 +69,7 @@ fn code(module: &Module, symbol: &str) -> Vec<String> {
         }
         out
     };
-    code.lines().map(|line| renumber(line)).filter(|line| !line.is_empty()).collect()
+    code.lines().map(renumber).filter(|line| !line.is_empty()).collect()
 }
 
 /// How often each instruction is in a kernel.
