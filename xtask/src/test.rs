@@ -23,10 +23,11 @@ const SAMPLE: &str = "target/sample-ptx";
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
 /// Test programs that `cargo xtask test` leaves to `--all` and `ci`, with their purpose.
-const LEFT_OUT: [(&str, &str); 4] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
     ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
+    ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("tests/tests/template", "the template in examples/your-own-attention"),
 ];
 

@@ -43,7 +43,7 @@ struct End {
 }
 
 /// Seconds that programs take, if no earlier run has measured them. Programs that are not listed take less.
-const LONG: [(&str, f64); 8] = [
+const LONG: [(&str, f64); 10] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),
     ("tests/tests/decode", 50.0),
@@ -52,6 +52,8 @@ const LONG: [(&str, f64); 8] = [
     ("tests/misuse/tests/compile_fail", 30.0),
     ("device/cuda_builder/tests/device", 30.0),
     ("documentation", 30.0),
+    ("tests/tests/template", 30.0),
+    ("tests/tests/own", 20.0),
 ];
 
 /// Runs all programs, one per core at a time, the longest first by the `times` of the last run. Writes the
