@@ -15,33 +15,57 @@ unsafe extern "unadjusted" {
 
 /// `ex2.approx.ftz.f32`: 2^x, at most 2 ulp off. `ex2(-inf)` is 0.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub fn ex2(x: f32) -> f32 {
     // SAFETY: no preconditions.
     unsafe { ex2_approx_ftz(x) }
 }
 
+/// On the host: correctly rounded, or as the host's library rounds.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn ex2(x: f32) -> f32 {
+    x.exp2()
+}
+
 /// `lg2.approx.ftz.f32`: log2 x, at most 2^-22 off. `lg2(0)` is -inf.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub fn lg2(x: f32) -> f32 {
     // SAFETY: no preconditions.
     unsafe { lg2_approx_ftz(x) }
 }
 
+/// On the host: correctly rounded, or as the host's library rounds.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn lg2(x: f32) -> f32 {
+    x.log2()
+}
+
 /// `rcp.approx.ftz.f32`: 1 / x, at most 1 ulp off.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub fn rcp(x: f32) -> f32 {
     // SAFETY: no preconditions.
     unsafe { rcp_approx_ftz(x) }
 }
 
+/// On the host: correctly rounded, or as the host's library rounds.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn rcp(x: f32) -> f32 {
+    1.0 / x
+}
+
 /// `fma.rn.f32`: a * b + c, rounded once.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
+}
+
+/// On the host: exact as on the device.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
 }
 
 /// `cvt.rn.f16x2.f32`: two f32 as two f16, `lo` in the low half.
@@ -86,7 +110,7 @@ pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
 
 /// `cvt.f32.f16`, twice: two f16 as f32, the low half first. Exact.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     let (lo, hi): (f32, f32);
     // SAFETY: no preconditions.
@@ -95,6 +119,21 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
             out(reg32) lo, out(reg32) hi, in(reg32) x, options(pure, nomem, nostack))
     }
     [lo, hi]
+}
+
+/// On the host: exact as on the device.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn unpack_f16(x: u32) -> [f32; 2] {
+    [x & 0xffff, x >> 16].map(|half| {
+        let (exponent, mantissa) = (half >> 10 & 31, half & 1023);
+        let size = match exponent {
+            0 => mantissa as f32 * 2f32.powi(-24),
+            31 if mantissa == 0 => f32::INFINITY,
+            31 => f32::NAN,
+            _ => (1024 + mantissa) as f32 * 2f32.powi(exponent as i32 - 25),
+        };
+        if half >> 15 == 1 { -size } else { size }
+    })
 }
 
 /// Two bf16 as f32, the low half first. Exact.

@@ -140,12 +140,21 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 /// # Safety
 /// - `address` is global, a multiple of 4, and may be read.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     let r;
     // SAFETY: the caller's promise.
     unsafe { asm!("ld.global.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(nostack, readonly)) }
     r
+}
+
+/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+///
+/// # Safety
+/// None on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+pub unsafe fn ld_global_b32(address: u64) -> u32 {
+    u32::from_le_bytes(crate::host::load(address))
 }
 
 /// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
@@ -154,7 +163,7 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 /// - `address` is global, a multiple of 4, and may be read.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     let r;
     // SAFETY: the caller's promise.
@@ -164,13 +173,22 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
+/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+///
+/// # Safety
+/// None on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
+    u32::from_le_bytes(crate::host::load(address))
+}
+
 /// `ld.global.nc.b8`, with zeros above: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
 /// - `address` is a global one, and may be read.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
-#[gpu_only]
+#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let r;
     // SAFETY: the caller's promise.
@@ -178,6 +196,16 @@ pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
         asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
     }
     r
+}
+
+/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+///
+/// # Safety
+/// None on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
+    let [byte] = crate::host::load(address);
+    u32::from(byte)
 }
 
 /// `ld.global.nc.b32` if `present`; otherwise 0, without a load. The load has no branch and stays in program
