@@ -20,10 +20,14 @@
 //! - [`softmax`]: online softmax with a lazy maximum.
 //! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of its results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
+//! - `exact`: masks and scores on the host, for tests.
 //! - [`prelude`]: names for crates with masks and scores of their own (`docs/your-own-attention.md`).
 #![no_std]
 // `entries` needs `unsafe`, which a `forbid` here would not allow. Each other module forbids it.
 #![deny(unsafe_code)]
+
+#[cfg(not(target_arch = "nvptx64"))]
+extern crate std;
 
 #[forbid(unsafe_code)]
 pub mod alibi;
@@ -37,6 +41,9 @@ pub mod capped;
 pub mod decode;
 #[allow(unsafe_code)]
 pub mod entries;
+#[cfg(not(target_arch = "nvptx64"))]
+#[forbid(unsafe_code)]
+pub mod exact;
 #[forbid(unsafe_code)]
 pub mod forward;
 #[forbid(unsafe_code)]

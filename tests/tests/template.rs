@@ -62,7 +62,7 @@ fn the_template_runs_outside_of_the_repository() {
     let output = cargo.output().unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{}", said.concat());
-    assert!(said[0].contains("5 passed"), "{}", said.concat());
+    assert!(said[0].contains("6 passed"), "{}", said.concat());
     let unexpected = said[1].lines().find(|line| line.contains("warning") && !line.contains("are embedded"));
     assert_eq!(unexpected, None, "{}", said[1]);
 }

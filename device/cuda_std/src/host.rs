@@ -1,5 +1,5 @@
-//! Copies of device memory on the host. Functions of masks and scores run there too: what they load comes from
-//! copies that lie at their device addresses.
+//! Copies of device memory on the host, for the functions that run there too: their loads read the copy at
+//! the address.
 use std::cell::RefCell;
 use std::vec::Vec;
 

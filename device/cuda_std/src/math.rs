@@ -21,7 +21,7 @@ pub fn ex2(x: f32) -> f32 {
     unsafe { ex2_approx_ftz(x) }
 }
 
-/// On the host: correctly rounded, or as the host's library rounds.
+/// On the host: the result of the standard library.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn ex2(x: f32) -> f32 {
     x.exp2()
@@ -35,7 +35,7 @@ pub fn lg2(x: f32) -> f32 {
     unsafe { lg2_approx_ftz(x) }
 }
 
-/// On the host: correctly rounded, or as the host's library rounds.
+/// On the host: the result of the standard library.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn lg2(x: f32) -> f32 {
     x.log2()
@@ -49,7 +49,7 @@ pub fn rcp(x: f32) -> f32 {
     unsafe { rcp_approx_ftz(x) }
 }
 
-/// On the host: correctly rounded, or as the host's library rounds.
+/// On the host: the result of the standard library.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn rcp(x: f32) -> f32 {
     1.0 / x

@@ -148,10 +148,10 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     r
 }
 
-/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// None on the host.
+/// - None: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
@@ -173,10 +173,10 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     r
 }
 
-/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// None on the host.
+/// - None: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
@@ -198,10 +198,10 @@ pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     r
 }
 
-/// On the host: of a copy of device memory ([`crate::host::with_memory`]).
+/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// None on the host.
+/// - None: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let [byte] = crate::host::load(address);

@@ -2,7 +2,7 @@
 use ferroflash::spec::{Causal, Scored};
 use ferroflash::variant;
 use ferroflash::variant::Variant;
-pub use kernels::{Documents, Neighbours, NeighboursParams, Streaming, StreamingParams, T5, T5Params};
+pub use kernels::{Documents, Neighbours, NeighboursParams, Streaming, StreamingParams, T5, T5Params, exact};
 
 pub static STREAMING: Variant<Streaming> =
     variant!("streaming", kernels::{streaming_d64, streaming_decode_d64});

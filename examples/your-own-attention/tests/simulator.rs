@@ -2,7 +2,7 @@
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, TensorView};
 use ferroflash::request::{VarlenKeys, VarlenQueries};
-use ferroflash::spec::{And, FastDiv, Integers, MaskMarker};
+use ferroflash::spec::{And, Causal, FastDiv, Integers, MaskMarker, Scored};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, DType, Error};
 use half::f16;
@@ -269,4 +269,27 @@ fn t5() -> Result<(), Error> {
     let another = |head: usize, s: f64, p: i32, k: i32| seen(k <= p, s + f64::from(bias(1 - head, p - k)));
     check(Front::Dense, &[[150, 150]; 2], &T5_BIAS, params, &naive, &another)?;
     check(Front::Varlen, &[[60, 60], [7, 90], [130, 130]], &T5_BIAS, params, &naive, &another)
+}
+
+/// The functions alone, on the host: no kernel runs.
+#[test]
+fn functions_on_the_host() {
+    let table: Vec<u8> = (0..HEADS)
+        .flat_map(|head| (0..40).flat_map(move |distance| bias(head, distance).to_le_bytes()))
+        .collect();
+    let address = 0x1000;
+    let biases = Integers { base: address, count: 40 * HEADS as u32, reserved: 0 };
+    let t5 = And::new((), T5Params { bias: biases, distances: 40, reserved: 0 });
+    exact::with_memory(vec![exact::Copied { address, bytes: table }], || {
+        for (head, p) in (0..HEADS).flat_map(|head| (0..150).map(move |p| (head, p))) {
+            let of = exact::sequence(0, head as u32, [150, 150], 0.5);
+            for k in 0..150 {
+                let own = exact::score::<Streaming>(&STREAM, &of, 3.0, p, k);
+                assert_eq!(f64::from(own), streams(3)(head, 1.5, p, k), "streaming, query {p}, key {k}");
+                let own = exact::score::<Scored<Causal, T5>>(&t5, &of, 3.0, p, k);
+                let naive = seen(k <= p, 1.5 + f64::from(bias(head, (p - k).max(0))));
+                assert!(f64::from(own) == naive || (f64::from(own) - naive).abs() < 1e-6, "t5, {p}, {k}");
+            }
+        }
+    });
 }

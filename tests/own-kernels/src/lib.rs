@@ -2,6 +2,8 @@
 //! that misbehave.
 #![no_std]
 use core::f32::consts::LOG2_E;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use kernels_gpu::exact;
 use kernels_gpu::prelude::*;
 
 /// [`Causal`], written by a caller.

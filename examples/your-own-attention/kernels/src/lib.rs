@@ -1,5 +1,7 @@
 //! Attention of our own: which keys a query sees, and what becomes of scores.
 #![no_std]
+#[cfg(not(target_arch = "nvptx64"))]
+pub use kernels_gpu::exact;
 use kernels_gpu::prelude::*;
 
 /// Causal: the first keys, and a window (StreamingLLM, Xiao et al., 2023).
