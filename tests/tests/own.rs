@@ -254,9 +254,9 @@ fn a_callers_functions_give_the_kernels_results_on_the_host() -> Result<(), Erro
     let card = card();
     let check = |name: &str, kernel: &Results, host: &Results, another: &Results| {
         let off = worst(&kernel.o, &host.o);
-        let lse = kernel.lse.iter().zip(&host.lse).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
+        let mut lse = kernel.lse.iter().zip(&host.lse).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
         assert!(off <= 1e-3, "{name}: O is off by {off}");
-        assert!(lse.fold(true, |near, off| near && off <= 1e-3), "{name}: the LSE is off");
+        assert!(lse.all(|off| off <= 1e-3), "{name}: the LSE is off");
         assert!(worst(&kernel.o, &another.o) > 0.01, "{name}: the comparison sees no difference");
     };
     let causal =
