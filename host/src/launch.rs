@@ -4,8 +4,8 @@ use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
-    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, Plain, PrefixParams, RaggedMap,
-    SinkParams, SplitParams, TensorMap, VarlenParams,
+    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
+    RaggedMap, SinkParams, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -60,8 +60,8 @@ macro_rules! params {
     };
 }
 params! {
-    FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
-    FewParams, ManyParams,
+    FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
+    DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
@@ -239,7 +239,7 @@ mod tests {
         let tiles = [
             size_of::<FwdParams>(),
             size_of::<VarlenParams>(),
-            size_of::<PagedParams>(),
+            size_of::<PagedParams<[PerHead; 2]>>(),
             size_of::<HopperParams>() - maps,
             size_of::<VarlenParams<HopperParams<RaggedMap>>>() - maps,
             size_of::<HopperPagedParams>() - maps,
@@ -247,7 +247,7 @@ mod tests {
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = size_of::<DecodeParams>() + variant;
-        let mixed = size_of::<FewParams>() + size_of::<ManyParams>();
+        let mixed = size_of::<FewParams>() + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
         let most = [merged, split, alone, mixed, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
         assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }

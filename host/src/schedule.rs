@@ -42,8 +42,9 @@ pub struct Few {
 /// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
 /// block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other batches.
 pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
-    let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
-    let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;
+    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim, e.contract.target);
+    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel));
+    let few = few.filter(|_| kernel.queries == Queries::Mixed)?;
     let most = few.tile_m / (p.heads_q / p.heads_k) as u32;
     (most > 0).then_some((few, most))
 }

@@ -6,6 +6,7 @@ use crate::rows::Sequence;
 use crate::tensors::TensorTile;
 use crate::variant::MaskFn;
 use crate::work::TileNumber;
+use attention_tile::LoadScales;
 use core::ops::ControlFlow;
 use spec::{AttnKernel, Forward, Fwd, FwdParams, Kernel, MaskMarker, Persistent, Sm80, VariantParams};
 use tile::copy::TileSource;
@@ -71,7 +72,7 @@ impl<
 }
 
 /// A portable kernel whose blocks process any work tile.
-pub trait Tile: Forward + AttnKernel<Isa = Sm80> {
+pub trait Tile: Forward<Scales: LoadScales> + AttnKernel<Isa = Sm80> {
     /// Processes `tile`, under a contract `C` of the kernel's threads and shared memory.
     fn tile<C: Kernel, P: TensorTile>(
         p: &FwdParams,

@@ -39,6 +39,8 @@ pub mod blocks;
 pub mod capped;
 #[forbid(unsafe_code)]
 pub mod decode;
+#[forbid(unsafe_code)]
+pub mod dequant;
 #[allow(unsafe_code)]
 pub mod entries;
 #[cfg(not(target_arch = "nvptx64"))]

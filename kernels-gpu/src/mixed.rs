@@ -10,7 +10,12 @@ use tile::{Block, Smem, Warp};
 /// The tile at index `index` of the order, its sequence and the sequence's queries, if the current lengths
 /// have the tile and the queries are many. All warps of a block find the same tile.
 #[inline(always)]
-fn find(p: &ManyParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
+fn find<S>(
+    p: &ManyParams<PagedParams<S>>,
+    index: u32,
+    tile_m: u32,
+    warp: Warp,
+) -> Option<(WorkTile, u32, Span)> {
     let ManyParams { paged: PagedParams { forward, sequences, cu_seqlens_q, .. }, many } = p;
     let tile = forward.order.tile(index);
     let sequence = sequences.find(tile.m_block, |first, step| {
@@ -26,7 +31,7 @@ fn find(p: &ManyParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile
 
 impl<K: Tile> Portable for ManyQueries<K> {
     #[inline(always)]
-    fn body<C: Kernel>(p: &ManyParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
+    fn body<C: Kernel>(p: &Self::Params, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
         let warp = block.warp();
         if let Some((tile, sequence, queries)) = find(p, block.index(), K::INFO.tile_m, warp) {
             let tile = CacheTile::of(&p.paged, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
@@ -37,7 +42,11 @@ impl<K: Tile> Portable for ManyQueries<K> {
 
 impl<K: Tile<Mask: MaskMarker<Params = ()>>> RunAs<ManyQueries<K>, Sm80> for K {
     #[inline(always)]
-    fn run_as(p: ManyParams, block: Block<ManyQueries<K>>, smem: Smem<ManyQueries<K>>) {
+    fn run_as(
+        p: ManyParams<PagedParams<K::Scales>>,
+        block: Block<ManyQueries<K>>,
+        smem: Smem<ManyQueries<K>>,
+    ) {
         ManyQueries::<K>::body(&p, &(), block, smem)
     }
 }

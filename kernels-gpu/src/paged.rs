@@ -6,8 +6,10 @@ use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::CacheRows;
-use spec::{Cache, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
+use attention_tile::{CacheRows, LoadScales};
+use spec::{
+    Cache, Element, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile,
+};
 use tile::epilogue::Spent;
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
@@ -15,12 +17,13 @@ use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a cache.
 #[derive(Clone, Copy)]
-pub struct CacheTile<'p> {
+pub struct CacheTile<'p, S> {
     of: SequenceTile,
     cache: &'p Cache,
+    scales: &'p S,
 }
 
-impl QueryTile for CacheTile<'_> {
+impl<S: LoadScales> QueryTile for CacheTile<'_, S> {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
@@ -33,9 +36,9 @@ impl QueryTile for CacheTile<'_> {
     }
 }
 
-impl<'p> TensorTile for CacheTile<'p> {
+impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
     const PAGES: bool = true;
-    type Keys<E: Mma, const D: usize> = CacheRows<'p, E, D>;
+    type Keys<T: Element, const D: usize> = CacheRows<'p, T, D>;
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(
@@ -43,9 +46,15 @@ impl<'p> TensorTile for CacheTile<'p> {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
-        let CacheTile { of, cache } = self;
-        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
-        of.tensors(p, tile_m).with(cached)
+        self.of.tensors(p, tile_m).with(self.stored(p))
+    }
+    #[inline(always)]
+    fn stored<T: Element, const D: usize>(&self, _: &FwdParams) -> [CacheRows<'p, T, D>; 2] {
+        CacheRows::new(self.cache, self.of.sequence, self.of.tile.kv_head, self.of.keys.rows())
+    }
+    #[inline(always)]
+    fn scale(&self, which: usize) -> f32 {
+        self.scales.load(which, self.of.sequence, self.of.tile.kv_head)
     }
 
     /// See [`SequenceTile`]'s.
@@ -63,11 +72,11 @@ impl<'p> TensorTile for CacheTile<'p> {
     }
 }
 
-impl<'p> CacheTile<'p> {
+impl<'p, S> CacheTile<'p, S> {
     /// Tile `tile` of `tile_m` of a sequence's queries.
     #[inline(always)]
     pub fn of(
-        p: &'p PagedParams,
+        p: &'p PagedParams<S>,
         tile: WorkTile,
         tile_m: u32,
         sequence: u32,
@@ -86,14 +95,14 @@ impl<'p> CacheTile<'p> {
             shift: warp.uniform(shift as u32) as i32,
             before,
         };
-        CacheTile { of, cache: &p.cache }
+        CacheTile { of, cache: &p.cache, scales: &p.scales }
     }
 }
 
 /// The tile at index `index` of the order, its sequence and the sequence's queries, if the current lengths
 /// have the tile. All warps of a block find the same tile.
 #[inline(always)]
-fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
+fn find<S>(p: &PagedParams<S>, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;
     let tile = forward.order.tile(index);
     if cu_seqlens_q.count == 0 {
@@ -112,7 +121,7 @@ fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTil
 
 impl<K: Tile> Portable for Paged<K> {
     #[inline(always)]
-    fn body<C: Kernel>(p: &PagedParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
+    fn body<C: Kernel>(p: &Self::Params, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
         let warp = block.warp();
         if let Some((tile, sequence, queries)) = find(p, block.index(), K::INFO.tile_m, warp) {
             let tile = CacheTile::of(p, tile, K::INFO.tile_m, warp.uniform(sequence), queries, warp);
@@ -123,7 +132,7 @@ impl<K: Tile> Portable for Paged<K> {
 
 impl<K: Tile<Mask: MaskMarker<Params = ()>>> RunAs<Paged<K>, Sm80> for K {
     #[inline(always)]
-    fn run_as(p: PagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
+    fn run_as(p: PagedParams<K::Scales>, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
         Paged::<K>::body(&p, &(), block, smem)
     }
 }

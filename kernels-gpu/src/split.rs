@@ -4,10 +4,12 @@ use crate::entries::{Portable, Run, RunAs};
 use crate::forward::Tile;
 use crate::partial::Partial;
 use crate::softmax::Softmax;
-use crate::tensors::{TensorTile, TileTensors};
+use crate::tensors::{TensorTile, TileTensors, stored};
 use crate::work::KvSplit;
 use core::f32::consts::{LN_2, LOG2_E};
-use spec::{Combine, CombineParams, FwdParams, Kernel, MaskMarker, Sm80, Split, SplitParams, VariantParams};
+use spec::{
+    Combine, CombineParams, Element, FwdParams, Kernel, MaskMarker, Sm80, Split, SplitParams, VariantParams,
+};
 use tile::epilogue::Spent;
 use tile::global::{GlobalRows, GlobalVec, OwnChunk, PartialRows};
 use tile::group::WarpRows;
@@ -15,7 +17,12 @@ use tile::mma::{Acc, Mma};
 use tile::{Block, Smem};
 
 impl TensorTile for KvSplit {
-    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
+    type Keys<S: Element, const D: usize> = GlobalRows<S, D>;
+
+    #[inline(always)]
+    fn stored<S: Element, const D: usize>(&self, p: &FwdParams) -> [GlobalRows<S, D>; 2] {
+        stored(p, self.tile)
+    }
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {

@@ -3,7 +3,7 @@ use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::work::{QueryTile, TileNumber};
-use spec::{FwdParams, Kernel, WorkTile};
+use spec::{Element, FwdParams, Kernel, WorkTile};
 use tile::Block;
 use tile::copy::TileSource;
 use tile::epilogue::Spent;
@@ -88,13 +88,19 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
+/// Keys and values of a head of a batch, stored as `S`.
+#[inline(always)]
+pub fn stored<S: Element, const D: usize>(p: &FwdParams, tile: WorkTile) -> [GlobalRows<S, D>; 2] {
+    [&p.k, &p.v].map(|tensor| GlobalRows::new(tensor, tile.batch, tile.kv_head))
+}
+
 /// A tile whose tensors the kernel accesses by addresses.
 pub trait TensorTile: QueryTile {
     /// Whether keys lie in pages. At the largest head dim, page lookups leave no register for slopes.
     const PAGES: bool = false;
 
     /// The source of keys and values.
-    type Keys<E: Mma, const D: usize>: TileSource<E, D>;
+    type Keys<S: Element, const D: usize>: TileSource<S, D>;
 
     /// The tile's tensors, `tile_m` queries per tile.
     fn tensors<E: Mma, const D: usize>(
@@ -102,6 +108,15 @@ pub trait TensorTile: QueryTile {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, Self::Keys<E, D>>;
+
+    /// The tile's keys and values, stored as `S`.
+    fn stored<S: Element, const D: usize>(&self, p: &FwdParams) -> [Self::Keys<S, D>; 2];
+
+    /// The scale of the tile's keys (0) or values (1).
+    #[inline(always)]
+    fn scale(&self, _: usize) -> f32 {
+        1.0
+    }
 
     /// Stores the result of rows that see no key, with sink `sink`.
     #[inline(always)]
@@ -129,7 +144,12 @@ pub trait TensorTile: QueryTile {
 }
 
 impl TensorTile for TileNumber {
-    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
+    type Keys<S: Element, const D: usize> = GlobalRows<S, D>;
+
+    #[inline(always)]
+    fn stored<S: Element, const D: usize>(&self, p: &FwdParams) -> [GlobalRows<S, D>; 2] {
+        stored(p, p.order.tile(self.0))
+    }
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {

@@ -4,9 +4,9 @@ use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::softmax::Softmax;
-use crate::tensors::{TensorTile, TileTensors};
+use crate::tensors::{TensorTile, TileTensors, stored};
 use crate::work::SequenceTile;
-use spec::{FwdParams, Kernel, MaskMarker, Sm80, VariantParams, Varlen, VarlenParams, WorkTile};
+use spec::{Element, FwdParams, Kernel, MaskMarker, Sm80, VariantParams, Varlen, VarlenParams, WorkTile};
 use tile::epilogue::Spent;
 use tile::global::GlobalRows;
 use tile::group::WarpRows;
@@ -47,7 +47,12 @@ impl SequenceTile {
 }
 
 impl TensorTile for SequenceTile {
-    type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
+    type Keys<S: Element, const D: usize> = GlobalRows<S, D>;
+
+    #[inline(always)]
+    fn stored<S: Element, const D: usize>(&self, p: &FwdParams) -> [GlobalRows<S, D>; 2] {
+        stored(p, self.tile).map(|rows| rows.part(self.keys.first(), self.keys.rows()))
+    }
 
     #[inline(always)]
     fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {

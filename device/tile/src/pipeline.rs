@@ -1,11 +1,13 @@
 //! Stages of shared memory, filled and read again and again.
 
+mod converter;
 pub(crate) mod mbarrier;
 pub(crate) mod ring;
 mod specialize;
 mod stage_guard;
 mod stream;
 
+pub use converter::{Conversion, Converter};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;

@@ -1,8 +1,10 @@
 //! Shared memory: places, and tiles in them.
 
+pub(crate) mod convert;
 mod place;
 pub(crate) mod reader;
 mod tile;
 
+pub use convert::{ConvertTo, Stores};
 pub use place::Place;
 pub use tile::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};

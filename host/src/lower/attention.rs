@@ -194,8 +194,12 @@ impl Lowering<'_> {
         let (cache, max_keys) = (cache(kv), kv.max_k as u32);
         let Some(maps) = maps else {
             let forward = self.portable(tiles, window);
-            let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys };
-            return self.launch(blocks, &params);
+            let scales = ();
+            let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+            return match self.kernel.has_scales() {
+                true => self.launch(blocks, &params.scales(self::scales(&kv.pages))),
+                false => self.launch(blocks, &params),
+            };
         };
         // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
         // gap between the rows of one batch and the rows of the next.
@@ -235,8 +239,16 @@ impl Lowering<'_> {
         let first = Launch::new(few.place, blocks, &params);
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
         let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
-        let paged = PagedParams { forward, cache: cache(kv), cu_seqlens_q, lengths, sequences, max_keys };
-        first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, many: few.many })
+        let (cache, scales, many) = (cache(kv), (), few.many);
+        let paged = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+        let blocks = [tiles.blocks, 1, 1];
+        match self.kernel.has_scales() {
+            true => {
+                let paged = paged.scales(self::scales(&kv.pages));
+                first.then(self.place, blocks, &ManyParams { paged, many })
+            }
+            false => first.then(self.place, blocks, &ManyParams { paged, many }),
+        }
     }
 
     /// Decode: few queries on a KV cache, or on keys and values in tensors.

@@ -11,6 +11,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
+const EIGHT: &str =
+    "an e4m3 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
 /// The named kernel, or the planner's choice.
@@ -41,7 +43,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let cache_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
     let solves = |e: &&AttnInfo| {
         // Above head dim 256, page lookups leave no register for slopes.
-        [e.dtype; 2] == [p.dtype, cache_dtype]
+        [e.dtype, e.kv_dtype] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
             && e.head_dim as usize >= p.head_dim
             && variant::covers(e.mask, p.mask_kind(), true)
@@ -53,8 +55,10 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
         let entry = named.filter(solves).ok_or_else(|| {
             let expected = format_args!(
-                "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
+                "it must be a kernel for {} on a cache of {}, head_dim {} and this mask: `ferroflash kernels \
+                 --family paged`",
                 p.dtype.name(),
+                cache_dtype.name(),
                 p.head_dim
             );
             Error::invalid("config", name, expected)
@@ -64,13 +68,16 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         }
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
-    // Each head dim and mask has one portable kernel.
-    let portable = PAGED.iter().filter(solves).min_by_key(|e| (e.head_dim, e.mask == MaskKind::Local));
+    // Each head dim and mask has one portable kernel. On e4m3 KV caches it has two, and the first one needs a
+    // card that converts e4m3.
+    let size = |e: &&AttnInfo| (e.head_dim, e.mask == MaskKind::Local);
+    let (solving, runs) = (PAGED.iter().filter(solves), |e: &&AttnInfo| on.runs(&e.contract).is_ok());
+    let portable = solving.clone().filter(runs).min_by_key(size).or_else(|| solving.min_by_key(size));
     let portable = portable.ok_or_else(|| {
         let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
         let reason = if cache_dtype == DType::E4m3 {
-            "e4m3 KV caches support at most 64 rows (queries x query heads per key head), equal query counts \
-             per sequence, and no ALiBi slopes; use a KV cache of the queries' dtype"
+            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per key \
+             head), equal query counts per sequence, and no ALiBi slopes"
         } else {
             "ALiBi slopes on a KV cache support head_dim up to 256"
         };
@@ -118,6 +125,9 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
+    if portable.kv_dtype != portable.dtype && on.arch() == 90 {
+        return Answer::Refused(EIGHT);
+    }
     let want = (portable.dtype, portable.mask, portable.head_dim);
     let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
     let entry = HOPPERS_PAGED.iter().find(is_meant);

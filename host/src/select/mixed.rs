@@ -17,11 +17,11 @@ const MOSTLY_FEW: usize = 32;
 /// Batch-invariant splits (`Splits::Chunk`) therefore leave all sequences to prefill kernels.
 pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
     let [rows, _] = p.varlen?;
-    let kernel = many(p)?;
+    let kernel = many(p).find(|kernel| on.runs(&kernel.contract).is_ok())?;
     let (decode, most) = few_of(p, kernel)?;
     let has_few = p.seqlen_q <= most as usize || p.batch > 1 && rows < p.batch.saturating_mul(p.seqlen_q);
     let pays = on.arch() < 90 || rows <= p.batch.saturating_mul(MOSTLY_FEW);
-    let runs = [kernel, decode].iter().all(|e| on.runs(&e.contract).is_ok());
+    let runs = on.runs(&decode.contract).is_ok();
     (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
 }
 
@@ -31,7 +31,7 @@ pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInf
 /// [`Error::Invalid`] if they do not solve the problem; [`Error::Unsupported`] if the device does not run
 /// them.
 pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Choice, Error> {
-    let kernel = many(p).filter(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
+    let kernel = many(p).find(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
         let expected = format_args!(
             "it must be a kernel for {}, head_dim {} and this mask, on a cache of this type, without sinks, \
@@ -48,14 +48,14 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     Ok(Choice::new(kernel, ASKED))
 }
 
-/// The prefill kernel for a mixed batch of this dtype, head dim and mask.
-fn many(p: &Problem) -> Option<&'static AttnInfo> {
-    let cache = p.cache?;
-    let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();
-    let solves = |e: &&AttnInfo| {
-        e.dtype == p.dtype
+/// The prefill kernels for a mixed batch of these dtypes, head dim and mask, in the order of preference.
+fn many(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> {
+    let is_plain = !(p.alibi || p.sinks) && p.bias.is_none() && p.batch <= MAX_SEQUENCES as usize;
+    let solves = move |e: &&AttnInfo| {
+        is_plain
+            && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
             && e.head_dim as usize >= p.head_dim
             && variant::covers(e.mask, p.mask_kind(), true)
     };
-    MIXED_MANY.iter().find(solves).filter(|_| is_plain && p.batch <= MAX_SEQUENCES as usize)
+    MIXED_MANY.iter().filter(solves)
 }

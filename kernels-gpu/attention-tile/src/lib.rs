@@ -24,7 +24,7 @@ mod walk;
 
 pub use map::{InPages, PagedRow};
 pub use packed_gqa::PackedRows;
-pub use per_head::load_per_head;
+pub use per_head::{LoadScales, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};
 pub use slot::CacheRow;
 pub use walk::{CacheWalk, PagedRows, PagedTiles, Source, Strided};

@@ -1,6 +1,6 @@
 //! One number per head: scales of a quantised cache, slopes of ALiBi.
 use cuda_std::memory::ld_global_b32;
-use spec::PerHead;
+use spec::{CacheScales, PerHead};
 
 /// The number of head `head` of a sequence.
 #[inline(always)]
@@ -15,4 +15,22 @@ pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
     // SAFETY: each head of each sequence has a number, and the base is a multiple of 4, as `PerHead`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(at) })
+}
+
+/// Scales of keys and of values, as a kernel's parameters have them.
+pub trait LoadScales: CacheScales {
+    /// The scale of head `head` of a sequence: of keys (0) or of values (1).
+    fn load(&self, which: usize, sequence: u32, head: u32) -> f32;
+}
+impl LoadScales for () {
+    #[inline(always)]
+    fn load(&self, _: usize, _: u32, _: u32) -> f32 {
+        1.0
+    }
+}
+impl LoadScales for [PerHead; 2] {
+    #[inline(always)]
+    fn load(&self, which: usize, sequence: u32, head: u32) -> f32 {
+        load_per_head(&self[which], sequence, head)
+    }
 }

@@ -64,6 +64,12 @@ pub struct PerHead {
     /// Padding: 0.
     pub reserved: u32,
 }
+/// The scales of keys and of values in a kernel's parameters, as a type: `()` if there are none, or
+/// `[PerHead; 2]`.
+pub trait CacheScales: Copy {}
+impl CacheScales for () {}
+impl CacheScales for [PerHead; 2] {}
+
 contract::no_padding! {
     Cache {
         keys, values, table, page_chunks, row_chunks, head_chunks, pages, table_stride, columns,

@@ -1,15 +1,18 @@
 //! Portable forward kernels: configurations and [`params`]. A configuration is a type; its numbers count
 //! 16x16 base tiles.
 use crate::{
-    AttnInfo, AttnKernel, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker, Queries,
-    Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
+    AttnInfo, AttnKernel, CacheScales, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker,
+    Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
 };
 use core::marker::PhantomData;
 
 pub mod params;
 
 /// A kernel for dense tensors. Wrappers make varlen, paged and split-KV kernels from it.
-pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
+pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {
+    /// Scales in the parameters of kernels on a KV cache.
+    type Scales: CacheScales;
+}
 
 impl Scheduled for FwdParams {
     fn order(&self) -> &TileOrder {
@@ -78,7 +81,7 @@ pub struct FwdWide<
 pub struct Persistent<K>(PhantomData<K>);
 
 /// Bytes of one base tile.
-const fn tile_bytes<E: Element>() -> usize {
+pub(crate) const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
@@ -134,7 +137,9 @@ macro_rules! forward {
             type Isa = Sm80;
             type Mask = Mask;
         }
-        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {}
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {
+            type Scales = ();
+        }
     };
 }
 forward!(

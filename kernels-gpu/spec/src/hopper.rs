@@ -171,6 +171,7 @@ macro_rules! hopper {
             const ORDERED: bool,
         > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
         {
+            type Scales = ();
         }
     )*};
 }

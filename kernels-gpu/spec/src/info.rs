@@ -1,5 +1,5 @@
 //! A table line as a value: everything that the host knows about a compiled kernel.
-use crate::{Contract, DType, Kernel, MaskKind, PageKind, Path, Scheduled, ScoreKinds};
+use crate::{CacheScales, Contract, DType, Kernel, MaskKind, PageKind, Path, Scheduled, ScoreKinds};
 
 /// A compiled attention kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub trait IsaMarker {
     /// Parameters of a varlen kernel.
     type Varlen: Scheduled;
     /// Parameters of a kernel on a KV cache.
-    type Paged: Scheduled;
+    type Paged<S: CacheScales>: Scheduled;
 }
 /// [`Isa::Sm80`].
 pub struct Sm80;
@@ -135,6 +135,11 @@ impl AttnInfo {
     /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
+    }
+
+    /// Whether the kernel takes scales of keys and values.
+    pub const fn has_scales(&self) -> bool {
+        matches!(self.kv_dtype, DType::E4m3)
     }
 
     /// Whether the kernel's queries are always varlen.

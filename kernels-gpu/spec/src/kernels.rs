@@ -105,7 +105,7 @@ pub fn beside(entry: &AttnInfo) -> Option<Contract> {
         Schedule::Transposed => MIXED_MANY,
         _ => MIXED_FEW,
     };
-    let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask);
+    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim, e.mask, e.contract.target);
     others.iter().find(|other| kind(other) == kind(entry)).map(|other| other.contract)
 }
 

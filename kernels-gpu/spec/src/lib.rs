@@ -21,6 +21,7 @@ mod append;
 mod cache;
 mod combine;
 mod decode;
+mod dequant;
 mod forward;
 mod hopper;
 mod info;
@@ -42,7 +43,7 @@ mod varlen;
 
 pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
-pub use cache::{Cache, PageKind, PerHead, Slots};
+pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;
 pub use contract::{
@@ -51,6 +52,7 @@ pub use contract::{
 };
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
 pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};
+pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};

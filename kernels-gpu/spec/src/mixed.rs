@@ -78,6 +78,7 @@ impl ManySequences {
 contract::no_padding! {
     FewParams { decode, cu_seqlens_q, most, reserved }
     ManyParams { paged, many }
+    ManyParams<PagedParams<[PerHead; 2]>> { paged, many }
     ManySequences { least, by_sequence }
 }
 
@@ -91,8 +92,8 @@ impl<P: Scheduled> Scheduled for ManyParams<P> {
 }
 
 made_of!(
-    ManyQueries<K>: ManyParams<<K::Isa as IsaMarker>::Paged>,
-    |p: &ManyParams<<K::Isa as IsaMarker>::Paged>| p.blocks(),
+    ManyQueries<K>: ManyParams<<K::Isa as IsaMarker>::Paged<K::Scales>>,
+    |p: &ManyParams<<K::Isa as IsaMarker>::Paged<K::Scales>>| p.blocks(),
     { queries: Queries::Mixed, keys: Keys::Cache(PageKind::Rows) }
 );
 

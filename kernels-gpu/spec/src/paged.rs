@@ -7,14 +7,15 @@ use core::marker::PhantomData;
 pub struct Paged<K>(PhantomData<K>);
 
 made_of!(
-    Paged<K>: <K::Isa as IsaMarker>::Paged, |p: &<K::Isa as IsaMarker>::Paged| p.blocks(),
+    Paged<K>: <K::Isa as IsaMarker>::Paged<K::Scales>,
+    |p: &<K::Isa as IsaMarker>::Paged<K::Scales>| p.blocks(),
     { queries: Queries::Any, keys: Keys::Cache(PageKind::Rows) }
 );
 
-/// Parameters of a [`Paged`] kernel.
+/// Parameters of a [`Paged`] kernel, with scales `S`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PagedParams {
+pub struct PagedParams<S = ()> {
     /// The forward parameters. `k` and `v` are unused. A sequence's last query has the position of its last
     /// key plus `window.shift`; for a mask without bound, the shift is so large that every query sees all
     /// keys.
@@ -29,6 +30,8 @@ pub struct PagedParams {
     pub sequences: Sequences,
     /// Maximum number of keys per sequence.
     pub max_keys: u32,
+    /// Scales of keys and of values.
+    pub scales: S,
 }
 
 /// Parameters of a [`Paged`] Hopper kernel.
@@ -54,7 +57,8 @@ pub struct HopperPagedParams {
     pub boxes: PageBoxes,
 }
 contract::no_padding! {
-    PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys }
+    PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
+    PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
     HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
 }
 
@@ -65,7 +69,15 @@ impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
     }
 }
 
-impl Scheduled for PagedParams {
+impl PagedParams {
+    /// The parameters with these scales.
+    pub const fn scales<S: Copy>(self, scales: S) -> PagedParams<S> {
+        let PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales: () } = self;
+        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
+    }
+}
+
+impl<S: Copy> Scheduled for PagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
     }
@@ -86,10 +98,10 @@ impl Scheduled for HopperPagedParams {
 impl IsaMarker for Sm80 {
     const KIND: Isa = Isa::Sm80;
     type Varlen = FwdParams;
-    type Paged = PagedParams;
+    type Paged<S: CacheScales> = PagedParams<S>;
 }
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
     type Varlen = HopperParams<RaggedMap>;
-    type Paged = HopperPagedParams;
+    type Paged<S: CacheScales> = HopperPagedParams;
 }

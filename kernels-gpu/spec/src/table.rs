@@ -180,6 +180,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
+    // Caches of eight bits: cards with a conversion instruction; all cards, where one kernel serves every
+    // mask.
+    e4m3_d64 [Causal, Local] 128x64_native: Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d64 [Local] 128x64: Paged<FwdDequant<E, E4m3, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d128 [Causal, Local] 128x32_native: Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
+    e4m3_d128 [Local] 128x32: Paged<FwdDequant<E, E4m3, Mask, 8, 2, 2, 8, 0>>;
+    e4m3_d256 [Local] 64x32: Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>;
     }
     $crate::lines! { $emit
     /// Every compiled decode kernel for the sequences of few queries of a mixed batch.

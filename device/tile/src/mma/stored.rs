@@ -1,7 +1,8 @@
 //! Tiles of an element type as A operands, direct or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
-use crate::shared::SharedTile;
+use crate::shared::convert::shift_odd_even;
+use crate::shared::{ConvertTo, SharedTile};
 use contract::{Bf16, E4m3, Element, F16, Native};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::math::{permute_bytes, unpack_e4m3};
@@ -76,13 +77,13 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` converts a word to the operands of bytes 0, 1 and of bytes
-/// 2, 3. `halves` converts it to the operands of bytes 0, 2 and of bytes 1, 3.
+/// Eight-bit elements, multiplied as f16. `halves` converts a word to the operands of bytes 0, 2 and of bytes
+/// 1, 3.
 macro_rules! eight_bits {
-    ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
+    ($e:ty, halves $halves:expr) => {
         impl Stored for $e {
             type As = F16;
-            const FACTOR: f32 = $factor;
+            const FACTOR: f32 = <$e as ConvertTo<F16>>::FACTOR;
             const PAIRED: bool = true;
             // `ldmatrix` gives lane `t` of four adjacent columns. They serve as columns `2t`, `2t + 1`,
             // `2t + 8` and `2t + 9` of a k-step.
@@ -100,7 +101,7 @@ macro_rules! eight_bits {
                 let reader = tile.columns_first(first, warp);
                 for k in 0..K / 2 {
                     // SAFETY: as above.
-                    let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map($pairs);
+                    let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map(<$e as ConvertTo<F16>>::convert);
                     f(2 * k, [a[0], b[0], a[1], b[1]]);
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
                 }
@@ -125,45 +126,5 @@ macro_rules! eight_bits {
         }
     };
 }
-eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
-eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
-
-/// Bytes 0, 2 and bytes 1, 3 as f16, each scaled by 2^-8. The bits of an e4m3 are shifted into an f16
-/// unchanged, so only the exponent's bias differs, also for subnormal numbers. NaN becomes 480 * 2^-8.
-#[inline(always)]
-fn shift_odd_even(x: u32) -> [u32; 2] {
-    let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
-    let even = (x & 0x0080_0080) << 8 | (x & 0x007f_007f) << 7;
-    [even, odd]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shift_odd_even;
-
-    /// The value of the f16 with these bits.
-    fn f16(bits: u32) -> f64 {
-        let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
-        let magnitude = match exponent {
-            0 => mantissa * 2f64.powi(-24),
-            _ => (1024.0 + mantissa) * 2f64.powi(exponent - 25),
-        };
-        if bits & 0x8000 == 0 { magnitude } else { -magnitude }
-    }
-
-    #[test]
-    fn bits_are_shifted_to_their_number() {
-        for bits in (0..256u32).filter(|bits| bits & 0x7f != 0x7f) {
-            let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f64);
-            let magnitude = match exponent {
-                0 => mantissa * 2f64.powi(-9),
-                _ => (8.0 + mantissa) * 2f64.powi(exponent - 10),
-            };
-            let number = if bits & 0x80 == 0 { magnitude } else { -magnitude };
-            for (byte, word, half) in [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)] {
-                let shifted = shift_odd_even(bits << (8 * byte))[word] >> (16 * half) & 0xffff;
-                assert_eq!(f16(shifted) * 256.0, number, "{bits:#x}, byte {byte}");
-            }
-        }
-    }
-}
+eight_bits!(Native<E4m3>, halves | x | unpack_e4m3(permute_bytes(x, 0x3120)));
+eight_bits!(E4m3, halves shift_odd_even);

@@ -1,4 +1,5 @@
-//! Tiles in shared memory. Only this file, `reader.rs` and `epilogue` compute shared addresses.
+//! Tiles in shared memory. Only this file, `reader.rs`, `convert.rs` and `epilogue` compute shared
+//! addresses.
 use crate::copy::{CpAsync, TileWalk, Walk};
 use crate::group::{SplitGroup, ThreadGroup};
 use crate::layout;
@@ -42,7 +43,7 @@ pub struct SharedTile<E, const R: usize, const C: usize> {
 
 /// A shared tile while copies of transport `By` write it.
 pub struct TileSlot<E, const R: usize, const C: usize, By> {
-    base: u32,
+    pub(super) base: u32,
     what: PhantomData<(E, By)>,
 }
 
@@ -145,6 +146,24 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
         // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps;
         // there is one group per tile.
         unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32) }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, const COUNT: usize, By> TileSlots<E, R, C, COUNT, By> {
+    /// Calls `f` with each slot, and with the tile at its place in `others`.
+    #[inline(always)]
+    pub(super) fn each_with<S: Element>(
+        &self,
+        others: &SharedTiles<S, R, C, COUNT>,
+        mut f: impl FnMut(&TileSlot<E, R, C, By>, &SharedTile<S, R, C>),
+    ) {
+        for i in 0..COUNT {
+            let base = self.base + (i * SharedTile::<E, R, C>::BYTES) as u32;
+            let other = others.base + (i * SharedTile::<S, R, C>::BYTES) as u32;
+            // SAFETY: parts of a place that may be written, and of a place that may be read for as long as
+            // `others` lives.
+            unsafe { f(&SharedTile::<E, R, C>::slot(base), &SharedTile::at(other)) }
+        }
     }
 }
 

@@ -1,0 +1,130 @@
+//! Forward attention on keys and values of another type than the operands ([`crate::mainloop`]): the block
+//! converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys' scale
+//! is a factor of the scores' scale, the values' scale a factor of O.
+use crate::blocks::BlockRange;
+use crate::forward::{ByBlock, QPlace, Tile};
+use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::rows::Sequence;
+use crate::tensors::TensorTile;
+use crate::variant::MaskFn;
+use spec::{FwdDequant, FwdParams, Kernel};
+use tile::copy::{TileSource, TileWalk, Walk};
+use tile::mma::{Mma, Resident};
+use tile::pipeline::{Conversion, Converter};
+use tile::shared::ConvertTo;
+use tile::{Block, Smem};
+
+/// The places of keys and values: as they are stored, and converted.
+type KvPlace<C, E, S, const N: usize, const D: usize> =
+    Conversion<KvStage<S, N, D, 1>, KvStage<E, N, D, 1>, ByBlock<C>>;
+
+/// Stages that the block itself refills and converts, one block ahead of their use.
+struct Converted<
+    'b,
+    C: Kernel,
+    E: Mma,
+    S: ConvertTo<E>,
+    Tiles: TileWalk<S, N, D, Block<C>>,
+    const N: usize,
+    const D: usize,
+> {
+    kv: Converter<KvStage<S, N, D, 1>, KvStage<E, N, D, 1>, ByBlock<C>>,
+    k: Tiles,
+    v: Tiles,
+    /// The last block that the loop takes.
+    start: u32,
+    block: &'b mut Block<C>,
+}
+
+impl<C: Kernel, E: Mma, S: ConvertTo<E>, Tiles: TileWalk<S, N, D, Block<C>>, const N: usize, const D: usize>
+    Stages<KvStage<E, N, D, 1>> for Converted<'_, C, E, S, Tiles, N, D>
+{
+    #[inline(always)]
+    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, 1>)) {
+        let Converted { kv, k, v, start, block } = self;
+        let stage = kv.advance(
+            block,
+            |slot, stored, block| {
+                slot.k.convert(&stored.k, block);
+                slot.v.convert(&stored.v, block);
+            },
+            |slot, block| {
+                if n > *start {
+                    slot.k.copy_whole(k, block);
+                    slot.v.copy_whole(v, block);
+                }
+            },
+        );
+        read(&stage)
+    }
+}
+
+/// The problem for products of unscaled keys, which are scores divided by `factor`. A factor of 0 gives equal
+/// scores: a scale of 0 would give NaN where a mask has minus infinity.
+#[inline(always)]
+fn scaled(p: &FwdParams, factor: f32) -> FwdParams {
+    let times =
+        |scale: f32| if scale * factor < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { scale * factor };
+    match p.softcap == 0.0 {
+        true => FwdParams { scale_log2: times(p.scale_log2), ..*p },
+        false => FwdParams { softcap: times(p.softcap), ..*p },
+    }
+}
+
+impl<
+    E: Mma,
+    S: ConvertTo<E>,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+> Tile for FwdDequant<E, S, Mask, M, W, N, D, Q_STEPS>
+{
+    #[inline(always)]
+    fn tile<C: Kernel, P: TensorTile>(
+        p: &FwdParams,
+        variant: &Mask::Params,
+        tile: &P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
+        let (mine, team) = block.split_groups::<M, W, 1>();
+        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
+        let p = &scaled(p, tile.scale(0) * S::FACTOR);
+        let rows = tensors.rows;
+        let of = Sequence::of(p, &rows, tile.before());
+        let mask = Mask::keys(variant, &of);
+        let range = tile.share(BlockRange::of(mask, &rows, N as u32 * 16));
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            let sink = Mask::sink(variant, &of, tile.counts_sink());
+            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
+        }
+
+        // Prologue: Q and the last key/value block, both in flight.
+        let (q, stages): (QPlace<C, E, M, D>, KvPlace<C, E, S, N, D>) = smem.split();
+        let [mut k, mut v] = tile.stored::<S, D>(p).map(|rows| rows.walk(range.end - 1, block));
+        let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
+        let kv = stages.start(|slot| {
+            slot.k.copy_edge(&mut k, block);
+            slot.v.copy_edge(&mut v, block);
+        });
+        let q_tile = q.land(block);
+        let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
+
+        // Mainloop.
+        let mut stages = Converted { kv, k, v, start: range.start, block };
+        let share = Share { rows, of, mask, range, mine, team };
+        let (mut acc_o, mut softmax) =
+            attend::<E, Mask, M, W, 1, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
+
+        // Epilogue.
+        if Mask::SINK {
+            softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
+        }
+        let factor = tile.scale(1) * S::FACTOR;
+        acc_o.map(|x| x * factor);
+        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+    }
+}
