@@ -193,6 +193,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     MIXED_FEW: AttnInfo, mixed_few [F16 Bf16]
     d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
     d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    // Caches of eight bits: cards with a conversion instruction.
+    e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
+    e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`FewCombine`].
@@ -205,6 +208,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     MIXED_MANY: AttnInfo, mixed_many [F16 Bf16]
     d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
     }
     $crate::lines! { $emit
     /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no

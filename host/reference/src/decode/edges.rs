@@ -18,6 +18,11 @@ fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
     own.filter(|case| is_plain || case.whole().mask_kind() == entry.mask).collect()
 }
 
+/// A head dim below the entry's, with whole chunks in its KV cache.
+fn less(entry: &AttnInfo) -> usize {
+    entry.head_dim as usize - if entry.kv_dtype == DType::E4m3 { 16 } else { 24 }
+}
+
 /// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
 /// kind of split and combine, missing rows and columns, several queries, windows.
 pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
@@ -51,12 +56,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         mask: Mask::Causal,
         ..plain(&[0, 5, 300])
     });
-    let missing = if entry.kv_dtype == DType::E4m3 { 16 } else { 24 };
-    cases.push(DecodeCase {
-        head_dim: entry.head_dim as usize - missing,
-        heads: [6, 2],
-        ..plain(&[130, 77])
-    });
+    cases.push(DecodeCase { head_dim: less(entry), heads: [6, 2], ..plain(&[130, 77]) });
     // Other lengths with the same plan, some of them invalid.
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
@@ -82,7 +82,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.dtype,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads,
         ..DecodeCase::new(filled)
@@ -101,7 +101,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [hnd, interleaved] = if entry.has_maps() { [48, 8] } else { [3, 1] };
     let cases = [
         DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
-        DecodeCase { pages: Pages::Hnd(hnd), head_dim: entry.head_dim as usize - 24, ..mixed([1, 1]) },
+        DecodeCase { pages: Pages::Hnd(hnd), head_dim: less(entry), ..mixed([1, 1]) },
         DecodeCase {
             pages: Pages::Interleaved(interleaved),
             told,
@@ -137,7 +137,7 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.dtype,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads,
         mask: Mask::Causal,
@@ -154,7 +154,7 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Nhd(16), splits: Splits::Exactly(3), ..mixed.clone() },
         DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
-        DecodeCase { head_dim: entry.head_dim as usize - 24, pages: Pages::Interleaved(1), told, ..mixed },
+        DecodeCase { head_dim: less(entry), pages: Pages::Interleaved(1), told, ..mixed },
         // One query fills the rows of a block; two are many. One sequence that all SMs share.
         DecodeCase { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
         DecodeCase { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
@@ -227,7 +227,7 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     };
     let plain = DecodeCase {
         dtype: entry.dtype,
-        cache: entry.dtype,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [2, 1],
         mask,
