@@ -89,7 +89,7 @@ impl Gpu {
     /// later accesses.
     ///
     /// # Errors
-    /// If `address` is not the start of a live allocation.
+    /// Returns an error if `address` is not the start of a live allocation.
     pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
         let (_, offset) = self.memory.host(address, 0)?;
         if offset != 0 {
@@ -102,7 +102,7 @@ impl Gpu {
     /// Copies `data` to `address`.
     ///
     /// # Errors
-    /// If the range is not within a live allocation.
+    /// Returns an error if the range is not within a live allocation.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, data.len())?;
         allocation.store(offset, data);
@@ -167,9 +167,9 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// If a driver would refuse the launch, or if the kernel contains an instruction or a directive that the
-    /// simulator does not execute, even if no thread reaches it. The kernel's own errors are in
-    /// [`Outcome::reports`].
+    /// Returns an error if a driver would refuse the launch, or if the kernel contains an instruction or a
+    /// directive that the simulator does not execute, even if no thread reaches it. The kernel's own errors
+    /// are in [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,

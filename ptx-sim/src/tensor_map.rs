@@ -128,8 +128,8 @@ impl TensorMap<'_> {
     /// this simulator can decode them.
     ///
     /// # Errors
-    /// If `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1, which the
-    /// simulator does not support.
+    /// Returns an error if `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1,
+    /// which the simulator does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];

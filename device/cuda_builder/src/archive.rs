@@ -60,7 +60,7 @@ impl Archive {
     /// that decompresses to the content is not compressed again.
     ///
     /// # Errors
-    /// [`Error::Io`] if `folder` is not writable.
+    /// Returns [`Error::Io`] if `folder` is not writable.
     pub fn of(
         folder: &Path,
         what: &str,
@@ -122,7 +122,7 @@ impl Archive {
     /// Writes the blocks and an index of the texts into `folder`, below the name `what`.
     ///
     /// # Errors
-    /// [`Error::Io`] if a file cannot be written.
+    /// Returns [`Error::Io`] if a file cannot be written.
     pub fn write(&self, folder: &Path, what: &str) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -143,7 +143,7 @@ impl Archive {
 /// The places of the texts in an archive that [`Archive::write`] wrote.
 ///
 /// # Errors
-/// [`Error::Io`] if the index is missing or malformed.
+/// Returns [`Error::Io`] if the index is missing or malformed.
 pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
     let file = index_file(folder, what);
     let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
@@ -160,7 +160,7 @@ pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
 /// The texts of an archive that [`Archive::write`] wrote, each with its name.
 ///
 /// # Errors
-/// [`Error::Io`] if the archive is incomplete or damaged.
+/// Returns [`Error::Io`] if the archive is incomplete or damaged.
 pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
     let mut texts = Vec::new();
     let mut last: Option<(usize, Vec<u8>)> = None;

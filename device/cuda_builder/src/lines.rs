@@ -42,7 +42,7 @@ pub fn split(ptx: &str) -> (String, String) {
 /// Restores the module that [`split`] has split.
 ///
 /// # Errors
-/// [`Error::Lines`] if `lines` is not an output of `split`, or belongs to longer code.
+/// Returns [`Error::Lines`] if `lines` is not an output of `split`, or belongs to longer code.
 pub fn join(code: &str, lines: &str) -> Result<String, Error> {
     let mut ptx = String::with_capacity(code.len() + 2 * lines.len());
     let mut code = code.split_inclusive('\n');

@@ -12,7 +12,7 @@ const PRESET: u32 = 6;
 /// without end marker.
 ///
 /// # Errors
-/// If `content` has 4 GiB or more.
+/// Returns an error if `content` has 4 GiB or more.
 pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let size = u32::try_from(content.len()).map_err(io::Error::other)?;
     let mut options = LzmaOptions::with_preset(PRESET);
@@ -28,7 +28,7 @@ pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
 /// Restores the input of [`compress`], at most `most` + 1 bytes of it.
 ///
 /// # Errors
-/// If the stream is damaged.
+/// Returns an error if the stream is damaged.
 pub fn decompress(packed: &[u8], most: usize) -> io::Result<Vec<u8>> {
     let mut whole = Vec::with_capacity(most);
     LzmaReader::new_mem_limit(packed, u32::MAX, None)?.take(most as u64 + 1).read_to_end(&mut whole)?;

@@ -26,7 +26,7 @@ impl<'a> Ptx<'a> {
     /// Reads the top level of a PTX text.
     ///
     /// # Errors
-    /// - [`Error::Ptx`] if the text is not rustc's output;
+    /// - Returns [`Error::Ptx`] if the text is not rustc's output;
     /// - [`Error::Unguarded`] if a convergent instruction stands in a plain `asm!`.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
         let mut ptx =

@@ -55,7 +55,7 @@ impl Assembler {
     /// Assembles the module `ptx` into `cubin`.
     ///
     /// # Errors
-    /// [`Error::Tool`] with ptxas's message if it refuses the module.
+    /// Returns [`Error::Tool`] with ptxas's message if it refuses the module.
     pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<Resources, Error> {
         let subject = format!("{entry} for {target}");
         let arch = format!("-arch={target}");
@@ -71,7 +71,7 @@ impl Assembler {
     /// The disassembly of `cubin`.
     ///
     /// # Errors
-    /// [`Error::Tool`] if nvdisasm refuses the file.
+    /// Returns [`Error::Tool`] if nvdisasm refuses the file.
     pub fn disassemble(&self, entry: &str, target: Arch, cubin: &Path) -> Result<String, Error> {
         let subject = format!("{entry} for {target}");
         run(CudaTool::Nvdisasm, &self.nvdisasm, &["-c", &cubin.to_string_lossy()], &subject)

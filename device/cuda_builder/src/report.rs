@@ -56,7 +56,7 @@ impl Reporter {
     /// Finds the tools for `workspace`. `cache` is the folder of cached reports.
     ///
     /// # Errors
-    /// [`Error::NoTool`] if a tool is missing.
+    /// Returns [`Error::NoTool`] if a tool is missing.
     pub fn new(workspace: &Path, cache: impl Into<PathBuf>) -> Result<Self, Error> {
         let cache = cache.into();
         fs::create_dir_all(&cache).map_err(Error::io("create", &cache))?;
@@ -106,7 +106,7 @@ impl Reporter {
     /// Reports one module on one target.
     ///
     /// # Errors
-    /// [`Error`] if a tool fails.
+    /// Returns [`Error`] if a tool fails.
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
         let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));

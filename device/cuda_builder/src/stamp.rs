@@ -5,7 +5,7 @@ use crate::{Contract, Error};
 /// The directives of `contract`, to insert between an entry's parameters and its body.
 ///
 /// # Errors
-/// [`Error::Threads`] if the number of threads is not 1 to 1024.
+/// Returns [`Error::Threads`] if the number of threads is not 1 to 1024.
 pub fn directives(contract: &Contract) -> Result<String, Error> {
     let Contract { symbol, threads, min_blocks_per_sm, .. } = contract;
     if !(1..=1024).contains(threads) {
@@ -22,7 +22,7 @@ pub fn directives(contract: &Contract) -> Result<String, Error> {
 /// most 16.
 ///
 /// # Errors
-/// [`Error::Ptx`] if the entry has no parameter.
+/// Returns [`Error::Ptx`] if the entry has no parameter.
 pub fn align_parameter(contract: &Contract, text: String) -> Result<String, Error> {
     let Contract { symbol, param_align, .. } = contract;
     if *param_align == 0 {

@@ -60,47 +60,47 @@ pub trait AtomicOrd: Atomic {
 /// - While other threads may access it, all of them use atomics of a scope that contains them.
 #[inline(always)]
 pub unsafe fn atom_add<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::add(address, x, order, scope) }
 }
 
 /// `atom.exch`: writes `x`, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_exch<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::exch(address, x, order, scope) }
 }
 
 /// `atom.cas`: writes `new` if the old value equals `old` bit by bit, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_cas<T: Atomic>(address: *mut T, old: T, new: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::cas(address, old, new, order, scope) }
 }
 
 /// `atom.min`: writes the smaller of `x` and the old value, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_min<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::min(address, x, order, scope) }
 }
 
 /// `atom.max`: writes the larger of `x` and the old value, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_max<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::max(address, x, order, scope) }
 }
 
@@ -112,7 +112,7 @@ macro_rules! atom {
         macro_rules! form {
             ($form:literal) => {{
                 let old;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     asm!(atom!(@text $form, $operation, $number $(, $x)*),
                         out($class) old, in(reg64) $address $(, in($class) $x)*, options(nostack))
@@ -191,7 +191,7 @@ atomic! {
 /// `atom.inc`: adds 1, or writes 0 if the old value is at least `last`; returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn atom_inc(address: *mut u32, last: u32, order: Order, scope: Scope) -> u32 {

@@ -21,7 +21,7 @@ unsafe extern "unadjusted" {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync_threads() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_sync_all(0) }
 }
 
@@ -29,11 +29,11 @@ pub unsafe fn sync_threads() {
 /// thread.
 ///
 /// # Safety
-/// As [`sync_threads`].
+/// The preconditions of [`sync_threads`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn any_thread(p: bool) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_red_or_all(0, p) }
 }
 
@@ -45,17 +45,17 @@ pub unsafe fn any_thread(p: bool) -> bool {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync_named(id: u32, threads: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_sync_count(id, threads) }
 }
 
 /// `bar.arrive id, threads`: arrives at barrier `id` without waiting.
 ///
 /// # Safety
-/// As [`sync_named`].
+/// The preconditions of [`sync_named`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn arrive_named(id: u32, threads: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_arrive_count(id, threads) }
 }

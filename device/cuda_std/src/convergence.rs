@@ -18,7 +18,7 @@ unsafe extern "unadjusted" {
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn guard() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     let _ = unsafe { activemask() };
 }
 

@@ -31,7 +31,7 @@ pub fn with_memory<R>(copies: Vec<Copied>, f: impl FnOnce() -> R) -> R {
 /// The bytes at a device address.
 ///
 /// # Panics
-/// If no copy contains all of them.
+/// Panics if no copy contains all of them.
 pub(crate) fn load<const N: usize>(address: u64) -> [u8; N] {
     MEMORY.with_borrow(|copies| {
         let found = copies.iter().find_map(|copy| {

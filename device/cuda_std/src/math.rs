@@ -17,11 +17,11 @@ unsafe extern "unadjusted" {
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn ex2(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { ex2_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn ex2(x: f32) -> f32 {
     x.exp2()
@@ -31,11 +31,11 @@ pub fn ex2(x: f32) -> f32 {
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn lg2(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { lg2_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn lg2(x: f32) -> f32 {
     x.log2()
@@ -45,11 +45,11 @@ pub fn lg2(x: f32) -> f32 {
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn rcp(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { rcp_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn rcp(x: f32) -> f32 {
     1.0 / x
@@ -62,7 +62,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
 }
 
-/// On the host: exact as on the device.
+/// Host version: exact, as on the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
@@ -73,7 +73,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 #[gpu_only]
 pub fn pack_f16(lo: f32, hi: f32) -> u32 {
     let y: u32;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {}, {}, {};",
             out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -86,7 +86,7 @@ pub fn pack_f16(lo: f32, hi: f32) -> u32 {
 #[gpu_only]
 pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     let y: u32;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {}, {}, {};",
             out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -100,7 +100,7 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
 #[gpu_only]
 pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
     let y: u16;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.satfinite.e4m3x2.f32 {}, {}, {};",
             out(reg16) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -113,7 +113,7 @@ pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
 #[cfg(target_arch = "nvptx64")]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     let (lo, hi): (f32, f32);
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; cvt.f32.f16 {0}, lo; cvt.f32.f16 {1}, hi; }}",
             out(reg32) lo, out(reg32) hi, in(reg32) x, options(pure, nomem, nostack))
@@ -121,7 +121,7 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     [lo, hi]
 }
 
-/// On the host: exact as on the device.
+/// Host version: exact, as on the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     [x & 0xffff, x >> 16].map(|half| {
@@ -148,7 +148,7 @@ pub fn unpack_bf16(x: u32) -> [f32; 2] {
 #[gpu_only]
 pub fn opaque(x: u32) -> u32 {
     let y;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("mov.b32 {}, {};", out(reg32) y, in(reg32) x, options(nomem, nostack)) }
     y
 }
@@ -157,7 +157,7 @@ pub fn opaque(x: u32) -> u32 {
 #[inline(always)]
 #[gpu_only]
 pub fn stay_a_loop() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
@@ -167,7 +167,7 @@ pub fn stay_a_loop() {
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
     x
 }
@@ -177,7 +177,7 @@ pub fn in_order(x: f32) -> f32 {
 #[gpu_only]
 pub fn in_order_b32(x: u32) -> u32 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
     x
 }
@@ -187,7 +187,7 @@ pub fn in_order_b32(x: u32) -> u32 {
 #[gpu_only]
 pub fn opaque_b64(x: u64) -> u64 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg64) x, options(nomem, nostack)) }
     x
 }
@@ -197,7 +197,7 @@ pub fn opaque_b64(x: u64) -> u64 {
 #[gpu_only]
 pub fn unpack_e4m3(x: u32) -> [u32; 2] {
     let (lo, hi): (u32, u32);
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; \
               cvt.rn.f16x2.e4m3x2 {0}, lo; cvt.rn.f16x2.e4m3x2 {1}, hi; }}",
@@ -211,7 +211,7 @@ pub fn unpack_e4m3(x: u32) -> [u32; 2] {
 #[gpu_only]
 pub fn permute_bytes(x: u32, order: u32) -> u32 {
     let y;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("prmt.b32 {}, {}, 0, {};",
             out(reg32) y, in(reg32) x, in(reg32) order, options(pure, nomem, nostack))

@@ -37,7 +37,7 @@ pub fn generic(shared: u32) -> u64 {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_b32(address: u32, x: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) x, options(nostack)) }
 }
 
@@ -48,7 +48,7 @@ pub unsafe fn st_shared_b32(address: u32, x: u32) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.shared.v2.b32 [{}], {{{}, {}}};",
             in(reg32) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
@@ -62,7 +62,7 @@ pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg32) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
@@ -78,7 +78,7 @@ pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
 #[gpu_only]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.shared.b32 {}, [{}];", out(reg32) r, in(reg32) address, options(nostack, readonly)) }
     r
 }
@@ -91,7 +91,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
@@ -104,12 +104,12 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
 /// stay together.
 ///
 /// # Safety
-/// - As [`ld_shared_v4_b32`], if `condition` is true.
+/// - The preconditions of [`ld_shared_v4_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", "}}",
@@ -127,7 +127,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
 #[gpu_only]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
     let mut r = [0; 2];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.shared.v2.b32 {{{}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], in(reg32) address, options(nostack, readonly))
@@ -143,15 +143,15 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.global.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(nostack, readonly)) }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
@@ -166,17 +166,17 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.nc.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
     }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
@@ -191,17 +191,17 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
     }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let [byte] = crate::host::load(address);
@@ -212,12 +212,12 @@ pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
 /// order. Several such loads therefore overlap, and start before the copies that follow them.
 ///
 /// # Safety
-/// As [`ld_global_nc_b32`], if `present` is true.
+/// The preconditions of [`ld_global_nc_b32`] must hold if `present` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;", "mov.b32 {r}, 0;",
             "@present ld.global.nc.b32 {r}, [{address}];", "}}",
@@ -235,7 +235,7 @@ pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
 #[gpu_only]
 pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
     let mut r = [0; 2];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.v2.b32 {{{}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], in(reg64) address, options(nostack, readonly))
@@ -251,7 +251,7 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
 #[gpu_only]
 pub unsafe fn ld_global_b64(address: u64) -> u64 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.global.b64 {}, [{}];", out(reg64) r, in(reg64) address, options(nostack, readonly)) }
     r
 }
@@ -264,7 +264,7 @@ pub unsafe fn ld_global_b64(address: u64) -> u64 {
 #[gpu_only]
 pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
@@ -280,18 +280,18 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32(address: u64, x: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
 /// `st.global.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_b32`], if `condition` is true.
+/// - The preconditions of [`st_global_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted st.global.b32 [{}], {};", "}}",
@@ -306,7 +306,7 @@ pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.global.v2.b32 [{}], {{{}, {}}};",
             in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
@@ -316,11 +316,11 @@ pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
 /// `st.global.v2.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`st_global_v2_b32`], if `condition` is true.
+/// - The preconditions of [`st_global_v2_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted st.global.v2.b32 [{}], {{{}, {}}};", "}}",
@@ -335,7 +335,7 @@ pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],

@@ -20,7 +20,7 @@ pub trait Registers {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_dec<R: Registers>() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("setmaxnreg.dec.sync.aligned.u32 {};", const R::COUNT, options(nostack)) }
 }
 
@@ -32,6 +32,6 @@ pub unsafe fn setmaxnreg_dec<R: Registers>() {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn setmaxnreg_inc<R: Registers>() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("setmaxnreg.inc.sync.aligned.u32 {};", const R::COUNT, options(nostack)) }
 }

@@ -16,7 +16,7 @@ macro_rules! special_registers {
             #[inline(always)]
             #[gpu_only]
             pub fn $name() -> u32 {
-                // SAFETY: no preconditions.
+                // SAFETY: the instruction has no preconditions.
                 unsafe { nvptx::$intrinsic() as u32 }
             }
         )*
@@ -47,6 +47,6 @@ pub fn index_1d() -> u32 {
 #[inline(always)]
 #[gpu_only]
 pub fn exit() -> ! {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { nvvm_exit() }
 }

@@ -20,7 +20,7 @@ use core::arch::asm;
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes \
              [{}], [{}, {{{}, {}, {}, {}}}], [{}];",
@@ -36,7 +36,7 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes \
              [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
@@ -56,7 +56,7 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{}, {{{}, {}, {}, {}}}], [{}];",
@@ -73,7 +73,7 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted cp.async.bulk.tensor.5d.global.shared::cta.bulk_group \
@@ -88,7 +88,7 @@ pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
 #[inline(always)]
 #[gpu_only]
 pub fn commit_group() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
 }
 
@@ -97,7 +97,7 @@ pub fn commit_group() {
 #[inline(always)]
 #[gpu_only]
 pub fn wait_group_read<const PENDING: u32>() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
 }
 
@@ -105,7 +105,7 @@ pub fn wait_group_read<const PENDING: u32>() {
 #[inline(always)]
 #[gpu_only]
 pub fn wait_all() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
 }
 
@@ -114,6 +114,6 @@ pub fn wait_all() {
 #[inline(always)]
 #[gpu_only]
 pub fn fence_proxy_async() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }

@@ -48,22 +48,22 @@ pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
 /// before the first product, and before a product whose registers other instructions have accessed.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged.
+/// - All 128 threads of the warpgroup call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn fence() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
 /// `wgmma.commit_group.sync.aligned`: closes a group of the products since the previous group.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged.
+/// - All 128 threads of the warpgroup call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn commit_group() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
@@ -72,7 +72,7 @@ pub unsafe fn commit_group() {
 #[inline(always)]
 #[gpu_only]
 pub fn hold(a: &[u32; 4]) {
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe {
         asm!("// {0} {1} {2} {3}", in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
             options(nomem, nostack))
@@ -104,7 +104,7 @@ macro_rules! widths {
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator<N>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { widths!(N, |w| w::wait_group::<PENDING>(flat(d))) }
 }
 
@@ -122,7 +122,7 @@ macro_rules! products {
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the preconditions.
             unsafe {
                 match accumulate {
                     false => widths!(N, |w| w::$element::set(flat(d), a, b)),
@@ -140,7 +140,7 @@ macro_rules! products {
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the preconditions.
             unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b)) }
         }
     )*};
@@ -180,7 +180,7 @@ macro_rules! width {
         mod $module {
             #[inline(always)]
             pub unsafe fn wait_group<const PENDING: u32>(d: &mut [f32; $registers]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!("wgmma.wait_group.sync.aligned {pending};",
                         concat!("// {", $first, "}", $(" {", $i, "}",)*),
@@ -200,7 +200,7 @@ macro_rules! product {
         pub mod $element {
             #[inline(always)]
             pub unsafe fn set(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
@@ -212,7 +212,7 @@ macro_rules! product {
 
             #[inline(always)]
             pub unsafe fn add(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
@@ -224,7 +224,7 @@ macro_rules! product {
 
             #[inline(always)]
             pub unsafe fn add_from_registers(d: &mut [f32; $registers], a: [u32; 4], b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,

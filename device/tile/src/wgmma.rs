@@ -97,8 +97,8 @@ unsafe impl<
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
-        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps tile `a`, and tile `b` has
-        // landed.
+        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
+        // tile `b` has landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -112,7 +112,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
     }
     #[inline(always)]
@@ -144,7 +144,7 @@ unsafe impl<
     unsafe fn issue(&mut self, _: u32) {
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let b = self.2.descriptor();
-        // SAFETY: the caller's promise; the stage has arrived.
+        // SAFETY: the caller keeps the preconditions; the stage has arrived.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -155,7 +155,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller's promise. The product reads `a` until here.
+        // SAFETY: the caller keeps the preconditions. The product reads `a` until here.
         unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
         for k in 0..K {
             wgmma::hold(&self.1.registers[k][0]);
@@ -224,7 +224,7 @@ impl<const W: usize> Warpgroup<W> {
         // borrows end.
         unsafe { first.issue(self.index) };
         second.wait();
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
         // SAFETY: as above; the first product's steps come in order.
@@ -238,7 +238,7 @@ impl<const W: usize> Warpgroup<W> {
             // SAFETY: `rare` is equal in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
         // SAFETY: the second product's steps come in order.

@@ -135,7 +135,7 @@ impl Mutant {
 /// Every mutant of `entry` and of its callees, in the order of the text. Apply them to the same `text`.
 ///
 /// # Errors
-/// If `text` is not PTX. An unknown entry has no mutants.
+/// Returns an error if `text` is not PTX. An unknown entry has no mutants.
 pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
     let module = Module::parse(text)?;
     let Some(index) = module.function(entry) else { return Ok(Vec::new()) };

@@ -15,7 +15,7 @@ pub fn std() -> CudaBuilder {
 /// afterwards.
 ///
 /// # Panics
-/// If the simulator reports an error.
+/// Panics if the simulator reports an error.
 #[track_caller]
 pub fn run(
     module: &cuda_builder::Module,

@@ -73,7 +73,7 @@ impl<W: ThreadGroup> GroupTransport for CpAsync<W> {
 
     #[inline(always)]
     unsafe fn arrive(full: u32) {
-        // SAFETY: the caller's promise; every thread of the group arrives once.
+        // SAFETY: the caller keeps the preconditions; every thread of the group arrives once.
         unsafe { mbarrier::cp_async_arrive_noinc(full) }
     }
 }

@@ -62,7 +62,7 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         warp.sync();
         for i in 0..M as u32 * 16 * chunks / 32 {
             let (row, chunk) = ((i * 32 + warp.lane) / chunks, (i * 32 + warp.lane) % chunks);
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             let x = unsafe { ld_shared_v4_b32(base + SharedTile::<E, R, C>::offset(row, chunk)) };
             out.store_chunk(row0 + first + row, chunk, x);
         }

@@ -84,7 +84,7 @@ impl<P: Place> Scratch<P> {
                     if lane < 4 {
                         let at = left.value(warp, column);
                         for i in 0..2 {
-                            // SAFETY: as above.
+                            // SAFETY: the reason above holds here too.
                             unsafe { st_shared_b32(at + i as u32 * 4, values[i].0[g][c].to_bits()) }
                         }
                     }

@@ -26,7 +26,7 @@ macro_rules! sixteen_bits {
         impl LoadEight for $element {
             #[inline(always)]
             unsafe fn load_eight(at: u64) -> [f32; 8] {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 let [a, b, c, d] = unsafe { ld_global_v4_b32(at) }.map($unpack);
                 [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
             }
@@ -34,7 +34,7 @@ macro_rules! sixteen_bits {
         impl StoreEight for $element {
             #[inline(always)]
             unsafe fn store_eight(at: u64, [a, b, c, d, e, f, g, h]: [f32; 8]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { st_global_v4_b32(at, [$pack(a, b), $pack(c, d), $pack(e, f), $pack(g, h)]) }
             }
         }
@@ -46,7 +46,7 @@ sixteen_bits!(Bf16, math::unpack_bf16, math::pack_bf16);
 impl LoadEight for F32 {
     #[inline(always)]
     unsafe fn load_eight(at: u64) -> [f32; 8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         let ([a, b, c, d], [e, f, g, h]) =
             unsafe { (ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))) };
         [a, b, c, d, e, f, g, h].map(f32::from_bits)
@@ -57,7 +57,7 @@ impl StoreEight for F32 {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
         let [a, b, c, d, e, f, g, h] = x.map(f32::to_bits);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe {
             st_global_v4_b32(at, [a, b, c, d]);
             st_global_v4_b32(at.wrapping_add(16), [e, f, g, h]);
@@ -72,14 +72,14 @@ impl StoreEight for F32 {
 #[inline(always)]
 unsafe fn store_pairs(at: u64, x: [f32; 8], pack: impl Fn(f32, f32) -> u16) {
     let four = |i: usize| pack(x[i], x[i + 1]) as u32 | (pack(x[i + 2], x[i + 3]) as u32) << 16;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { st_global_v2_b32(at, [four(0), four(4)]) }
 }
 
 impl StoreEight for E4m3 {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { store_pairs(at, x, |lo, hi| round_e4m3(lo) as u16 | (round_e4m3(hi) as u16) << 8) }
     }
 }
@@ -87,7 +87,7 @@ impl StoreEight for E4m3 {
 impl StoreEight for Native<E4m3> {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { store_pairs(at, x, math::pack_e4m3) }
     }
 }

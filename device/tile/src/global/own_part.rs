@@ -69,7 +69,7 @@ impl OwnPart {
     /// The part of a row of `E`; zeros if it does not exist.
     #[inline(always)]
     pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         self.place(tensor, of, const { 8 * E::BYTES as u32 })
             .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
     }
@@ -78,7 +78,7 @@ impl OwnPart {
     #[inline(always)]
     pub fn store<E: StoreEight>(&self, tensor: &Tensor, of: [u32; 3], x: [f32; 8]) {
         if let Some(at) = self.place(tensor, of, const { 8 * E::BYTES as u32 }) {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { E::store_eight(at, x) }
         }
     }

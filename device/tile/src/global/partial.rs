@@ -188,7 +188,7 @@ impl<const C: usize> RowSlices<C> {
     #[inline(always)]
     pub fn store_value(self, i: u32, x: f32) {
         if i < self.count {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { st_global_b32(self.value.wrapping_add(i as u64 * 4), x.to_bits()) }
         }
     }
@@ -212,7 +212,7 @@ impl<const C: usize> RowSlices<C> {
     #[inline(always)]
     pub fn store_quad(self, i: u32, quad: u32, x: [f32; 4]) {
         if i < self.count && quad < C as u32 * 4 {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { st_global_v4_b32(self.at(i, quad), x.map(f32::to_bits)) }
         }
     }

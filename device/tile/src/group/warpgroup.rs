@@ -82,7 +82,7 @@ impl<const W: usize> PingPong<W> {
     #[inline(always)]
     pub(crate) fn arrive(&mut self) {
         if W > 1 {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { barrier::arrive_named(self.next, Self::THREADS) }
         }
     }

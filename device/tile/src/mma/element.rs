@@ -42,7 +42,7 @@ macro_rules! on_tensor_cores {
             const ONES: u32 = $ones;
             #[inline(always)]
             unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { $mma(d, a, b) }
             }
         }

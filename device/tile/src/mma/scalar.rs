@@ -41,7 +41,7 @@ impl Unpack for Bf16 {
 /// - `at` is a chunk of a tile that may be read.
 #[inline(always)]
 unsafe fn chunk<E: Unpack>(at: u32) -> [[f32; 2]; 4] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { ld_shared_v4_b32(at) }.map(E::unpack)
 }
 

@@ -68,7 +68,7 @@ macro_rules! as_they_are {
         ) {
             let reader = tile.rows_first(warp);
             for r in 0..R {
-                // SAFETY: as above.
+                // SAFETY: the reason above holds here too.
                 f(r, unsafe { ldmatrix_x4_trans(reader.tile(n, r)) })
             }
         }
@@ -99,7 +99,7 @@ macro_rules! eight_bits {
             ) {
                 let reader = tile.columns_first(first, warp);
                 for k in 0..K / 2 {
-                    // SAFETY: as above.
+                    // SAFETY: the reason above holds here too.
                     let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map($pairs);
                     f(2 * k, [a[0], b[0], a[1], b[1]]);
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
@@ -116,7 +116,7 @@ macro_rules! eight_bits {
             ) {
                 let reader = tile.columns_first(0, warp);
                 for r in 0..R / 2 {
-                    // SAFETY: as above.
+                    // SAFETY: the reason above holds here too.
                     let [a, b, c, d] = unsafe { ldmatrix_x4_trans(reader.tile(n, r)) }.map($halves);
                     f(2 * r, [a[0], a[1], b[0], b[1]]);
                     f(2 * r + 1, [c[0], c[1], d[0], d[1]]);

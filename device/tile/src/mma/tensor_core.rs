@@ -73,12 +73,12 @@ macro_rules! warpgroup_core {
         impl WarpgroupCore for $element {
             #[inline(always)]
             unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$abt(d, a, b, accumulate) }
             }
             #[inline(always)]
             unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab(d, a, b) }
             }
         }

@@ -32,7 +32,7 @@ impl<T: SharedLayout> Ready<'_, T> {
     /// - As [`SharedLayout::at`], for as long as the lifetime lasts.
     #[inline(always)]
     pub(crate) unsafe fn at(base: u32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         Ready { view: unsafe { T::at(base) }, place: PhantomData }
     }
 }
@@ -111,7 +111,7 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S,
 /// - As [`SharedLayout::slot`]; no thread has a view of the place.
 #[inline(always)]
 pub(crate) unsafe fn fill<T: SharedLayout, By: GroupTransport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
-    // SAFETY: the caller's promise; one filling, one group.
+    // SAFETY: the caller keeps the preconditions; one filling, one group.
     unsafe {
         copy(&T::slot(base));
         By::commit()

@@ -39,7 +39,7 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     type Consumer = (A::Consumer, B::Consumer);
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe {
             self.0.init(consumers);
             self.1.init(consumers);
@@ -47,12 +47,12 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     }
     #[inline(always)]
     unsafe fn producer(self, warp: Warp) -> Self::Producer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { (self.0.producer(warp), self.1.producer(warp)) }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { (self.0.consumer(warp), self.1.consumer(warp)) }
     }
 }

@@ -96,7 +96,7 @@ unsafe impl MapKind for TensorMap {
     }
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32, _: u32) {
-        // SAFETY: the caller's promise; a box is a panel.
+        // SAFETY: the caller keeps the preconditions; a box is a panel.
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
@@ -104,7 +104,7 @@ unsafe impl MapKind for TensorMap {
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { tma::store_4d_if(map, [column, row, head, batch], from, condition) }
     }
 }
@@ -143,7 +143,7 @@ unsafe impl MapKind for RaggedMap {
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: RaggedRow, full: u32, _: u32) {
         tile.each(to, |to, column| {
-            // SAFETY: the caller's promise; a box is a panel.
+            // SAFETY: the caller keeps the preconditions; a box is a panel.
             unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
         })
     }
@@ -152,7 +152,7 @@ unsafe impl MapKind for RaggedMap {
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { tma::store_5d_if(map, [column, at.row, at.head, at.end, RaggedMap::END], from, condition) }
     }
 }
@@ -203,7 +203,7 @@ impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, 
     ///   all of its bytes.
     #[inline(always)]
     pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, producer: u32) {
-        // SAFETY: the caller's promise; the map's boxes are the tile.
+        // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
         unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
     }
 }
@@ -220,7 +220,7 @@ impl<E: Element, const R: usize, const C: usize, M: StoreMapKind> TmaTensor<E, R
         for panel in 0..SharedTile::<E, R, C>::PANELS {
             let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
             let from = from + panel * SharedTile::<E, R, C>::PANEL_BYTES;
-            // SAFETY: the caller's promise; the map's boxes are panels of the tile.
+            // SAFETY: the caller keeps the preconditions; the map's boxes are panels of the tile.
             unsafe { M::store_if(self.map, column, at, from, condition) }
         }
         tma::commit_group();

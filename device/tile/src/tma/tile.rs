@@ -78,7 +78,7 @@ macro_rules! boxes {
                 for tile in 0..$n {
                     let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller keeps the preconditions.
                     unsafe { from.load(to, at, full, producer) }
                 }
             }
