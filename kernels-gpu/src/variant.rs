@@ -101,10 +101,7 @@ pub struct Then<A, S> {
 
 impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
     const SCALED: bool = {
-        assert!(
-            !(A::SCALED && S::CHANGES && !S::SCALED),
-            "scaled scores precede scores of unscaled products"
-        );
+        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scaled scores precede unscaled scores");
         A::SCALED || S::CHANGES && S::SCALED
     };
     const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;

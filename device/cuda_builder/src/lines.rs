@@ -11,8 +11,8 @@ const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
 /// Splits `ptx` into two texts: the code without `.loc` and `.file` lines, and these lines. Each line of the
-/// second text has the number of code lines since the previous `.loc` or `.file` (nothing for 0), then the
-/// arguments. A `.file` line begins with `f`.
+/// second text has the number of code lines since the previous `.loc` or `.file` (empty for 0), then the
+/// arguments of the directive. A `.file` line begins with `f`.
 ///
 /// The two texts compress better separately. [`join`] restores the module byte for byte.
 pub fn split(ptx: &str) -> (String, String) {

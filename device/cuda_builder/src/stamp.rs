@@ -1,8 +1,8 @@
-//! Writes a launch contract into PTX, because rustc has no attributes for one.
+//! Writes a launch contract into PTX, because rustc has no attributes for it.
 
 use crate::{Contract, Error};
 
-/// The directives of `contract`, to insert between an entry's parameters and its body.
+/// The directives of `contract`, which belong between an entry's parameters and its body.
 ///
 /// # Errors
 /// Returns [`Error::Threads`] if the number of threads is not 1 to 1024.
@@ -18,8 +18,8 @@ pub fn directives(contract: &Contract) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Sets the alignment of the entry's parameter in `text` to the contract's. rustc writes an alignment of at
-/// most 16.
+/// Sets the alignment of the entry's parameter in `text` to the alignment in the contract. rustc writes an
+/// alignment of at most 16.
 ///
 /// # Errors
 /// Returns [`Error::Ptx`] if the entry has no parameter.

@@ -13,11 +13,11 @@ unsafe extern "unadjusted" {
     fn barrier_cta_arrive_count(id: u32, threads: u32);
 }
 
-/// `bar.sync 0`: waits for every thread of the block. Their earlier writes to shared memory are visible to
-/// all threads afterwards.
+/// `bar.sync 0`: waits for every thread of the block. All threads then see each other's earlier writes to
+/// shared memory.
 ///
 /// # Safety
-/// - Every thread of the block reaches this very call, every warp converged.
+/// - Every thread of the block executes the same call, and every warp is converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync_threads() {
@@ -25,7 +25,7 @@ pub unsafe fn sync_threads() {
     unsafe { barrier_cta_sync_all(0) }
 }
 
-/// `bar.red.or.pred 0`: [`sync_threads`] that also returns true to every thread if `p` is true for any
+/// `bar.red.or.pred 0`: a [`sync_threads`] that returns true to every thread if `p` is true for any
 /// thread.
 ///
 /// # Safety
@@ -40,7 +40,7 @@ pub unsafe fn any_thread(p: bool) -> bool {
 /// `bar.sync id, threads`: waits until `threads` threads of the block have arrived at barrier `id`.
 ///
 /// # Safety
-/// - `id` is below 16. `threads` is a multiple of 32. All arriving threads pass equal values.
+/// - `id` is below 16. `threads` is a multiple of 32. All arriving threads pass the same values.
 /// - The warp is converged.
 #[inline(always)]
 #[gpu_only]

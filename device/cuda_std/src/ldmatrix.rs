@@ -1,18 +1,18 @@
 //! `ldmatrix`: loads four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp.
-//! `stmatrix`: stores them (sm_90). `movmatrix`: transposes one matrix in registers.
+//! `stmatrix`: stores four such matrices (sm_90). `movmatrix`: transposes one matrix in registers.
 //!
 //! Lane `l` gives the address of row `l % 8` of matrix `l / 8`. Afterwards, register `i` of lane `l` holds
-//! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`. With `.trans`, it holds these
-//! elements of column `l / 4`.
+//! elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4` of matrix `i`. With `.trans`, the register
+//! holds these elements of column `l / 4`.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
 
-/// `ldmatrix.sync.aligned.m8n8.x4.shared.b16`.
+/// `ldmatrix.sync.aligned.m8n8.x4.shared.b16`: loads four matrices.
 ///
 /// # Safety
 /// - All 32 lanes call this function, converged.
-/// - `row` is an address of the shared window, a multiple of 16, with 16 bytes that may be read.
+/// - `row` is an address of the shared window and a multiple of 16, and 16 bytes may be read there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ldmatrix_x4(row: u32) -> [u32; 4] {
@@ -26,7 +26,7 @@ pub unsafe fn ldmatrix_x4(row: u32) -> [u32; 4] {
     r
 }
 
-/// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`.
+/// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`: loads the transposes of four matrices.
 ///
 /// # Safety
 /// The preconditions of [`ldmatrix_x4`] must hold.
@@ -48,7 +48,7 @@ pub unsafe fn ldmatrix_x4_trans(row: u32) -> [u32; 4] {
 ///
 /// # Safety
 /// - All 32 lanes call this function, converged.
-/// - `row` is an address of the shared window, a multiple of 16, with 16 bytes that may be written.
+/// - `row` is an address of the shared window and a multiple of 16, and 16 bytes may be written there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn stmatrix_x4(row: u32, r: [u32; 4]) {

@@ -1,4 +1,4 @@
-//! Arithmetic instructions. Their errors are listed in the PTX ISA's tables.
+//! Arithmetic instructions. The PTX ISA lists their errors.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -13,7 +13,7 @@ unsafe extern "unadjusted" {
     fn rcp_approx_ftz(x: f32) -> f32;
 }
 
-/// `ex2.approx.ftz.f32`: 2^x, at most 2 ulp off. `ex2(-inf)` is 0.
+/// `ex2.approx.ftz.f32`: 2^x, with an error of at most 2 ulp. `ex2(-inf)` is 0.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn ex2(x: f32) -> f32 {
@@ -27,7 +27,7 @@ pub fn ex2(x: f32) -> f32 {
     x.exp2()
 }
 
-/// `lg2.approx.ftz.f32`: log2 x, at most 2^-22 off. `lg2(0)` is -inf.
+/// `lg2.approx.ftz.f32`: log2 x, with an error of at most 2^-22. `lg2(0)` is -inf.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn lg2(x: f32) -> f32 {
@@ -41,7 +41,7 @@ pub fn lg2(x: f32) -> f32 {
     x.log2()
 }
 
-/// `rcp.approx.ftz.f32`: 1 / x, at most 1 ulp off.
+/// `rcp.approx.ftz.f32`: 1 / x, with an error of at most 1 ulp.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn rcp(x: f32) -> f32 {
@@ -68,7 +68,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
 
-/// `cvt.rn.f16x2.f32`: two f32 as two f16, `lo` in the low half.
+/// `cvt.rn.f16x2.f32`: packs two f32 as two f16, with `lo` in the low half.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_f16(lo: f32, hi: f32) -> u32 {
@@ -81,7 +81,7 @@ pub fn pack_f16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.bf16x2.f32`: two f32 as two bf16, `lo` in the low half.
+/// `cvt.rn.bf16x2.f32`: packs two f32 as two bf16, with `lo` in the low half.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
@@ -94,8 +94,8 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Values beyond +-448 become
-/// +-448; NaN stays NaN. sm_89 and later.
+/// `cvt.rn.satfinite.e4m3x2.f32`: packs two f32 as two e4m3, with `lo` in the low byte. Values beyond +-448
+/// become +-448; NaN stays NaN. The instruction needs sm_89.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
@@ -108,7 +108,7 @@ pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
     y
 }
 
-/// `cvt.f32.f16`, twice: two f16 as f32, the low half first. Exact.
+/// `cvt.f32.f16`, twice: converts two f16 to f32, the low half first. The conversion is exact.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
@@ -136,14 +136,14 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     })
 }
 
-/// Two bf16 as f32, the low half first. Exact.
+/// Converts two bf16 to f32, the low half first. The conversion is exact.
 #[inline(always)]
 pub fn unpack_bf16(x: u32) -> [f32; 2] {
     [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
 }
 
-/// `mov.b32`: returns `x`, and hides its value from the compiler. The compiler computes nothing that depends
-/// on it before this call, and does not unroll a loop that it bounds.
+/// `mov.b32`: returns `x`, and hides the value from the compiler. The compiler computes no value that depends
+/// on the result before this call, and does not unroll a loop that the result bounds.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque(x: u32) -> u32 {
@@ -161,8 +161,8 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, and forces LLVM to compute it here. Otherwise LLVM sinks a value to its first use. The
-/// function emits a comment in the PTX, not an instruction.
+/// Returns `x`, and forces LLVM to compute it before this call. Otherwise LLVM sinks a value to its first
+/// use. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {
@@ -192,7 +192,8 @@ pub fn opaque_b64(x: u64) -> u64 {
     x
 }
 
-/// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. sm_89 and later.
+/// `cvt.rn.f16x2.e4m3x2`, twice: converts four e4m3 to four f16, the low pair first. The conversion is exact.
+/// The instruction needs sm_89.
 #[inline(always)]
 #[gpu_only]
 pub fn unpack_e4m3(x: u32) -> [u32; 2] {
@@ -206,7 +207,7 @@ pub fn unpack_e4m3(x: u32) -> [u32; 2] {
     [lo, hi]
 }
 
-/// `prmt.b32`, within one word: byte `i` of the result is byte `order >> 4 * i & 7` of `x`.
+/// `prmt.b32` within one word: byte `i` of the result is byte `order >> 4 * i & 7` of `x`.
 #[inline(always)]
 #[gpu_only]
 pub fn permute_bytes(x: u32, order: u32) -> u32 {

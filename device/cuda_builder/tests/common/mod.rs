@@ -11,7 +11,7 @@ pub fn std() -> CudaBuilder {
     CudaBuilder::new(fixture).jobs(1)
 }
 
-/// Launches the module's only kernel, which takes pointers to `buffers`, and returns their contents
+/// Launches the module's only kernel with pointers to `buffers`, and returns the contents of the buffers
 /// afterwards.
 ///
 /// # Panics
