@@ -51,12 +51,12 @@ impl<D: Driver> Attention<D> {
         Attention { driver, kernels, variants, loading, maps: Maps::default(), tuning }
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub const fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// The device's limits.
+    /// Returns the device's limits.
     pub fn capabilities(&self) -> &Capabilities {
         self.driver.capabilities()
     }
@@ -65,7 +65,7 @@ impl<D: Driver> Attention<D> {
     /// device's capabilities and measurements.
     ///
     /// # Errors
-    /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
+    /// Returns [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
     pub fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
         plan_with(request, self.capabilities(), &self.tuning)
     }
@@ -74,14 +74,14 @@ impl<D: Driver> Attention<D> {
     /// tensors. Call it before you capture a graph, and to keep compilation out of the first request.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX for the
-    /// entry.
+    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX
+    /// for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
-    /// The kernel at a place, loaded.
+    /// Returns the kernel at a place, loaded.
     fn kernel(&self, place: Place) -> Result<&D::Kernel, Error> {
         let index = match place {
             Place::Table(index) => usize::from(index),
@@ -99,7 +99,7 @@ impl<D: Driver> Attention<D> {
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
     }
 
-    /// A variant's kernel, loaded.
+    /// Returns a variant's kernel, loaded.
     fn of_variant(&self, of: &'static Compiled) -> Result<&D::Kernel, Error> {
         let mut slot = &self.variants;
         let mut held = None;
@@ -124,8 +124,8 @@ impl<D: Driver> Attention<D> {
     /// development or one with a planted bug.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with the
-    /// compiler's log.
+    /// Returns [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with
+    /// the compiler's log.
     ///
     /// # Safety
     /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and its memory accesses stay within
@@ -138,7 +138,7 @@ impl<D: Driver> Attention<D> {
         slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
     }
 
-    /// The form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
+    /// Returns the form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
     pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
         image::kind(&self.driver, plan.launch().place())
     }
@@ -148,7 +148,7 @@ impl<D: Driver> Attention<D> {
     /// problem is equal; `launch` then validates them again.
     ///
     /// # Errors
-    /// The errors of [`Plan::bind`] and of [`Attention::enqueue`].
+    /// Returns the errors of [`Plan::bind`] and of [`Attention::enqueue`].
     ///
     /// # Safety
     /// The requirements of [`Attention::enqueue`].
@@ -166,7 +166,8 @@ impl<D: Driver> Attention<D> {
     /// allocation, no synchronisation.
     ///
     /// # Errors
-    /// The errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver fails.
+    /// Returns the errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver
+    /// fails.
     ///
     /// # Safety
     /// - The plan was made for this device.

@@ -47,7 +47,7 @@ impl Capabilities {
         ("orin", card("Jetson AGX Orin 64GB", (8, 7), 16, [163, 164], 4 << 20, 64)),
     ];
 
-    /// A common card by its name in [`Capabilities::PROFILES`].
+    /// Returns a common card by its name in [`Capabilities::PROFILES`].
     pub fn profile(name: &str) -> Option<&'static Capabilities> {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
@@ -67,13 +67,13 @@ impl Capabilities {
         Ok(())
     }
 
-    /// The architecture as a number: 89 for compute capability 8.9.
+    /// Returns the architecture as a number: 89 for compute capability 8.9.
     pub const fn arch(&self) -> u32 {
         let (major, minor) = self.compute_capability;
         major.saturating_mul(10).saturating_add(minor)
     }
 
-    /// Maximum number of resident threads per SM.
+    /// Returns the maximum number of resident threads per SM.
     pub const fn threads_per_sm(&self) -> u32 {
         match self.arch() {
             86 | 87 | 89 | 110 | 120 | 121 => 1536,

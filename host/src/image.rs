@@ -35,7 +35,7 @@ pub(crate) fn load_variant<D: Driver>(driver: &D, kernel: &Compiled) -> Result<D
     }
 }
 
-/// The source that [`load`] and [`load_variant`] use: `cubin` or `PTX`.
+/// Returns the source that [`load`] and [`load_variant`] use: `cubin` or `PTX`.
 pub(crate) fn kind<D: Driver>(driver: &D, place: Place) -> &'static str {
     let is_machine_code = match place {
         Place::Table(_) => cubin(driver, place.contract().symbol).is_some(),

@@ -150,28 +150,29 @@ impl Launch {
         self
     }
 
-    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
+    /// Returns the main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the
+    /// first.
     pub const fn contract(&self) -> &'static Contract {
         self.first.place.contract()
     }
 
-    /// The main kernel's place.
+    /// Returns the main kernel's place.
     pub(crate) const fn place(&self) -> Place {
         self.first.place
     }
 
-    /// The grid in thread blocks.
+    /// Returns the grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.first.grid
     }
 
-    /// The reason for this kernel.
+    /// Returns the reason for this kernel.
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// The bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout, and it
-    /// may change with every version.
+    /// Returns the bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout,
+    /// and it may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
         self.bytes(&self.first)
@@ -196,7 +197,7 @@ impl Launch {
     /// `encode` makes the tensor maps.
     ///
     /// # Errors
-    /// The errors of `encode` and `launch`.
+    /// Returns the errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,

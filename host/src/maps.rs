@@ -19,11 +19,11 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    /// The tensor map of a tensor: from the cache, or newly encoded. It never waits: if another thread holds
-    /// the place, it encodes the tensor map again.
+    /// Returns the tensor map of a tensor: from the cache, or newly encoded. It never waits: if another
+    /// thread holds the place, it encodes the tensor map again.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// Returns an error if the driver fails.
     pub fn of<D: Driver>(&self, driver: &D, description: &MapDescription) -> Result<TensorMap, Error> {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| Mutex::new(None)).collect());
         let mut place = places[hash(description) as usize % PLACES].try_lock();

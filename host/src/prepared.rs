@@ -21,7 +21,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
+    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
     /// [`Error::Unsupported`] if this build carries no PTX for it.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
@@ -30,7 +30,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Enqueues the kernel on `stream`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - `K::Params` is plain data without padding, and its values meet its documentation.
@@ -45,7 +45,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     }
 }
 
-/// The bytes of a kernel's parameters.
+/// Returns the bytes of a kernel's parameters.
 ///
 /// # Safety
 /// `P` has no padding.

@@ -157,17 +157,17 @@ impl Problem {
         [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
     }
 
-    /// Columns of a latent cache's values; `None` on other keys and values.
+    /// Returns the number of columns of a latent cache's values; `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
         self.cache.and_then(|cache| cache.latent)
     }
 
-    /// The factor of the scores; by default `1 / sqrt(head_dim)`.
+    /// Returns the factor of the scores; by default `1 / sqrt(head_dim)`.
     pub fn softmax_scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// The mask kind of the cheapest kernel that solves the problem.
+    /// Returns the mask kind of the cheapest kernel that solves the problem.
     pub fn mask_kind(&self) -> MaskKind {
         if let Some(variant) = self.variant {
             return variant.mask();
@@ -183,13 +183,13 @@ impl Problem {
         }
     }
 
-    /// The transformations of scores for which only some kernels exist.
+    /// Returns the transformations of scores for which only some kernels exist.
     pub fn score_kinds(&self) -> ScoreKinds {
         let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
-    /// The simplest mask that shows the mask's keys, for these lengths.
+    /// Returns the simplest mask that shows the mask's keys, for these lengths.
     fn cheapest_mask(&self) -> Mask {
         let longest = self.seqlen_q.max(self.seqlen_k);
         match self.mask {
@@ -201,7 +201,7 @@ impl Problem {
         }
     }
 
-    /// The kernel's window parameters, if keys are tensors.
+    /// Returns the kernel's window parameters, if keys are tensors.
     pub(crate) fn window(&self) -> Window {
         let (left, right) = self.sides();
         let top_left = self.alignment == Alignment::TopLeft;
@@ -210,20 +210,21 @@ impl Problem {
         Window { shift, left, right }
     }
 
-    /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
+    /// Returns whether the alignment is bottom-right, or equal to it for this mask and these lengths.
     pub(crate) fn is_bottom_right(&self) -> bool {
         let sees_all = self.is_anywhere(self.sides());
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
     }
 
-    /// Whether a query's position does not matter with these sides: it sees every key, without slopes.
+    /// Returns whether a query's position does not matter with these sides: it sees every key, without
+    /// slopes.
     fn is_anywhere(&self, sides: (i32, i32)) -> bool {
         sides == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi && self.variant.is_none()
     }
 
-    /// The window parameters of the mask's kernels: numbers of visible keys before and after a query's
-    /// position. Kernels with other parameters of the mask need to know only whether their rows end at the
-    /// query's position.
+    /// Returns the window parameters of the mask's kernels: numbers of visible keys before and after a
+    /// query's position. Kernels with other parameters of the mask need to know only whether their rows end
+    /// at the query's position.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;
         let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
@@ -234,8 +235,8 @@ impl Problem {
         (clamp(left), clamp(right))
     }
 
-    /// The kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With softcap: the
-    /// softcap times log2(e), and `scale / softcap`.
+    /// Returns the kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With
+    /// softcap: the softcap times log2(e), and `scale / softcap`.
     pub(crate) fn base_two(&self) -> (f32, f32) {
         match self.softcap {
             None => (self.softmax_scale() * std::f32::consts::LOG2_E, 0.0),
@@ -243,22 +244,23 @@ impl Problem {
         }
     }
 
-    /// Rows of one sequence and key head: queries x query heads per key head (packed GQA).
+    /// Returns the number of rows of one sequence and key head: queries x query heads per key head (packed
+    /// GQA).
     pub(crate) fn rows(&self) -> usize {
         (self.heads_q / self.heads_k).saturating_mul(self.seqlen_q)
     }
 
-    /// Number of work tiles with `tile_m` queries, over all heads.
+    /// Returns the number of work tiles with `tile_m` queries, over all heads.
     pub(crate) fn tiles(&self, tile_m: u32) -> u64 {
         self.seqlen_q.div_ceil(tile_m as usize) as u64 * (self.batch * self.heads_q) as u64
     }
 
-    /// Whether queries are varlen and each sequence has one query: row `b` of Q is sequence `b`'s.
+    /// Returns whether queries are varlen and each sequence has one query: row `b` of Q is sequence `b`'s.
     pub(crate) fn has_single_queries(&self) -> bool {
         self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
     }
 
-    /// Maximum number of queries and keys of all sequences together, as far as the host knows.
+    /// Returns the maximum number of queries and keys of all sequences together, as far as the host knows.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);
         match self.cache {
@@ -271,7 +273,7 @@ impl Problem {
 }
 
 impl AttentionRequest<'_> {
-    /// The problem of these tensors, unchecked. Sizes come from Q and K.
+    /// Returns the problem of these tensors, unchecked. Sizes come from Q and K.
     pub fn problem(&self) -> Problem {
         let [batches, rows_q, heads_q, head_dim] = self.q.shape;
         let (heads_k, seqlen_k, rows_k, cache) = match &self.kv {
@@ -307,7 +309,7 @@ impl AttentionRequest<'_> {
         }
     }
 
-    /// The request's mask. A causal variant's is causal, though the request does not say so.
+    /// Returns the request's mask. A causal variant's is causal, though the request does not say so.
     fn bounds(&self) -> Mask {
         let kind = self.variant.map(|with| with.variant().mask());
         if (kind, self.mask) == (Some(MaskKind::Causal), Mask::Full) { Mask::Causal } else { self.mask }

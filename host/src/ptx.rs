@@ -34,7 +34,8 @@ static REPLACEMENT: OnceLock<Replacement> = OnceLock::new();
 /// `FERROFLASH_PTX_DIR`, which selects the PTX to embed.)
 ///
 /// # Errors
-/// [`Error::Invalid`] if `folder` has no file of a kernel, or if the process has already replaced kernels.
+/// Returns [`Error::Invalid`] if `folder` has no file of a kernel, or if the process has already replaced
+/// kernels.
 ///
 /// # Safety
 /// - The entry in each file takes the parameters of the kernel with its name, and its memory accesses stay
@@ -54,7 +55,7 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 
-/// The file that replaces a kernel in this process, if [`replace_from`] found one.
+/// Returns the file that replaces a kernel in this process, if [`replace_from`] found one.
 pub fn replacement(symbol: &str) -> Option<PathBuf> {
     let Replacement { folder, symbols } = REPLACEMENT.get()?;
     symbols.contains(&symbol).then(|| folder.join(symbol).with_extension("ptx"))
@@ -64,7 +65,7 @@ pub fn replacement(symbol: &str) -> Option<PathBuf> {
 /// if this build has the feature `sim`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if this build lacks it, or the replacement cannot be read.
+/// Returns [`Error::Unsupported`] if this build lacks it, or the replacement cannot be read.
 pub fn source(symbol: &str) -> Result<String, Error> {
     if let Some(path) = replacement(symbol) {
         let unreadable = |e| Error::unsupported(symbol, format_args!("{}: {e}", path.display()));
@@ -82,13 +83,13 @@ pub fn source(symbol: &str) -> Result<String, Error> {
     module(parts, CODE)
 }
 
-/// The text of an entry's parts. Its code is in these blocks.
+/// Returns the text of an entry's parts. Its code is in these blocks.
 fn module((symbol, code, lines): &(&str, Part, Option<Part>), blocks: &[Block<'_>]) -> Result<String, Error> {
     let damaged = |e| Error::unsupported(symbol, format_args!("the PTX of this build is damaged: {e}"));
     text(code, blocks).and_then(|code| joined(code, lines.as_ref())).map_err(damaged)
 }
 
-/// Whether this build embeds PTX of an entry.
+/// Returns whether this build embeds PTX of an entry.
 pub fn is_embedded(symbol: &str) -> bool {
     TABLE.iter().any(|(name, ..)| *name == symbol)
 }

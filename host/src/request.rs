@@ -298,7 +298,7 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// The request without `config`: it borrows nothing.
+    /// Returns the request without `config`: it borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
         let AttentionRequest { scores, lse, scratch, splits, variant, .. } = *self;

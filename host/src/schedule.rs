@@ -39,8 +39,9 @@ pub struct Few {
     pub many: ManySequences,
 }
 
-/// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
-/// block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other batches.
+/// Returns the decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it
+/// takes: one block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other
+/// batches.
 pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
     let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
     let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;
@@ -58,10 +59,11 @@ pub enum Schedule {
 }
 
 impl Scheduled {
-    /// The schedule of a kernel that solves a problem, for launches with at most `allows` bytes of workspace.
+    /// Returns the schedule of a kernel that solves a problem, for launches with at most `allows` bytes of
+    /// workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are more work items than a kernel can count.
+    /// Returns [`Error::Unsupported`] if there are more work items than a kernel can count.
     pub fn new(
         p: &Problem,
         kernel: &'static AttnInfo,
@@ -92,12 +94,12 @@ impl Scheduled {
         Ok(Scheduled { kernel, place, schedule, merge, few, rows })
     }
 
-    /// Bytes of workspace for the LSE that the merge kernel reads; 0 without one.
+    /// Returns the number of bytes of workspace for the LSE that the merge kernel reads; 0 without one.
     pub const fn lse_bytes(&self) -> u64 {
         if self.merge.is_some() { self.rows * 4 } else { 0 }
     }
 
-    /// Bytes of workspace and of counters that the launches use.
+    /// Returns the bytes of workspace and of counters that the launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
             Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],

@@ -36,7 +36,7 @@ impl Query<'_> {
     /// Checks that a kernel accepts the tensors.
     ///
     /// # Errors
-    /// The reason why the kernel does not accept the tensors.
+    /// Returns the reason why the kernel does not accept the tensors.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
@@ -52,7 +52,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// A kernel without fallback: it accepts all tensors, or the caller named it.
+    /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
@@ -67,8 +67,8 @@ const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this s
 /// Selects the kernel for attention: the named one, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     variant::goes_together(p)?;
@@ -133,9 +133,9 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
 }
 
-/// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
-/// dtype, a mask at least as general, equal scores (a merge kernel may add sinks), a head dim at least as
-/// large.
+/// Returns the named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem:
+/// equal dtype, a mask at least as general, equal scores (a merge kernel may add sinks), a head dim at least
+/// as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry = match p.variant {

@@ -12,7 +12,7 @@ const LEAST_ROWS: u32 = 8;
 /// Tensor maps of Q, K, V and O of a valid request; empty if the kernel takes none.
 ///
 /// # Errors
-/// The reason why TMA does not accept the tensors.
+/// Returns the reason why TMA does not accept the tensors.
 pub(crate) fn maps(
     r: &AttentionRequest<'_>,
     kernel: &AttnInfo,
@@ -90,7 +90,7 @@ fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Rows per box for stages of `stage` keys: each box lies in one page.
+/// Returns the rows per box for stages of `stage` keys: each box lies in one page.
 fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     let one_page = match cache.paged {
         Paged::Dense { .. } => true,
@@ -101,7 +101,7 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     (rows >= LEAST_ROWS).then_some(rows)
 }
 
-/// A view whose batches are contiguous, as rows of one batch.
+/// Returns a view whose batches are contiguous, as rows of one batch.
 fn one_batch(view: &TensorView) -> Option<TensorView> {
     let [batches, rows, heads, columns] = view.shape;
     let row = match (batches, rows) {
@@ -114,7 +114,7 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
-/// The description of a whole view, without a box.
+/// Returns the description of a whole view, without a box.
 fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
     // TMA never uses strides of extents of 1, but such strides must not be 0.

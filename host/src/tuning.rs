@@ -38,8 +38,8 @@ impl Tuned {
 /// The environment variable that names the file for `Tuning::from_environment`.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// The size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of two: heads
-/// of all batches, queries, keys. A measurement holds for its whole size class.
+/// Returns the size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of
+/// two: heads of all batches, queries, keys. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
     // An invalid problem has a size class too.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
@@ -54,7 +54,7 @@ impl Tuning {
         Tuning { devices: BTreeMap::new() }
     }
 
-    /// The fastest kernel for problems like this one, if this build has it. A simulated card has the
+    /// Returns the fastest kernel for problems like this one, if this build has it. A simulated card has the
     /// measurements of the card.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
         // Without measurements for the device, this formats nothing.
@@ -97,8 +97,8 @@ mod file {
     }
 
     impl Tuning {
-        /// The default file: `ferroflash/tuning.json` in the user's cache folder, unless `FERROFLASH_TUNING`
-        /// names another file. `None` without such a folder.
+        /// Returns the default file: `ferroflash/tuning.json` in the user's cache folder, unless
+        /// `FERROFLASH_TUNING` names another file. `None` without such a folder.
         pub fn default_path() -> Option<PathBuf> {
             let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
             let cache = folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA"));
@@ -110,7 +110,8 @@ mod file {
         /// default file, if it exists.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be read, or does not exist although the variable names it.
+        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the variable
+        /// names it.
         pub fn from_environment() -> Result<Self, Error> {
             match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),
@@ -124,7 +125,7 @@ mod file {
         /// Reads a file that [`Tuning::write`] wrote.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be read or is no tuning file.
+        /// Returns [`Error::Invalid`] if the file cannot be read or is no tuning file.
         pub fn read(path: &Path) -> Result<Self, Error> {
             let wrong = |e: &dyn std::fmt::Display| {
                 let expected = format_args!("it must be a file that `ferroflash sweep` wrote: {e}");
@@ -142,7 +143,7 @@ mod file {
         /// Writes the file as JSON, atomically.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be written.
+        /// Returns [`Error::Invalid`] if the file cannot be written.
         pub fn write(&self, path: &Path) -> Result<(), Error> {
             let write = || {
                 std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;

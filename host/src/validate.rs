@@ -92,7 +92,7 @@ fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     Ok(footprint)
 }
 
-/// The error of a tensor's strides.
+/// Returns the error of a tensor's strides.
 fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) -> Error {
     Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
 }

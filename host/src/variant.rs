@@ -109,8 +109,8 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
 }
 
 impl<M: MaskMarker + 'static> Variant<M> {
-    /// A variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype, head
-    /// dim, tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
+    /// Returns a variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype,
+    /// head dim, tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
     ///
     /// # Panics
     /// At compile time, if there is no kernel.
@@ -119,8 +119,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         Variant { name, kernels }
     }
 
-    /// The variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other parameters and
-    /// longer ones do not compile:
+    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other
+    /// parameters and longer ones do not compile:
     ///
     /// ```compile_fail,E0308
     /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};
@@ -150,7 +150,7 @@ impl<M: MaskMarker + 'static> Variant<M> {
         WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16 }
     }
 
-    /// The variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
+    /// Returns the variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
     pub const fn any(&'static self) -> AnyVariant {
         AnyVariant(self)
     }
@@ -217,7 +217,7 @@ impl AnyVariant {
         self.compiled().map(Compiled::info)
     }
 
-    /// The kind of its mask.
+    /// Returns the kind of its mask.
     pub fn mask(&self) -> MaskKind {
         self.0.kinds().0
     }
@@ -234,24 +234,24 @@ impl AnyVariant {
 }
 
 impl WithVariant {
-    /// The variant.
+    /// Returns the variant.
     pub const fn variant(&self) -> AnyVariant {
         self.variant
     }
 
-    /// The bytes of its parameters.
+    /// Returns the bytes of its parameters.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
 }
 
 impl Compiled {
-    /// The kernel.
+    /// Returns the kernel.
     pub const fn info(&self) -> &AttnInfo {
         &self.info
     }
 
-    /// Bytes of the kernel's parameters.
+    /// Returns the number of bytes of the kernel's parameters.
     pub(crate) const fn params(&self) -> usize {
         self.params
     }
@@ -261,7 +261,7 @@ impl Compiled {
         self.cubins.iter().find(|(of, _)| *of == arch).map(|(_, cubin)| *cubin)
     }
 
-    /// The PTX, if it has the kernel with its parameters and threads.
+    /// Returns the PTX, if it has the kernel with its parameters and threads.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the kernel that the PTX lacks, the bytes of the parameters that it takes, or
@@ -306,14 +306,14 @@ impl Compiled {
 }
 
 impl PartialEq for AnyVariant {
-    /// Whether both are one variant.
+    /// Returns whether both are one variant.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::addr_eq(self.0, other.0)
     }
 }
 
 impl PartialEq for Compiled {
-    /// Whether both are one kernel.
+    /// Returns whether both are one kernel.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }

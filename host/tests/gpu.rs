@@ -8,7 +8,7 @@ const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
 const SHAPE: [usize; 4] = [2, 300, 4, 64];
 const KV_SHAPE: [usize; 4] = [2, 300, 2, 64];
 
-/// The calling thread's context, which these tests never destroy.
+/// Returns the calling thread's context, which these tests never destroy.
 fn current() -> Result<RawDriver, Error> {
     // SAFETY: these tests never destroy the context.
     unsafe { RawDriver::current() }

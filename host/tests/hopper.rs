@@ -25,7 +25,7 @@ fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> A
     AttentionRequest::dense(q, k, v, o)
 }
 
-/// A long prefill.
+/// Returns a long prefill.
 fn long(address: u64) -> AttentionRequest<'static> {
     forward(address, [2048; 2], 128)
 }

@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d512_causal_64x32_packed", blocks: 629 * 8 },
 ];
 
-/// A request with equal numbers of keys and queries.
+/// Returns a request with equal numbers of keys and queries.
 fn request(case: &Case) -> AttentionRequest<'static> {
     let ([batch, rows, longest], [heads_q, heads_k, head_dim]) = (case.queries, case.heads);
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 42, DType::F16, [1, rows, heads, head_dim]);

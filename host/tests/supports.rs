@@ -20,7 +20,7 @@ fn cached() -> AttentionRequest<'static> {
     decode(LLAMA)
 }
 
-/// A cache of bytes, at this head dim.
+/// Returns a cache of bytes, at this head dim.
 fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     let mut f = decode(Shape { head_dim, ..LLAMA });
     if let KeysValues::Cache(cache) = &mut f.kv {

@@ -287,7 +287,8 @@ pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A small model's logits after prompts in chunks. Their error against f32 is at most twice the plain path's.
+/// Returns a small model's logits after prompts in chunks. Their error against f32 is at most twice the plain
+/// path's.
 pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     let model = Model::random(Config::SMALL, 4096, device)?;
     let exact = model.exact()?;

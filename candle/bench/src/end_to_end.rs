@@ -154,7 +154,7 @@ fn serve(
     Ok(())
 }
 
-/// The model of all measurements.
+/// Returns the model of all measurements.
 pub fn model(device: &Device) -> Result<Model> {
     Model::random(Config::LARGE, 1 << 15, device)
 }

@@ -99,7 +99,7 @@ impl Model {
         })
     }
 
-    /// The model in f32, as the reference.
+    /// Returns the model in f32, as the reference.
     pub fn exact(&self) -> Result<Model> {
         let wide = |x: &Tensor| x.to_dtype(DType::F32);
         let layers = self.layers.iter().map(|layer| {
@@ -124,7 +124,7 @@ impl Model {
         })
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         let of = |l: &Layer| {
             let all = [&l.q, &l.k, &l.v, &l.out, &l.gate, &l.up, &l.down];
@@ -133,7 +133,7 @@ impl Model {
         self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
     }
 
-    /// One KV cache per layer.
+    /// Returns one KV cache per layer.
     pub fn caches(&self, pages: usize, page: usize) -> Result<Vec<KvCache>> {
         let [_, heads_k] = self.config.heads;
         let shape = (pages, page, heads_k, self.config.head_dim);

@@ -21,7 +21,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// A causal mask without other features.
+    /// Returns a causal mask without other features.
     pub fn causal(scale: f32) -> Self {
         let (left, right, slopes, sinks) = (None, Some(0), None, None);
         Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }

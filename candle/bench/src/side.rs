@@ -16,7 +16,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The libraries that this program was built with.
+    /// Returns the libraries that this program was built with.
     pub fn all() -> Vec<Side> {
         let mut all = vec![Side::Ours, Side::Plain];
         if cfg!(theirs) {
@@ -25,7 +25,7 @@ impl Side {
         all
     }
 
-    /// The side's name in results.
+    /// Returns the side's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
@@ -176,7 +176,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
+    /// Returns the integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {

@@ -32,7 +32,7 @@ impl Default for CacheScales {
 /// `k`, `v` or `slots`.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "reshape_and_cache")]
 pub fn append(
     k: &Tensor,
@@ -172,7 +172,7 @@ impl Values<'_> {
     }
 }
 
-/// A KV cache's elements, from the first one on.
+/// Returns a KV cache's elements, from the first one on.
 fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
     let all = storage.as_cuda_slice_mut::<T>()?;
     all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))

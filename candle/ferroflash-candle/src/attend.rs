@@ -108,7 +108,7 @@ impl Attend {
         Attend { chunk: Some(chunk), ..self }
     }
 
-    /// The name of an extra that counts queries or keys of a sequence.
+    /// Returns the name of an extra that counts queries or keys of a sequence.
     pub(crate) fn counts(&self) -> Option<&'static str> {
         let extras = [
             ("bias", self.bias.is_some()),
@@ -119,7 +119,7 @@ impl Attend {
         extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }
 
-    /// The extras of `count` sequences from `first` on.
+    /// Returns the extras of `count` sequences from `first` on.
     pub(crate) fn sequences(&self, first: usize, count: usize) -> Result<Self> {
         let of = |tensor: &Tensor, rank: usize| match tensor.rank() == rank && tensor.dims()[0] > 1 {
             true => tensor.narrow(0, first, count),
@@ -134,8 +134,8 @@ impl Attend {
         })
     }
 
-    /// The mask for at most this many keys. candle-flash-attn's rule: a window that covers all keys is no
-    /// window.
+    /// Returns the mask for at most this many keys. candle-flash-attn's rule: a window that covers all keys
+    /// is no window.
     pub(crate) fn mask(&self, seqlen_k: usize) -> Mask {
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
@@ -150,7 +150,7 @@ impl Attend {
         }
     }
 
-    /// The softcap; 0 is off. candle-flash-attn's rule: a negative one is off too.
+    /// Returns the softcap; 0 is off. candle-flash-attn's rule: a negative one is off too.
     pub(crate) fn cap(&self) -> f32 {
         self.softcap.map_or(0.0, |cap| if cap <= 0.0 { 0.0 } else { cap })
     }
@@ -221,12 +221,12 @@ pub(crate) fn run(
     Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
 }
 
-/// The results of a run that computed both.
+/// Returns the results of a run that computed both.
 pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
     lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
 }
 
-/// The device of an operation's tensor.
+/// Returns the device of an operation's tensor.
 pub(crate) fn device((storage, _): Stored<'_>) -> &CudaDevice {
     storage.device()
 }

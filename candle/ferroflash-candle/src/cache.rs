@@ -46,10 +46,10 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
+    /// Returns a KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
     ///
     /// # Errors
-    /// If the dtype is not f16 or bf16, or the driver fails.
+    /// Returns an error if the dtype is not f16 or bf16, or the driver fails.
     pub fn new(shape: (usize, usize, usize, usize), dtype: DType, device: &Device) -> Result<Self> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a cache", dtype));
@@ -58,17 +58,17 @@ impl KvCache {
         Ok(KvCache { keys, values, scales: None })
     }
 
-    /// An e4m3 KV cache, half as large: a stored number times the scale is the value.
+    /// Returns an e4m3 KV cache, half as large: a stored number times the scale is the value.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// Returns an error if the driver fails.
     pub fn e4m3(shape: (usize, usize, usize, usize), scales: CacheScales, device: &Device) -> Result<Self> {
         let [keys, values] =
             [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
         Ok(KvCache { keys, values, scales: Some(scales) })
     }
 
-    /// Keys and values, `[pages, page, heads, head_dim]`.
+    /// Returns the keys and values, `[pages, page, heads, head_dim]`.
     pub fn tensors(&self) -> [&Tensor; 2] {
         [&self.keys, &self.values]
     }
@@ -76,7 +76,7 @@ impl KvCache {
     /// Writes this step's keys and values, `(tokens, heads, head_dim)`, into their slots.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.on_its_pages(step)?;
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
@@ -87,7 +87,7 @@ impl KvCache {
     /// its last key.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
         Ok(self.parts(q, step, attend, false)?.0)
     }
@@ -95,7 +95,7 @@ impl KvCache {
     /// Returns the result of [`KvCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
     ///
     /// # Errors
-    /// The errors of [`KvCache::attend`].
+    /// Returns the errors of [`KvCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.parts(q, step, attend, true)?)
     }

@@ -142,7 +142,7 @@ fn on<T: Element + CudaDType>(
 /// heads is a multiple of the number of key heads. `causal` aligns bottom-right.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
@@ -151,7 +151,7 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
 /// `window_size_right` after its own position. `None` is unbounded.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -168,7 +168,7 @@ pub fn flash_attn_windowed(
 /// [`flash_attn`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -183,7 +183,7 @@ pub fn flash_attn_alibi(
 /// [`flash_attn_windowed`] with ALiBi.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -202,7 +202,7 @@ pub fn flash_attn_alibi_windowed(
 /// 0 is off.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_alibi_windowed_softcap(
     q: &Tensor,
@@ -222,7 +222,7 @@ pub fn flash_attn_alibi_windowed_softcap(
 /// Attention, and the LSE of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
     both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
 }

@@ -7,12 +7,12 @@ pub(crate) fn refused(error: Error) -> candle::Error {
     candle::Error::Cuda(Box::new(error)).bt()
 }
 
-/// The error of a valid but unsupported request.
+/// Returns the error of a valid but unsupported request.
 pub(crate) fn unsupported(feature: impl Display, reason: impl Display) -> candle::Error {
     refused(Error::unsupported(feature, reason))
 }
 
-/// The error of an invalid value.
+/// Returns the error of an invalid value.
 pub(crate) fn invalid(what: &'static str, value: impl Display, expected: impl Display) -> candle::Error {
     refused(Error::invalid(what, value, expected))
 }

@@ -24,7 +24,7 @@ impl<'a> Reads<'a> {
         }
     }
 
-    /// The elements of the extras.
+    /// Returns the elements of the extras.
     pub fn views(&self) -> Result<Views<'_>> {
         let bias = self.bias.as_ref().map(|bias| {
             let [shape, strides] = four(bias)?;

@@ -26,7 +26,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// The state of a stream's context. It and the context live until the process ends.
+    /// Returns the state of a stream's context. It and the context live until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -42,7 +42,7 @@ impl Here {
         Ok(here)
     }
 
-    /// The scratch memory of a stream, which all launches of the stream share.
+    /// Returns the scratch memory of a stream, which all launches of the stream share.
     pub fn scratch(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<ScratchMemory>> {
         let key = Arc::as_ptr(stream) as usize;
         let of = |scratches: &mut Scratches| Arc::clone(scratches.entry(key).or_default());

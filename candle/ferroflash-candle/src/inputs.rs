@@ -37,7 +37,7 @@ impl<'a> Read<'a> {
         self.storage.dtype()
     }
 
-    /// The tensor's elements, and the elements behind them in its storage.
+    /// Returns the tensor's elements, and the elements behind them in its storage.
     pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
         data(self.stored()?)
     }
@@ -49,7 +49,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The tensor's elements: `rank` dimensions of `T`, the last one contiguous.
+    /// Returns the tensor's elements: `rank` dimensions of `T`, the last one contiguous.
     pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
         let (dims, strides) = (self.layout.dims(), self.layout.stride());
         if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
@@ -65,7 +65,7 @@ impl<'a> Read<'a> {
         all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
     }
 
-    /// The tensor's integers, `u32` or `i32`.
+    /// Returns the tensor's integers, `u32` or `i32`.
     pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
@@ -74,7 +74,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// One f32 per head.
+    /// Returns one f32 per head.
     pub fn per_head(&self, heads: usize) -> Result<CudaView<'_, f32>> {
         if self.layout.dims() != [heads] {
             let expected = format_args!("it must be [{heads}], one for each query head");
@@ -104,7 +104,7 @@ impl Numbers<'_> {
     }
 }
 
-/// A tensor's elements, from the first one on.
+/// Returns a tensor's elements, from the first one on.
 pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<CudaView<'a, T>> {
     let all = storage.as_cuda_slice::<T>()?;
     all.try_slice(layout.start_offset()..)
@@ -132,7 +132,7 @@ pub(crate) fn input<'a, T: Element>(
     Ok(Input::new(data, shape).strides(strides.map(|stride| stride as i64)))
 }
 
-/// The error of a dtype that attention does not support.
+/// Returns the error of a dtype that attention does not support.
 pub(crate) fn no_such_type(what: &str, dtype: candle::DType) -> candle::Error {
     unsupported(format_args!("{what} of {dtype:?}"), "flash-attn takes f16 and bf16")
 }

@@ -42,7 +42,7 @@ pub(crate) enum Queries<'a> {
 }
 
 impl<'a> PagedKv<'a> {
-    /// A KV cache with up to the block table's capacity of keys.
+    /// Returns a KV cache with up to the block table's capacity of keys.
     pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
         PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
     }
@@ -50,7 +50,7 @@ impl<'a> PagedKv<'a> {
     /// Attention of `q`, `(sequences, queries, heads, head_dim)`; few queries run decode kernels.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
         Ok(self.run(q, Queries::Even, attend, false)?.0)
     }
@@ -59,7 +59,7 @@ impl<'a> PagedKv<'a> {
     /// queries)`.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.run(q, Queries::Even, attend, true)?)
     }
@@ -68,7 +68,7 @@ impl<'a> PagedKv<'a> {
     /// row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_varlen(
         &self,
         q: &Tensor,
@@ -84,7 +84,7 @@ impl<'a> PagedKv<'a> {
     /// In a padding row, O is 0 and LSE is `-inf`; with sinks, LSE is `-inf` or the sink.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_varlen_with_lse(
         &self,
         q: &Tensor,

@@ -66,7 +66,8 @@ impl Step {
     /// with at most `columns` pages per sequence.
     ///
     /// # Errors
-    /// If device memory is insufficient, a page has no key, or there are 2^31 integers or more.
+    /// Returns an error if device memory is insufficient, a page has no key, or there are 2^31 integers or
+    /// more.
     pub fn new(
         sequences: usize,
         tokens: usize,
@@ -94,7 +95,7 @@ impl Step {
     /// one new token first: only these leading sequences run decode kernels.
     ///
     /// # Errors
-    /// If the step exceeds its capacity, a sequence lacks pages, or the driver fails.
+    /// Returns an error if the step exceeds its capacity, a sequence lacks pages, or the driver fails.
     pub fn set(&mut self, sequences: &[(&Sequence, usize)]) -> Result<()> {
         let Most { sequences: most, columns, .. } = self.most;
         let tokens = sequences.iter().fold(0, |sum: usize, (_, tokens)| sum.saturating_add(*tokens));
@@ -141,7 +142,7 @@ impl Step {
         Ok(())
     }
 
-    /// The sequences from `first` on. All sequences before `first` have one token.
+    /// Returns the sequences from `first` on. All sequences before `first` have one token.
     fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
         let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
         let widest = tokens().max().unwrap_or(1);
@@ -163,12 +164,12 @@ impl Step {
         self.sequences
     }
 
-    /// Rows of this step: tokens of all sequences.
+    /// Returns the number of rows of this step: tokens of all sequences.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Keys per page.
+    /// Returns the number of keys per page.
     pub fn page(&self) -> usize {
         self.page
     }
@@ -189,7 +190,7 @@ impl Step {
         self.integers.narrow(0, self.most.parts()[3], self.sequences)
     }
 
-    /// The slot mapping: each row's slot, i64 `[tokens]`.
+    /// Returns the slot mapping: each row's slot, i64 `[tokens]`.
     ///
     /// # Errors
     /// Never after [`Step::set`].
@@ -197,7 +198,7 @@ impl Step {
         self.slots.narrow(0, 0, self.tokens)
     }
 
-    /// Keys of each sequence, including this step's, u32 `[sequences]`.
+    /// Returns the keys of each sequence, including this step's, u32 `[sequences]`.
     ///
     /// # Errors
     /// Never after [`Step::set`].
@@ -205,7 +206,7 @@ impl Step {
         self.integers.narrow(0, 0, self.sequences)
     }
 
-    /// The block table: page indices of each sequence, u32 `[sequences, columns]`.
+    /// Returns the block table: page indices of each sequence, u32 `[sequences, columns]`.
     ///
     /// # Errors
     /// Never after [`Step::set`].
@@ -215,7 +216,7 @@ impl Step {
         all.reshape((self.sequences, columns))
     }
 
-    /// The decode part and the prefill part.
+    /// Returns the decode part and the prefill part.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }

@@ -52,7 +52,7 @@ impl CustomOp3 for VarLen {
 /// The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns bottom-right.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen(
     q: &Tensor,
@@ -73,7 +73,7 @@ pub fn flash_attn_varlen(
 /// `window_size_right` after its own position. `None` is unbounded.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_windowed(
     q: &Tensor,
@@ -101,7 +101,7 @@ pub fn flash_attn_varlen_windowed(
 /// An empty range has no effect.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
@@ -148,7 +148,7 @@ pub fn flash_attn_varlen_paged_windowed(
 /// [`flash_attn_varlen`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
@@ -169,7 +169,7 @@ pub fn flash_attn_varlen_alibi(
 /// [`flash_attn_varlen_windowed`] with ALiBi.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
@@ -189,11 +189,11 @@ pub fn flash_attn_varlen_alibi_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] with optional ALiBi and softcap: scores become
-/// `softcap * tanh(score / softcap)`; 0 is off.
+/// [`flash_attn_varlen_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score /
+/// softcap)`; 0 is off.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
@@ -224,7 +224,7 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 /// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, `-inf` or the sink |
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
 pub fn flash_attn_varlen_with_lse(
     q: &Tensor,

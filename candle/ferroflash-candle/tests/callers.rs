@@ -204,7 +204,7 @@ impl Batch {
         self.starts.each_ref()
     }
 
-    /// The expected result in f32, sequence by sequence, from the definition.
+    /// Returns the expected result in f32, sequence by sequence, from the definition.
     fn expected(
         &self,
         params: mistralrs::Params,

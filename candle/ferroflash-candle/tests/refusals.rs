@@ -2,7 +2,7 @@
 use candle::{DType, Device, Error, Result, Tensor};
 use ferroflash_candle::{PagePool, Sequence, Step, append};
 
-/// The text of `ferroflash::Error` in a candle error.
+/// Returns the text of `ferroflash::Error` in a candle error.
 fn refusal<T>(result: Result<T>) -> String {
     match result.err().expect("it is refused") {
         Error::WithBacktrace { inner, .. } => inner.to_string(),

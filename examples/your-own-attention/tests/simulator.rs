@@ -200,7 +200,7 @@ fn check<M: MaskMarker>(
     Ok(())
 }
 
-/// The score if the query sees the key.
+/// Returns the score if the query sees the key.
 fn seen(sees: bool, s: f64) -> f64 {
     if sees { s } else { f64::NEG_INFINITY }
 }
@@ -253,7 +253,7 @@ fn neighbours() -> Result<(), Error> {
     check(Front::Dense, &[[169, 169]], &NEIGHBOURS, params, &near(2), &near(1))
 }
 
-/// The bias of a head and distance.
+/// Returns the bias of a head and distance.
 fn bias(head: usize, distance: i32) -> f32 {
     ((head as i32 * 40 + distance.min(39)) as f32 * 0.7).sin()
 }

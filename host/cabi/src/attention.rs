@@ -87,7 +87,7 @@ impl AttentionArgs {
         Ok(request)
     }
 
-    /// Columns of a latent cache's values, the first of the keys' columns.
+    /// Returns the number of columns of a latent cache's values, the first of the keys' columns.
     fn latent(&self) -> Result<Option<usize>, Error> {
         if self.head_dim_v == 0 {
             return Ok(None);
@@ -189,7 +189,7 @@ impl AttentionArgs {
     }
 }
 
-/// The offsets of varlen sequences, if any.
+/// Returns the offsets of varlen sequences, if any.
 fn offsets(address: *const i32, batch: usize) -> Option<Index> {
     present(address).map(|address| Index::new(address, (batch as u64).saturating_add(1)))
 }

@@ -42,7 +42,7 @@ impl Took {
     }
 }
 
-/// The milliseconds of a duration, for a report.
+/// Returns the milliseconds of a duration, for a report.
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -168,7 +168,7 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     Ok(row)
 }
 
-/// The difference of the last and the first number.
+/// Returns the difference of the last and the first number.
 fn growth(bytes: &[u64]) -> Option<i64> {
     Some(*bytes.last()? as i64 - *bytes.first()? as i64)
 }

@@ -18,7 +18,7 @@ pub struct CudaError {
 /// Converts a driver function's result into a `Result`.
 ///
 /// # Errors
-/// [`CudaError`] with the code and the driver's description.
+/// Returns [`CudaError`] with the code and the driver's description.
 pub fn check(code: CUresult) -> Result<(), CudaError> {
     if code == 0 { Ok(()) } else { Err(error(code)) }
 }

@@ -27,7 +27,7 @@ pub struct NoDriver {
 /// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
-/// [`NoDriver`], with the loader's reason.
+/// Returns [`NoDriver`], with the loader's reason.
 pub fn open() -> Result<(), &'static NoDriver> {
     library().map(|_| ())
 }
@@ -60,7 +60,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The function's address, or the result to return if the driver lacks it.
+    /// Returns the function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
         // Every look-up finds the same address, and no other memory depends on it.

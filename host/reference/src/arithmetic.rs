@@ -4,7 +4,7 @@ use ferroflash::DType;
 use half::{bf16, f16};
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// The largest relative error of rounding to `dtype`.
+/// Returns the largest relative error of rounding to `dtype`.
 pub fn unit_roundoff(dtype: DType) -> f64 {
     2f64.powi(-1 - dtype.mantissa_bits())
 }
@@ -89,7 +89,7 @@ impl Arithmetic for NaiveBf16 {
     }
 }
 
-/// The value of `bits` in `dtype`.
+/// Returns the value of `bits` in `dtype`.
 pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     match dtype {
         DType::F16 => f16::from_bits(bits).to_f32(),
@@ -99,7 +99,7 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     }
 }
 
-/// The bits of `x`, rounded to `dtype`.
+/// Returns the bits of `x`, rounded to `dtype`.
 pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     match dtype {
         DType::F16 => f16::from_f64(x).to_bits(),
@@ -109,7 +109,7 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     }
 }
 
-/// A number of [`e4m3`] in a wider type, exactly.
+/// Returns a number of [`e4m3`] in a wider type, exactly.
 pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
 }

@@ -43,7 +43,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// The first `columns` columns of each row of O.
+    /// Returns the first `columns` columns of each row of O.
     #[must_use]
     pub(super) fn first_columns(mut self, columns: usize) -> Self {
         let head_dim = self.shape[3];
@@ -61,11 +61,11 @@ impl Outputs {
 }
 
 impl<'a> Inputs<'a> {
-    /// The inputs of `problem`.
+    /// Returns the inputs of `problem`.
     ///
     /// # Errors
-    /// [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of query
-    /// heads is not a multiple of the number of key heads.
+    /// Returns [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of
+    /// query heads is not a multiple of the number of key heads.
     pub fn new(
         problem: Problem,
         q: HostTensor<'a>,
@@ -86,7 +86,7 @@ impl<'a> Inputs<'a> {
         Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
     }
 
-    /// The same inputs as a varlen problem, if `sequences` is given.
+    /// Returns the same inputs as a varlen problem, if `sequences` is given.
     pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
     }
@@ -104,7 +104,7 @@ impl<'a> Inputs<'a> {
         Inputs { extras: Some((extras, [first, head])), ..self }
     }
 
-    /// One sequence of a varlen problem, as a problem of its own rows.
+    /// Returns one sequence of a varlen problem, as a problem of its own rows.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
@@ -114,7 +114,7 @@ impl<'a> Inputs<'a> {
         Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
-    /// The problem.
+    /// Returns the problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
@@ -136,7 +136,7 @@ impl<'a> Inputs<'a> {
         masks::visible(&self.problem, self.position(row), self.prefix(batch))
     }
 
-    /// The position of query `row` among the keys.
+    /// Returns the position of query `row` among the keys.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
         match alignment {
@@ -145,12 +145,12 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The slope of a head; 0 without slopes.
+    /// Returns the slope of a head; 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
 
-    /// The sinks, one per query head.
+    /// Returns the sinks, one per query head.
     pub(super) fn sinks(&self) -> Option<&'a [f32]> {
         self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
     }
@@ -161,7 +161,7 @@ impl<'a> Inputs<'a> {
         bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
     }
 
-    /// Keys of a sequence's prefix; 0 without prefixes.
+    /// Returns the keys of a sequence's prefix; 0 without prefixes.
     fn prefix(&self, batch: usize) -> i32 {
         let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
         prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])

@@ -81,19 +81,19 @@ impl Bounds {
         Bounds { exact, out, lse }
     }
 
-    /// Number of rows of O, over all heads.
+    /// Returns the number of rows of O, over all heads.
     pub fn rows(&self) -> usize {
         self.lse.len()
     }
 
-    /// Number of rows of O with an element that is not judged.
+    /// Returns the number of rows of O with an element that is not judged.
     pub fn not_judged(&self) -> usize {
         let rows = self.out.chunks(self.exact.shape[3]);
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// The elements of O and LSE with the largest error relative to their bounds. `None` if a shape differs
-    /// from the reference's.
+    /// Returns the elements of O and LSE with the largest error relative to their bounds. `None` if a shape
+    /// differs from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
@@ -142,7 +142,7 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// The score of a sink, whose values are 0.
+    /// Returns the score of a sink, whose values are 0.
     fn sink(logit: f32, values: &'a [f64]) -> Self {
         let value = f64::from(logit);
         Score { value, error: 4.0 * ULP * value.abs(), values }
@@ -170,7 +170,7 @@ impl<'a> Score<'a> {
     }
 }
 
-/// A row's bounds: one per element of O, one for LSE.
+/// Returns a row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
     // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;

@@ -44,12 +44,12 @@ pub enum Values {
 }
 
 impl Case {
-    /// The case's tensors.
+    /// Returns the case's tensors.
     pub fn memory(&self) -> Memory {
         self.with_values(Memory::random(self.problem, self.layout, self.seed))
     }
 
-    /// The case's tensors with all elements 0, for callers that only plan.
+    /// Returns the case's tensors with all elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
         let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
@@ -98,7 +98,7 @@ pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
 }
 
-/// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
+/// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }

@@ -94,7 +94,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many key blocks: small errors per block add up and become visible.
+/// Returns one tile of queries and many key blocks: small errors per block add up and become visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
@@ -104,10 +104,10 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
-/// The edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one row or
-/// one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window edges
-/// inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every layout,
-/// rows that see a huge key.
+/// Returns the edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one
+/// row or one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window
+/// edges inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every
+/// layout, rows that see a huge key.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::edges(entry, seed);
@@ -206,14 +206,14 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, all)
 }
 
-/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
-/// causal.
+/// Returns the smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys,
+/// full and causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
 }
 
-/// The predecessor's headline workload: f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64, full
-/// and causal.
+/// Returns the predecessor's headline workload: f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim
+/// 64, full and causal.
 pub fn headline(seed: u64) -> Vec<Case> {
     [1, 2].into_iter().flat_map(|batch| headline_of(batch, 512, 8, seed)).collect()
 }
@@ -225,7 +225,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem with several blocks, heads and batches, for repeated launches.
+/// Returns a problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);

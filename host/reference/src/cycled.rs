@@ -12,7 +12,7 @@ const PERIOD: usize = 1_000_003;
 /// Distance in the period between the first elements of two consecutive tensors. Tensors therefore differ.
 const APART: usize = 271_829;
 
-/// Bytes of a period in `dtype`.
+/// Returns the bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
     static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
     PERIODS[dtype as usize].get_or_init(|| {
@@ -25,13 +25,13 @@ fn period(dtype: DType) -> &'static [u8] {
     })
 }
 
-/// One period of tensor `number` of a problem.
+/// Returns one period of tensor `number` of a problem.
 fn tensor(dtype: DType, number: usize) -> Vec<u8> {
     let (before, first) = period(dtype).split_at(number * APART % PERIOD * dtype.bytes());
     [first, before].concat()
 }
 
-/// The first `elements` elements of tensor `number`, in a 16-bit type.
+/// Returns the first `elements` elements of tensor `number`, in a 16-bit type.
 pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     let bytes = tensor(dtype, number);
     let period: Vec<u16> = bytes.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
@@ -69,7 +69,7 @@ impl Filling {
         }
     }
 
-    /// The bytes of all buffers.
+    /// Returns the bytes of all buffers.
     pub(super) fn buffers(&self) -> Vec<Cow<'_, [u8]>> {
         match self {
             Filling::Laid(all) => all.iter().map(Cow::from).collect(),

@@ -149,7 +149,7 @@ impl Extras {
         }
     }
 
-    /// The extras' buffers: a name and the content of each.
+    /// Returns the extras' buffers: a name and the content of each.
     pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
         let sinks = self.sinks.iter();
         let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
@@ -180,7 +180,7 @@ impl Extras {
         }
     }
 
-    /// The problem with these extras.
+    /// Returns the problem with these extras.
     #[must_use]
     pub fn of(&self, problem: Problem) -> Problem {
         let problem = problem.sinks(self.sinks.is_some()).bias(self.bias.as_ref().map(|bias| bias.dtype));

@@ -105,9 +105,9 @@ impl Fuzz {
         Fuzz { seed, memory, config, wide }
     }
 
-    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` over few elements may be
-    /// small by luck, smaller than one rounding of a correct result. The rule then also permits an error of
-    /// two roundings of the largest value, plus 1e-5.
+    /// Returns whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` over few elements
+    /// may be small by luck, smaller than one rounding of a correct result. The rule then also permits an
+    /// error of two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
         let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
         batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
@@ -117,8 +117,8 @@ impl Fuzz {
     /// the tolerance rule. The tolerance is wider for a [small](Self::is_small) problem.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
-    /// valid.
+    /// Returns the errors of planning, launching and waiting. Each of them is a failure, because the problem
+    /// is valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -228,7 +228,7 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
-/// Whether a stride of 0 repeats a row, a head or a batch of an input.
+/// Returns whether a stride of 0 repeats a row, a head or a batch of an input.
 fn repeats(memory: &Memory) -> bool {
     let repeats = |place: &Place| {
         place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
@@ -236,7 +236,7 @@ fn repeats(memory: &Memory) -> bool {
     [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
 }
 
-/// A kernel that solves `p` and runs on the device.
+/// Returns a kernel that solves `p` and runs on the device.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
     let solves = |e: &ferroflash::kernels::AttnInfo| {
@@ -374,7 +374,7 @@ pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'
     }
 }
 
-/// The names of all faults that [`refused`] can pick.
+/// Returns the names of all faults that [`refused`] can pick.
 pub fn faults() -> impl Iterator<Item = &'static str> {
     FAULTS.iter().map(|fault| fault.name)
 }

@@ -4,9 +4,9 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix};
 use std::ops::Range;
 
-/// The smallest interval with every key that a query at `position` sees. Bits may hide keys of it. `prefix`
-/// is the sequence's prefix on the device. This is the definition; tests compare the planner's arithmetic
-/// with it.
+/// Returns the smallest interval with every key that a query at `position` sees. Bits may hide keys of it.
+/// `prefix` is the sequence's prefix on the device. This is the definition; tests compare the planner's
+/// arithmetic with it.
 pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
     let keys = p.seqlen_k as i64;
     let (first, end) = match p.mask {
@@ -113,7 +113,7 @@ pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignme
     }
 }
 
-/// One mask of a kind, for blocks of `n` keys.
+/// Returns one mask of a kind, for blocks of `n` keys.
 pub fn one(kind: MaskKind, n: usize) -> Mask {
     match kind {
         MaskKind::Local => window(Some(2 * n as u32), Some(n as u32)),
@@ -122,7 +122,7 @@ pub fn one(kind: MaskKind, n: usize) -> Mask {
     }
 }
 
-/// The mask for a problem's sizes: bits for its sequences, heads, queries and keys.
+/// Returns the mask for a problem's sizes: bits for its sequences, heads, queries and keys.
 pub fn fit(p: Problem) -> Problem {
     match p.mask {
         Mask::Bits(MaskBits { shape: [batch, heads, _, columns], .. }) => {

@@ -27,7 +27,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The layout's name on the command line.
+    /// Returns the layout's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Layout::Bshd => "bshd",
@@ -51,7 +51,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Number of elements from the first to the last, inclusive.
+    /// Returns the number of elements from the first to the last, inclusive.
     pub fn span(&self) -> usize {
         1 + self
             .shape
@@ -61,7 +61,7 @@ impl Place {
             .sum::<usize>()
     }
 
-    /// The element where row `index` starts. Rows are counted as `[batch][seqlen][heads]`.
+    /// Returns the element where row `index` starts. Rows are counted as `[batch][seqlen][heads]`.
     pub fn row(&self, index: usize) -> usize {
         let [_, rows, heads, _] = self.shape;
         let position = [index / (rows * heads), index / heads % rows, index % heads];
@@ -212,7 +212,7 @@ impl Memory {
         self
     }
 
-    /// The problem with the integers that device memory holds during a launch.
+    /// Returns the problem with the integers that device memory holds during a launch.
     pub(super) fn told(&self, told: Told) -> Self {
         let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
         Memory { sequences, ..self.clone() }
@@ -240,7 +240,7 @@ impl Memory {
     /// Lays out given inputs. Each is contiguous in `layout`, which must not be [`Layout::Packed`].
     ///
     /// # Errors
-    /// [`TensorError`] if a tensor is shorter than the problem needs.
+    /// Returns [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
         let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
         for place in [memory.q, memory.k, memory.v] {
@@ -249,7 +249,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Number of buffers of Q, K and V. They come first.
+    /// Returns the number of buffers of Q, K and V. They come first.
     pub(super) fn tensor_buffers(&self) -> usize {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
@@ -259,7 +259,7 @@ impl Memory {
         self.tensor_buffers() + usize::from(self.slopes.is_some())
     }
 
-    /// The name of each buffer.
+    /// Returns the name of each buffer.
     pub fn names(&self) -> Vec<String> {
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
         let tensors = (0..self.tensor_buffers()).map(|buffer| {
@@ -269,7 +269,7 @@ impl Memory {
         tensors.chain(self.slopes.iter().map(|_| "alibi_slopes".into())).chain(arrays).collect()
     }
 
-    /// The expected LSE of all rows; -inf for rows that belong to no sequence.
+    /// Returns the expected LSE of all rows; -inf for rows that belong to no sequence.
     pub fn place_lse(&self, outputs: &Outputs) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         let mut lse = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
@@ -278,15 +278,15 @@ impl Memory {
         lse
     }
 
-    /// The rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the end of
-    /// the last sequence.
+    /// Returns the rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the
+    /// end of the last sequence.
     pub fn written(&self) -> Place {
         let [batches, rows, heads, head_dim] = self.o.shape;
         let rows = self.sequences.as_ref().map_or(rows, Sequences::rows);
         Place { shape: [batches, rows, heads, head_dim], ..self.o }
     }
 
-    /// The LSE of the rows that [`Memory::written`] describes.
+    /// Returns the LSE of the rows that [`Memory::written`] describes.
     pub fn written_lse(&self, lse: &[f32]) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         lse.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
@@ -307,8 +307,8 @@ impl Memory {
         [batches, heads, rows]
     }
 
-    /// The request in device memory: copies of `buffers` are at `inputs`, O is at `o`, a contiguous LSE is at
-    /// `lse`.
+    /// Returns the request in device memory: copies of `buffers` are at `inputs`, O is at `o`, a contiguous
+    /// LSE is at `lse`.
     pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
         let view = |base: u64, place: Place, elements: usize| {
@@ -368,11 +368,11 @@ impl Memory {
         Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras }
     }
 
-    /// The problem's inputs for the reference.
+    /// Returns the problem's inputs for the reference.
     ///
     /// # Errors
-    /// [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of the
-    /// number of key heads.
+    /// Returns [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of
+    /// the number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;

@@ -25,7 +25,7 @@ const MANY: &[Lengths] = &{
     all
 };
 
-/// A case of `lengths`. Three rows of each tensor belong to no sequence.
+/// Returns a case of `lengths`. Three rows of each tensor belong to no sequence.
 fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
@@ -46,7 +46,7 @@ fn told(case: Case, told: &'static [Told]) -> Case {
 /// Other lengths, and invalid `seqused_k`.
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
-/// A case with invalid `cu_seqlens`.
+/// Returns a case with invalid `cu_seqlens`.
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }

@@ -62,7 +62,7 @@ impl Outcome {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
-    /// Number of elements that were written outside O and LSE: in guards, and between rows.
+    /// Returns the number of elements that were written outside O and LSE: in guards, and between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
         let [batches, _, heads, head_dim] = self.place.shape;
@@ -181,7 +181,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a Memory,
@@ -198,7 +198,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
         Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
@@ -206,7 +206,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// [`Loaded::run`], with two durations: loading the kernel on the host, and the launch on the device.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
         let (written, took) = self.device.run_timed()?;
         Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
@@ -216,7 +216,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// loaded first.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.device.configure(Some(config))?;
         self.device.time(&self.device.outputs()?, launches)

@@ -4,7 +4,7 @@ use super::tolerance::Reference;
 use ferroflash::DType;
 
 impl Reference {
-    /// The reference for values that are multiplied by `scale`, with O in `dtype`.
+    /// Returns the reference for values that are multiplied by `scale`, with O in `dtype`.
     #[must_use]
     pub fn scale_values(mut self, dtype: DType, scale: f32) -> Self {
         self.exact.out.iter_mut().for_each(|x| *x *= f64::from(scale));

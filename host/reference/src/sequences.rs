@@ -44,8 +44,8 @@ impl Sequences {
     /// The sequences of a file or a caller. `rows` are the rows of Q and of K.
     ///
     /// # Errors
-    /// [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases, or
-    /// exceeds `rows`.
+    /// Returns [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases,
+    /// or exceeds `rows`.
     pub fn new(
         [cu_seqlens_q, cu_seqlens_k]: [Vec<i32>; 2],
         seqused_k: Option<Vec<i32>>,
@@ -75,29 +75,29 @@ impl Sequences {
         Ok(all)
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     pub fn count(&self) -> usize {
         self.cu_seqlens_q.len() - 1
     }
 
-    /// Rows of Q and O of a sequence.
+    /// Returns the rows of Q and O of a sequence.
     pub fn queries(&self, sequence: usize) -> Range<usize> {
         self.cu_seqlens_q[sequence] as usize..self.cu_seqlens_q[sequence + 1] as usize
     }
 
-    /// Rows of K and V that a sequence uses.
+    /// Returns the rows of K and V that a sequence uses.
     pub fn keys(&self, sequence: usize) -> Range<usize> {
         let (first, end) = (self.cu_seqlens_k[sequence] as usize, self.cu_seqlens_k[sequence + 1] as usize);
         let used = self.seqused_k.as_ref().map_or(end - first, |used| used[sequence] as usize);
         first..end.min(first + used)
     }
 
-    /// Number of rows of Q that belong to a sequence. They come first.
+    /// Returns the number of rows of Q that belong to a sequence. They come first.
     pub fn rows(&self) -> usize {
         self.cu_seqlens_q[self.count()] as usize
     }
 
-    /// Number of rows of K that belong to a sequence, in use or not.
+    /// Returns the number of rows of K that belong to a sequence, in use or not.
     pub(super) fn key_rows(&self) -> usize {
         self.cu_seqlens_k[self.count()] as usize
     }
@@ -114,7 +114,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// The sequences in device memory during a launch: `self`, or other sequences in these rows.
+    /// Returns the sequences in device memory during a launch: `self`, or other sequences in these rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
@@ -145,13 +145,13 @@ impl Sequences {
         all
     }
 
-    /// The arrays of integers, by name.
+    /// Returns the arrays of integers, by name.
     pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
         let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
         starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
     }
 
-    /// The request's views of the arrays at `addresses`.
+    /// Returns the request's views of the arrays at `addresses`.
     pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
         let mut arrays = addresses.iter().zip(self.arrays());
         let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));

@@ -25,7 +25,7 @@ impl Soak {
     /// has its own inputs, outputs and streams.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting, and out of memory.
+    /// Returns the errors of planning, launching and waiting, and out of memory.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

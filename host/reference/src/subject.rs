@@ -20,29 +20,30 @@ use ferroflash::{Capabilities, Error, ptx};
 /// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
 /// kernels. Prefill kernels of mixed batches run beside the decode kernels.
 pub trait Subject: Sync {
-    /// The kernel's launch contract.
+    /// Returns the kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// The name of its family.
+    /// Returns the name of its family.
     fn family(&self) -> &'static str;
 
-    /// The kernel's mask; `None` if the kernel has no queries.
+    /// Returns the kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// The kernel that combines this kernel's splits; `None` if it never splits.
+    /// Returns the kernel that combines this kernel's splits; `None` if it never splits.
     fn combine(&self) -> Option<Contract> {
         None
     }
 
-    /// The prefill kernel that its launches run beside it; `None` if it is no kernel of mixed batches.
+    /// Returns the prefill kernel that its launches run beside it; `None` if it is no kernel of mixed
+    /// batches.
     fn beside(&self) -> Option<Contract> {
         None
     }
 
-    /// The reason why a device that could run this kernel prefers another kernel; `None` if there is no such
-    /// reason.
+    /// Returns the reason why a device that could run this kernel prefers another kernel; `None` if there is
+    /// no such reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
@@ -50,7 +51,7 @@ pub trait Subject: Sync {
     /// Problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// The edges and larger problems, for a GPU.
+    /// Returns the edges and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
@@ -61,11 +62,11 @@ pub trait Subject: Sync {
         vec![]
     }
 
-    /// A problem with several blocks, for repeated launches.
+    /// Returns a problem with several blocks, for repeated launches.
     fn soak(&self, seed: u64) -> Task;
 }
 
-/// All subjects of the table, ordered by family.
+/// Returns all subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
@@ -76,7 +77,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// The reason why a device cannot run a subject with this build's kernels; `None` if it can.
+/// Returns the reason why a device cannot run a subject with this build's kernels; `None` if it can.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];
@@ -91,17 +92,18 @@ pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     }
 }
 
-/// Whether this process can load a kernel. A build may carry only some of the table's kernels.
+/// Returns whether this process can load a kernel. A build may carry only some of the table's kernels.
 pub fn is_carried(symbol: &str) -> bool {
     ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
 }
 
-/// Whether this process can load every kernel of the table.
+/// Returns whether this process can load every kernel of the table.
 pub fn carries_all() -> bool {
     KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
 }
 
-/// Whether a launch was refused because this build does not carry the kernel that the planner selected.
+/// Returns whether a launch was refused because this build does not carry the kernel that the planner
+/// selected.
 pub fn lacks_kernel(error: &Error) -> bool {
     let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))

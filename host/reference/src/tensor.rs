@@ -83,7 +83,8 @@ impl<'a> HostTensor<'a> {
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
-    /// [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of `bits`.
+    /// Returns [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of
+    /// `bits`.
     pub fn new(
         bits: &'a [u16],
         offset: usize,
@@ -117,7 +118,7 @@ impl<'a> HostTensor<'a> {
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// A range of the tensor's rows, which may be empty.
+    /// Returns a range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;
@@ -135,7 +136,7 @@ impl<'a> HostTensor<'a> {
         self.dtype
     }
 
-    /// The bits of one row of one head.
+    /// Returns the bits of one row of one head.
     pub fn row(&self, batch: usize, row: usize, head: usize) -> &'a [u16] {
         let position = [batch as i64, row as i64, head as i64];
         let start = self.offset
@@ -143,7 +144,7 @@ impl<'a> HostTensor<'a> {
         &self.bits[start as usize..][..self.shape[3]]
     }
 
-    /// The numbers of one row of one head.
+    /// Returns the numbers of one row of one head.
     pub fn values(&self, batch: usize, row: usize, head: usize) -> impl Iterator<Item = f32> + use<'a> {
         let dtype = self.dtype;
         self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits))

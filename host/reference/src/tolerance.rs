@@ -62,18 +62,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether every element is within its tolerance and nothing was written outside O and LSE.
+    /// Returns whether every element is within its tolerance and nothing was written outside O and LSE.
     pub fn passed(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// Whether the rule has a finite bound for these inputs. Without a bound, no result passes, and no result
-    /// is proven wrong.
+    /// Returns whether the rule has a finite bound for these inputs. Without a bound, no result passes, and
+    /// no result is proven wrong.
     pub fn is_bounded(&self) -> bool {
         self.worst().iter().all(|worst| worst.tolerance.is_finite())
     }
 
-    /// Every error, in words.
+    /// Returns every error, in words.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let strays =
             (self.strays > 0).then(|| format!("{} elements outside of the output were written", self.strays));
@@ -93,20 +93,20 @@ impl Verdict {
         }
     }
 
-    /// The worst elements of O and LSE.
+    /// Returns the worst elements of O and LSE.
     pub fn worst(&self) -> Vec<Worst> {
         [Some(self.out), self.lse].into_iter().flatten().collect()
     }
 }
 
 impl Worst {
-    /// The verdict of a tensor without elements, such as O of a varlen batch without queries.
+    /// Returns the verdict of a tensor without elements, such as O of a varlen batch without queries.
     fn nothing(tensor: &'static str, tolerance: f64) -> Self {
         let [batch, row, head, column] = [0; 4];
         Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
     }
 
-    /// The error relative to the tolerance; infinite without a bound.
+    /// Returns the error relative to the tolerance; infinite without a bound.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
@@ -115,7 +115,7 @@ impl Worst {
         }
     }
 
-    /// Whether the error is within a finite tolerance.
+    /// Returns whether the error is within a finite tolerance.
     pub fn passed(&self) -> bool {
         self.tolerance.is_finite() && self.error <= self.tolerance
     }
@@ -180,7 +180,7 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// The tolerance for naive attention's error.
+    /// Returns the tolerance for naive attention's error.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5
     }
@@ -224,7 +224,7 @@ impl Reference {
     }
 }
 
-/// The largest error from rounding probabilities and results to `dtype`. NaN values do not count.
+/// Returns the largest error from rounding probabilities and results to `dtype`. NaN values do not count.
 pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> f64 {
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }

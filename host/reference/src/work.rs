@@ -34,7 +34,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// A buffer of these bytes.
+    /// Returns a buffer of these bytes.
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Input { name: name.into(), bytes: bytes.len(), period: bytes }
     }
@@ -48,28 +48,28 @@ pub trait Work: Sync {
     /// Buffers that launches write, with their content before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
-    /// Whether launches receive counters if counters make them faster.
+    /// Returns whether launches receive counters if counters make them faster.
     fn wants_counters(&self) -> bool {
         true
     }
 
-    /// The request on buffers at these addresses.
+    /// Returns the request on buffers at these addresses.
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a>;
 
-    /// The launches of one plan, in order. Each lists the inputs to change before it: `(index, content)`. The
-    /// first launch changes nothing.
+    /// Returns the launches of one plan, in order. Each lists the inputs to change before it: `(index,
+    /// content)`. The first launch changes nothing.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
 
-    /// The rows of attention among a launch's outputs. `None` if the outputs are exact, so that every device
-    /// must write the same bytes.
+    /// Returns the rows of attention among a launch's outputs. `None` if the outputs are exact, so that every
+    /// device must write the same bytes.
     fn rows(&self, written: &Written) -> Option<Rows>;
 
     /// Computes the exact results, and returns a function that judges the outcome of each round.
     ///
     /// # Errors
-    /// [`TensorError`] if the problem contradicts itself.
+    /// Returns [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
@@ -135,18 +135,18 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of two numbers. NaN counts as larger than every number.
+/// Returns the larger of two numbers. NaN counts as larger than every number.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 impl Judgement {
-    /// A judgement with one error.
+    /// Returns a judgement with one error.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// A judgement of `strays` elements that were written outside the outputs; no error if 0.
+    /// Returns a judgement of `strays` elements that were written outside the outputs; no error if 0.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -164,12 +164,12 @@ impl Judgement {
     }
 }
 
-/// An output of `bytes` bytes between its guards, filled with poison.
+/// Returns an output of `bytes` bytes between its guards, filled with poison.
 pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
-/// The output without its guards.
+/// Returns the output without its guards.
 pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
     &buffer[GUARD..buffer.len() - GUARD]
 }
@@ -219,12 +219,12 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// The kernel; with a combine kernel, the first of the two.
+    /// Returns the kernel; with a combine kernel, the first of the two.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }
 
-    /// The planner's reason for this kernel.
+    /// Returns the planner's reason for this kernel.
     pub fn reason(&self) -> &'static str {
         any!(self, plan => plan.reason())
     }
@@ -249,7 +249,7 @@ impl Asked<'_> {
     /// Plans the request.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),

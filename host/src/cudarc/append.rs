@@ -14,7 +14,7 @@ impl FlashAttention {
     /// `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(
@@ -39,7 +39,7 @@ impl FlashAttention {
     /// [`Append::latent`]. See [`FlashAttention::append`] for slots. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[doc(alias = "concat_and_cache_mla")]
     pub fn append_latent<T: Element, N: SlotNumber>(
         &self,

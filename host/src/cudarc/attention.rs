@@ -154,7 +154,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The shape of O: the shape of `q`, on a latent cache with the values' number of columns.
+    /// Returns the shape of O: the shape of `q`, on a latent cache with the values' number of columns.
     fn o_shape(&self) -> [usize; 4] {
         let [batch, rows, heads, head_dim] = self.q.shape;
         let latent = match &self.kv {
@@ -164,7 +164,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         [batch, rows, heads, latent.unwrap_or(head_dim)]
     }
 
-    /// The request with its inputs taken for a stream. The output has no memory yet.
+    /// Returns the request with its inputs taken for a stream. The output has no memory yet.
     fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(guards, "q")?, Tensor::<T>::output(self.o_shape()));
         let request = match self.kv {
@@ -220,8 +220,8 @@ impl FlashAttention {
     /// more memory. Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
-    /// captures a graph, because the graph would own the memory.
+    /// Returns the errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while
+    /// `stream` captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -239,8 +239,8 @@ impl FlashAttention {
     /// fastest kernel needs; keep it from call to call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
-    /// driver's error. Rejected inputs keep no memory.
+    /// Returns [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`]
+    /// has the driver's error. Rejected inputs keep no memory.
     pub fn attend<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -257,7 +257,7 @@ impl FlashAttention {
     /// heads, seqlen]`, as in [`LseView`]. Padding rows have -inf, so a merge gives them no weight.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -278,7 +278,7 @@ impl FlashAttention {
     /// change.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// Returns the errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -325,7 +325,7 @@ impl FlashAttention {
         Ok(o)
     }
 
-    /// The plan of a request with all the scratch memory that it needs, cached or new.
+    /// Returns the plan of a request with all the scratch memory that it needs, cached or new.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }

@@ -23,7 +23,7 @@ impl FlashAttention {
     /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -41,7 +41,7 @@ impl FlashAttention {
     /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -61,7 +61,7 @@ impl FlashAttention {
     /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -83,7 +83,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -106,7 +106,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -133,7 +133,7 @@ impl FlashAttention {
     /// bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -157,7 +157,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -182,7 +182,7 @@ impl FlashAttention {
     /// [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -208,7 +208,7 @@ impl FlashAttention {
     /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -235,7 +235,7 @@ impl FlashAttention {
     /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -266,7 +266,7 @@ impl FlashAttention {
     /// bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

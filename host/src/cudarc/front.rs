@@ -21,7 +21,7 @@ impl FlashAttention {
     /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -32,7 +32,7 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside cudarc's slices.
+    /// Returns the underlying [`Attention`]: for CUDA graphs, and for tensors outside cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
@@ -50,7 +50,7 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph. If so, remembers that kernels may be part of a graph.
+    /// Returns whether a stream captures a graph. If so, remembers that kernels may be part of a graph.
     pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;

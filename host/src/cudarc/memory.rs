@@ -108,7 +108,7 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// The bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
+/// Returns the bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both types have 32 bits, and each bit pattern is a valid value of both.
     unsafe { data.transmute(data.len()) }.expect("equal count and size")

@@ -60,7 +60,7 @@ impl FlashAttention {
     /// keys. Outputs are `[1, tokens, heads, head_dim]`. LSEs are `[heads, tokens]`, natural and contiguous.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::merge`].
+    /// Returns the errors of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -81,7 +81,7 @@ impl FlashAttention {
     /// contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,

@@ -14,10 +14,10 @@ const MOST: usize = 16;
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// The plan of a request that runs fastest, regardless of its scratch memory.
+    /// Returns the plan of a request that runs fastest, regardless of its scratch memory.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
@@ -40,8 +40,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
-/// because each launch validates its tensors.
+/// Returns the request without addresses and sizes of memory. One plan serves all requests that differ only
+/// in these, because each launch validates its tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

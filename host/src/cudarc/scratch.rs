@@ -25,7 +25,7 @@ impl ScratchMemory {
         Self::default()
     }
 
-    /// The size of the memory.
+    /// Returns the size of the memory.
     pub fn bytes(&self) -> ScratchBytes {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
         let workspace = bytes(self.workspace.as_ref().map(CudaSlice::num_bytes));
@@ -36,7 +36,7 @@ impl ScratchMemory {
     /// Grows the memory to the needed size, in the order of a stream.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
+    /// Returns [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
     pub(super) fn grow(
         &mut self,
         attention: &FlashAttention,
@@ -73,7 +73,7 @@ impl ScratchMemory {
         Ok(())
     }
 
-    /// The memory, in the order of a stream.
+    /// Returns the memory, in the order of a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         guards: &mut StreamGuards<'t, MOST>,

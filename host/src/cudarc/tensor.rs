@@ -27,7 +27,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view, taken for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -61,7 +61,7 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view, taken for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         guards: &mut StreamGuards<'t, MOST>,

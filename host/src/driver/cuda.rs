@@ -20,7 +20,7 @@ pub(super) fn initialise() -> Result<(), Error> {
     driver("cuInit", unsafe { libcuda::cuInit(0) })
 }
 
-/// The device of an ordinal.
+/// Returns the device of an ordinal.
 pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     initialise()?;
     let mut count = 0;
@@ -36,7 +36,7 @@ pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     Ok(device)
 }
 
-/// A device's limits.
+/// Returns a device's limits.
 pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     let attribute = |attribute: c_int| {
         let mut value = 0;
@@ -222,7 +222,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The calling thread's context, if it has one.
+    /// Returns the calling thread's context, if it has one.
     ///
     /// # Safety
     /// - The context outlives `_keeper`, or, without a keeper, the returned value.
@@ -231,7 +231,7 @@ impl Context {
         Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None, _keeper })))
     }
 
-    /// A device's primary context.
+    /// Returns a device's primary context.
     pub fn primary(device: CUdevice) -> Result<Arc<Self>, Error> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle, released when this is dropped.
@@ -239,14 +239,14 @@ impl Context {
         Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }
 
-    /// The primary context of the device of a `cust` context: the two are one context.
+    /// Returns the primary context of the device of a `cust` context: the two are one context.
     #[cfg(feature = "cust")]
     pub fn of_cust(context: &cust::context::Context) -> Result<Arc<Self>, Error> {
         let borrowed = Context { raw: context.as_raw().cast(), retained: None, _keeper: None };
         Self::primary(borrowed.device()?)
     }
 
-    /// The context's device.
+    /// Returns the context's device.
     pub fn device(&self) -> Result<CUdevice, Error> {
         let _entered = self.enter()?;
         let mut device = 0;

@@ -27,20 +27,20 @@ pub struct CustDriver {
 }
 
 impl CustDriver {
-    /// A driver on the primary context of a device.
+    /// Returns a driver on the primary context of a device.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
     /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// A driver on the caller's context, which the driver retains.
+    /// Returns a driver on the caller's context, which the driver retains.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older than
-    /// CUDA 11.8.
+    /// Returns [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older
+    /// than CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)
@@ -56,7 +56,7 @@ impl CustDriver {
         Ok(CustDriver { context, own, capabilities })
     }
 
-    /// The driver's context.
+    /// Returns the driver's context.
     pub const fn context(&self) -> &Context {
         &self.context
     }

@@ -106,7 +106,7 @@ impl RawDriver {
     /// fails or panics, the capture is discarded, and the stream works as before.
     ///
     /// # Errors
-    /// The errors of `work`; [`Error::Driver`].
+    /// Returns the errors of `work`; [`Error::Driver`].
     pub fn capture(
         &self,
         stream: &RawStream,
@@ -120,7 +120,7 @@ impl RawDriver {
     /// Enqueues captured work.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     ///
     /// # Safety
     /// - The preconditions of the captured launches hold until the graph has run.
@@ -134,7 +134,7 @@ impl RawDriver {
     /// Sets every byte of `buffer`, in the order of `stream`. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     ///
     /// # Safety
     /// - `buffer` lives until the stream has run, and nothing else uses it until then.

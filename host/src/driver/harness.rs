@@ -18,13 +18,14 @@ pub trait Harness: Driver {
     /// Creates a stream that does not synchronise with any other stream.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Bytes of device memory in use, by all programs. `None` if the driver does not know.
+    /// Returns the number of bytes of device memory in use, by all programs. `None` if the driver does not
+    /// know.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     fn memory_in_use(&self) -> Result<Option<u64>, Error> {
         Ok(None)
     }
@@ -32,13 +33,13 @@ pub trait Harness: Driver {
     /// Allocates uninitialised device memory, at least 16-byte aligned.
     ///
     /// # Errors
-    /// [`Error::Driver`], for instance if the device is out of memory.
+    /// Returns [`Error::Driver`], for instance if the device is out of memory.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, Error>;
 
     /// Allocates device memory with a name, which the simulator's reports show.
     ///
     /// # Errors
-    /// The errors of [`Harness::allocate`].
+    /// Returns the errors of [`Harness::allocate`].
     fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
         self.allocate(bytes)
     }
@@ -49,7 +50,7 @@ pub trait Harness: Driver {
     /// Copies `data` to the start of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
     fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
         self.upload_at(buffer, 0, data)
     }
@@ -57,20 +58,20 @@ pub trait Harness: Driver {
     /// Copies `data` to byte `at` of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// The errors of [`Harness::upload`].
+    /// Returns the errors of [`Harness::upload`].
     fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
 
     /// Copies the start of `buffer` to `data`, and waits until the copy is done. The copy is not ordered with
     /// work on streams: [synchronise](Harness::synchronize) first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
     fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
 
     /// Sets every byte of `buffer`, and waits for the end.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
 
     /// Captures the launches of `work` on `stream` as a CUDA graph and calls `then` with a function that
@@ -78,7 +79,7 @@ pub trait Harness: Driver {
     /// driver without graphs (the simulator) calls `work` each time instead.
     ///
     /// # Errors
-    /// The errors of `work` and `then`; [`Error::Driver`].
+    /// Returns the errors of `work` and `then`; [`Error::Driver`].
     ///
     /// # Safety
     /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until they
@@ -97,25 +98,25 @@ pub trait Harness: Driver {
     /// Waits until all work on `stream` is done.
     ///
     /// # Errors
-    /// [`Error::Driver`], also for a fault of the work.
+    /// Returns [`Error::Driver`], also for a fault of the work.
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
 
     /// Records an event behind the work that is enqueued on `stream` now.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
 
     /// Waits for `end`, and returns the device time between two events.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     fn elapsed(&self, start: &Self::Event, end: &Self::Event) -> Result<Duration, Error>;
 
     /// Returns the device time of the launches of `work` on `stream`.
     ///
     /// # Errors
-    /// The errors of `work`; [`Error::Driver`].
+    /// Returns the errors of `work`; [`Error::Driver`].
     fn time(
         &self,
         stream: &Self::Stream,

@@ -49,7 +49,7 @@ impl MapDescription {
     /// Exclusive bound of bytes between rows for a [`RaggedMap`].
     pub(crate) const APART: u64 = 1 << 34;
 
-    /// Bytes of a box's row.
+    /// Returns the number of bytes of a box's row.
     pub const fn row_bytes(&self) -> u32 {
         self.box_shape[0] * self.dtype.bytes() as u32
     }
@@ -100,19 +100,19 @@ impl MapDescription {
         }
     }
 
-    /// Rows from one batch to the next.
+    /// Returns the number of rows from one batch to the next.
     pub(crate) fn pitch(&self) -> u32 {
         let [row, _, batch] = self.strides;
         (batch / row.max(1)) as u32
     }
 
-    /// Rows of all batches, as one sequence of rows.
+    /// Returns the number of rows of all batches, as one sequence of rows.
     fn rows_of_pages(&self) -> u64 {
         let [_, rows, _, batches] = self.extents.map(u64::from);
         u64::from(self.pitch()) * batches.saturating_sub(1) + rows
     }
 
-    /// Whether the coordinates of a [`MapKind::Paged`] reach all rows.
+    /// Returns whether the coordinates of a [`MapKind::Paged`] reach all rows.
     pub(crate) fn is_of_rows(&self) -> bool {
         let [row, _, batch] = self.strides;
         let whole = self.extents[3] == 1
@@ -120,10 +120,10 @@ impl MapDescription {
         whole && row < Self::APART && self.rows_of_pages() <= u64::from(RaggedMap::END)
     }
 
-    /// The checked form for the driver and the simulator.
+    /// Returns the checked form for the driver and the simulator.
     ///
     /// # Errors
-    /// The errors of [`MapDescription::check`].
+    /// Returns the errors of [`MapDescription::check`].
     pub(super) fn encoding(&self) -> Result<Encoding, Error> {
         self.check()?;
         let ([columns, rows, heads, batches], [row, head, batch]) =

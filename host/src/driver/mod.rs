@@ -45,17 +45,17 @@ pub trait Driver: Send + Sync + Sealed {
     /// An ordered queue of work.
     type Stream;
 
-    /// The device's limits.
+    /// Returns the device's limits.
     fn capabilities(&self) -> &Capabilities;
 
     /// Compiles PTX, finds the kernel `contract.symbol`, and opts in to its dynamic shared memory.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the kernel
-    /// exceeds.
+    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the
+    /// kernel exceeds.
     fn load(&self, ptx: &str, contract: &Contract) -> Result<Self::Kernel, Error>;
 
-    /// Whether the driver loads machine code ([`Driver::load_cubin`]).
+    /// Returns whether the driver loads machine code ([`Driver::load_cubin`]).
     fn takes_cubins(&self) -> bool {
         false
     }
@@ -63,8 +63,8 @@ pub trait Driver: Send + Sync + Sealed {
     /// Loads machine code for exactly this device. Compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver accepts only
-    /// PTX.
+    /// Returns [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver
+    /// accepts only PTX.
     ///
     /// # Safety
     /// - `cubin` is the unchanged output of NVIDIA's assembler. CUDA does not know the length of `cubin`: it
@@ -90,7 +90,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// are the bytes of the kernel's one parameter.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`].
     ///
     /// # Safety
     /// - This driver loaded `kernel`, from PTX that keeps the promises of its contract. The kernel stays

@@ -19,12 +19,12 @@ pub struct RawDriver {
 }
 
 impl RawDriver {
-    /// A driver on the context that is current on the calling thread, or on the primary context of device 0
-    /// if no context is current.
+    /// Returns a driver on the context that is current on the calling thread, or on the primary context of
+    /// device 0 if no context is current.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the driver is
-    /// older than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the
+    /// driver is older than CUDA 11.8.
     ///
     /// # Safety
     /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
@@ -34,7 +34,7 @@ impl RawDriver {
         unsafe { Self::current_of(None) }
     }
 
-    /// A driver on the current context. The value `keeper` keeps that context alive. The driver holds
+    /// Returns a driver on the current context. The value `keeper` keeps that context alive. The driver holds
     /// `keeper`, and so does every object that the driver makes.
     ///
     /// # Safety
@@ -49,11 +49,11 @@ impl RawDriver {
         }
     }
 
-    /// A driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch also use
-    /// this context. The driver and everything that it makes retain the context.
+    /// Returns a driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch
+    /// also use this context. The driver and everything that it makes retain the context.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
     /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn primary(ordinal: u32) -> Result<Self, Error> {
         Self::of(Context::primary(device(ordinal)?)?)
@@ -111,7 +111,7 @@ pub struct RawBuffer {
 }
 
 impl RawBuffer {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -126,7 +126,7 @@ pub struct RawStream {
 }
 
 impl RawStream {
-    /// The caller's stream, by its `CUstream`. Null is the legacy default stream.
+    /// Returns the caller's stream, by its `CUstream`. Null is the legacy default stream.
     ///
     /// ```compile_fail,E0133
     /// // A handle that dangles would reach the driver with the first `synchronize`.
@@ -139,7 +139,7 @@ impl RawStream {
         RawStream { raw: stream, context: None }
     }
 
-    /// The stream's handle.
+    /// Returns the stream's handle.
     pub const fn as_raw(&self) -> *mut c_void {
         self.raw
     }

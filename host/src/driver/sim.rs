@@ -47,27 +47,29 @@ pub struct SimDriver {
 }
 
 impl SimDriver {
-    /// A card of [`Capabilities::PROFILES`] with every check on.
+    /// Returns a card of [`Capabilities::PROFILES`] with every check on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
+    /// Returns [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
     pub fn new(profile: &str) -> Result<Self, Error> {
         Self::with_options(profile, Options::default())
     }
 
-    /// A card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the arithmetic.
+    /// Returns a card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the
+    /// arithmetic.
     ///
     /// # Errors
-    /// The errors of [`SimDriver::new`].
+    /// Returns the errors of [`SimDriver::new`].
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
         Self::of_multiprocessors(profile, options, None)
     }
 
-    /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
-    /// number. With few SMs, persistent kernels compute several tiles per block even in small problems.
+    /// Returns a card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the
+    /// card's own number. With few SMs, persistent kernels compute several tiles per block even in small
+    /// problems.
     ///
     /// # Errors
-    /// The errors of [`SimDriver::new`].
+    /// Returns the errors of [`SimDriver::new`].
     pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let unknown = || Error::invalid("profile", profile, format_args!("it must be one of {known}"));
@@ -108,7 +110,7 @@ impl SimDriver {
         std::mem::take(&mut *lock(&self.coverage))
     }
 
-    /// The first finding, as an error.
+    /// Returns the first finding, as an error.
     fn findings(&self) -> Result<(), Error> {
         let reports = lock(&self.reports);
         let Some(first) = reports.first() else { return Ok(()) };

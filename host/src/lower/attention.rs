@@ -18,7 +18,7 @@ use spec::{
 /// Checks that a kernel that solves the problem of a valid request accepts its tensors.
 ///
 /// # Errors
-/// The reason why the kernel does not accept the tensors.
+/// Returns the reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     let nowhere = integers(None, 0);
     match (&r.kv, kernel.schedule) {
@@ -30,10 +30,10 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
     }
 }
 
-/// The launch of a valid request by a kernel that solves its problem.
+/// Returns the launch of a valid request by a kernel that solves its problem.
 ///
 /// # Errors
-/// [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
+/// Returns [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let (Some(place), Some(sinks)) = (s.merge, r.scores.sinks) else { return kernel(r, s) };
     // The kernel leaves the LSE without sinks in the workspace, for the merge kernel.
@@ -43,10 +43,10 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
     Ok(merge::with_sinks(launch, place, State::new(r.o, lse), sinks, r.lse)?)
 }
 
-/// The launch of the attention kernel, with its combine kernel.
+/// Returns the launch of the attention kernel, with its combine kernel.
 ///
 /// # Errors
-/// [`Refusal::Tensors`], or the errors of a variant's kernel.
+/// Returns [`Refusal::Tensors`], or the errors of a variant's kernel.
 fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     Ok(variant::fits(of_kernel(r, s)?)?)
 }
@@ -91,8 +91,8 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
     }
 }
 
-/// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
-/// kind of keys.
+/// Returns the error for a kernel that was planned for another kind of keys. Plans bind only requests with
+/// their own kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
@@ -116,7 +116,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The launch of the kernel alone, with the parameters of its mask and scores.
+    /// Returns the launch of the kernel alone, with the parameters of its mask and scores.
     fn launch<P: Params>(&self, blocks: u32, params: &P) -> Launch {
         variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
     }
@@ -317,7 +317,7 @@ impl Lowering<'_> {
         Some(Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right })
     }
 
-    /// The launch with its combine kernel.
+    /// Returns the launch with its combine kernel.
     fn combined(&self, launch: Launch, tiles: &Tiles) -> Launch {
         let Some(split) = tiles.split else { return launch };
         let (combine, rows) = split.combine_info();

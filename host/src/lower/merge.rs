@@ -25,7 +25,7 @@ pub struct Merged {
 
 impl Merged {
     /// # Errors
-    /// [`Error::Invalid`] without a state; [`Error::Unsupported`] if the states do not lie at equal
+    /// Returns [`Error::Invalid`] without a state; [`Error::Unsupported`] if the states do not lie at equal
     /// distances.
     pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;
@@ -63,19 +63,19 @@ impl Merged {
     }
 }
 
-/// The launch of the kernel, for valid tensors.
+/// Returns the launch of the kernel, for valid tensors.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are too many rows or columns for one launch.
+/// Returns [`Error::Unsupported`] if there are too many rows or columns for one launch.
 pub(crate) fn merge(merged: &Merged, place: Place) -> Result<Launch, Error> {
     params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
 }
 
-/// Adds a merge kernel to a launch. It adds sinks to the output in place. `state` is the output, with its
-/// LSE in the workspace.
+/// Adds a merge kernel to a launch. It adds sinks to the output in place. `state` is the output, with its LSE
+/// in the workspace.
 ///
 /// # Errors
-/// The errors of [`merge`].
+/// Returns the errors of [`merge`].
 pub(super) fn with_sinks(
     launch: Launch,
     place: Place,
@@ -89,7 +89,7 @@ pub(super) fn with_sinks(
     Ok(launch.then(place, [params.parts.blocks(), 1, 1], &params))
 }
 
-/// The parameters of the kernel with this index.
+/// Returns the parameters of the kernel with this index.
 fn params(merged: &Merged, place: Place) -> Result<MergeParams, Error> {
     let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;

@@ -28,7 +28,7 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
     }
 }
 
-/// The LSE, if the request has one.
+/// Returns the LSE, if the request has one.
 pub(super) fn lse(view: Option<&LseView>) -> Lse {
     view.map_or(NO_LSE, |view| {
         let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
@@ -104,7 +104,7 @@ const MAX_CHUNKS: u64 = 1 << 32;
 /// Checks that one index addresses keys and values in tensors.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept them.
 fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
     if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
         return Err("k and v have different strides; decode kernels need equal ones");
@@ -121,7 +121,7 @@ fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
 /// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept them.
 pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
     have_one_index(k, v)?;
     Ok(pages(&KvPages::new(*k, *v)))
@@ -130,7 +130,7 @@ pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'sta
 /// Varlen K and V of sequences that begin at `starts`, as a KV cache with one page per sequence.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept them.
 pub(super) fn varlen_cache(
     k: &TensorView,
     v: &TensorView,
@@ -142,7 +142,7 @@ pub(super) fn varlen_cache(
     cache.ok_or("a stride of k and v is 2^36 bytes or more, the limit of decode kernels")
 }
 
-/// The first `count` integers of an index; empty without an index.
+/// Returns the first `count` integers of an index; empty without an index.
 pub(super) fn integers(index: Option<Index>, count: usize) -> Integers {
     index.map_or(Integers { base: 0, count: 0, reserved: 0 }, |index| Integers {
         base: index.address,

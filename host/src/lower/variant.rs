@@ -6,7 +6,7 @@ use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// The launch with the parameters of its kernel's mask, and then of its scores.
+/// Returns the launch with the parameters of its kernel's mask, and then of its scores.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
@@ -28,7 +28,7 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
     }
 }
 
-/// The launch, if it has the parameters that its variant's kernel takes.
+/// Returns the launch, if it has the parameters that its variant's kernel takes.
 ///
 /// # Errors
 /// [`Error::Unsupported`] names both numbers of bytes. A type that gives a kernel no parameters for its mask

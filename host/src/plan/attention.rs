@@ -12,7 +12,7 @@ use crate::{Capabilities, Error, Launch, Tuning, validate};
 /// selected; otherwise the planner chooses.
 ///
 /// # Errors
-/// The errors of [`select::attention`] and of [`Scheduled::new`].
+/// Returns the errors of [`select::attention`] and of [`Scheduled::new`].
 pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<Scheduled>, Error> {
     let Query { problem, on, scratch, .. } = *query;
     let Choice { kernel, reason, fallback } = select::attention(query, config)?;

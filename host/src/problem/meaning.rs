@@ -6,7 +6,8 @@ use crate::{DType, MaskKind};
 use spec::Window;
 
 impl Problem {
-    /// Whether both problems are one problem to a kernel, regardless of their form. Sinks do not count.
+    /// Returns whether both problems are one problem to a kernel, regardless of their form. Sinks do not
+    /// count.
     pub(crate) fn means(&self, other: &Problem) -> bool {
         Meaning::new(self) == Meaning::new(other)
     }

@@ -37,7 +37,8 @@ impl Append {
         Append { k: rows, v: values, pages, slots }
     }
 
-    /// An append to a latent cache, written as an append of keys and values: the two halves of each row.
+    /// Returns an append to a latent cache, written as an append of keys and values: the two halves of each
+    /// row.
     pub(crate) const fn halves(&self) -> Self {
         let Append { k, pages, slots, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));
@@ -46,7 +47,7 @@ impl Append {
     }
 }
 
-/// The two halves of a tensor's columns.
+/// Returns the two halves of a tensor's columns.
 const fn halves(mut first: TensorView) -> [TensorView; 2] {
     first.shape[3] /= 2;
     let mut second = first;

@@ -117,8 +117,8 @@ impl KvPages {
         Self::new(rows, values)
     }
 
-    /// The columns of a latent cache's values; `None` if keys and values have equal numbers of columns, or
-    /// lie in different memory.
+    /// Returns the columns of a latent cache's values; `None` if keys and values have equal numbers of
+    /// columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
         if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
@@ -171,7 +171,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
+    /// Returns a dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
     pub const fn dense(pages: KvPages, lengths: Index) -> Self {
         let (paged, max_k) = (Paged::Dense { rows: None }, pages.keys.shape[1]);
         KvCache { pages, paged, lengths, max_k, total_k: None }
@@ -184,7 +184,7 @@ impl KvCache {
         self
     }
 
-    /// A paged KV cache. The block table is contiguous, with `columns` entries per sequence.
+    /// Returns a paged KV cache. The block table is contiguous, with `columns` entries per sequence.
     pub const fn paged(pages: KvPages, entries: Index, columns: usize, lengths: Index) -> Self {
         let max_k = columns.saturating_mul(pages.keys.shape[1]);
         let paged = Paged::Table { entries, columns, stride: columns };

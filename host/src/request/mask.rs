@@ -81,8 +81,8 @@ impl MaskBits {
 }
 
 impl Mask {
-    /// Maximum number of visible keys before and after a query's position; `None` is unbounded. For
-    /// [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    /// Returns the maximum number of visible keys before and after a query's position; `None` is unbounded.
+    /// For [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),
@@ -92,7 +92,7 @@ impl Mask {
         }
     }
 
-    /// The mask without addresses and sizes of memory.
+    /// Returns the mask without addresses and sizes of memory.
     pub(crate) const fn anywhere(self) -> Self {
         match self {
             Mask::Prefix(Prefix::Each(_)) => Mask::Prefix(Prefix::Each(Index::new(0, 0))),

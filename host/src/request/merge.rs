@@ -12,7 +12,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state from one launch's outputs.
+    /// Returns the state from one launch's outputs.
     pub const fn new(o: TensorView, lse: LseView) -> Self {
         State { o, lse }
     }
@@ -40,7 +40,7 @@ pub struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// A merge without LSE output.
+    /// Returns a merge without LSE output.
     pub const fn new(states: &'a [State], o: TensorView) -> Self {
         Merge { states, o, lse: None, sinks: None }
     }

@@ -55,7 +55,7 @@ macro_rules! score_setters {
 pub(crate) use score_setters;
 
 impl Scores {
-    /// A scale of `1 / sqrt(head_dim)` and no other transformation.
+    /// Returns a scale of `1 / sqrt(head_dim)` and no other transformation.
     pub const fn new() -> Self {
         Scores { scale: None, softcap: None, alibi: None, sinks: None, bias: None }
     }

@@ -23,12 +23,12 @@ pub enum Scratch {
 }
 
 impl Scratch {
-    /// A workspace without counters.
+    /// Returns a workspace without counters.
     pub const fn workspace(address: u64, bytes: u64) -> Self {
         Scratch::Memory { workspace: Workspace { address, bytes }, counters: None }
     }
 
-    /// Whether a plan may need this number of bytes of workspace.
+    /// Returns whether a plan may need this number of bytes of workspace.
     pub(crate) const fn allows(&self, bytes: u64) -> bool {
         match self {
             Scratch::None => bytes == 0,
@@ -37,7 +37,7 @@ impl Scratch {
         }
     }
 
-    /// Bytes of workspace that a launch may use.
+    /// Returns the number of bytes of workspace that a launch may use.
     pub(crate) const fn workspace_bytes(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -45,7 +45,7 @@ impl Scratch {
         }
     }
 
-    /// The workspace's address; 0 without one.
+    /// Returns the workspace's address; 0 without one.
     pub(crate) const fn address(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -53,7 +53,7 @@ impl Scratch {
         }
     }
 
-    /// The counters, if any.
+    /// Returns the counters, if any.
     pub(crate) const fn counters(&self) -> Option<Counters> {
         match self {
             Scratch::None | Scratch::Fastest => None,

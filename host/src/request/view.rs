@@ -93,7 +93,7 @@ impl TensorView {
         [keys, values]
     }
 
-    /// Bytes of one element.
+    /// Returns the number of bytes of one element.
     pub const fn element_bytes(&self) -> u64 {
         self.dtype.bytes() as u64
     }

@@ -28,7 +28,7 @@ const EVEN: f32 = 1.75;
 /// count.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Number of thread blocks in which an entry processes a sequence's rows of one key head.
+/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     (p.rows() as u32).div_ceil(e.tile_m)
 }
@@ -63,10 +63,10 @@ pub struct Decode {
 }
 
 impl Decode {
-    /// The schedule for launches with at most the allowed workspace.
+    /// Returns the schedule for launches with at most the allowed workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are more work items than the device can count.
+    /// Returns [`Error::Unsupported`] if there are more work items than the device can count.
     pub fn new(
         p: &Problem,
         entry: &AttnInfo,
@@ -100,7 +100,7 @@ impl Decode {
         })
     }
 
-    /// The places of partial results in a workspace at `address`.
+    /// Returns the places of partial results in a workspace at `address`.
     pub fn partials(&self, address: u64) -> Partials {
         let heads = self.order.kv_heads.get();
         let rows = u64::from(self.rows) * u64::from(heads) * u64::from(self.slots.get());
@@ -111,7 +111,7 @@ impl Decode {
         Partials { rows_base, values_base, rows: self.rows, heads, slices: self.slots, reserved: 0 }
     }
 
-    /// The kernel parameter of the counters; none without splits or without counters.
+    /// Returns the kernel parameter of the counters; none without splits or without counters.
     pub fn counters(&self, address: Option<u64>) -> Counters {
         let none = Counters { base: 0, count: 0, reserved: 0 };
         let count = (self.counters / 4) as u32;
@@ -119,11 +119,11 @@ impl Decode {
     }
 }
 
-/// The order of splits, at most `finest` times finer than the device, and the number of places for partial
-/// results; 0 without splits.
+/// Returns the order of splits, at most `finest` times finer than the device, and the number of places for
+/// partial results; 0 without splits.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are more work items than the device can count.
+/// Returns [`Error::Unsupported`] if there are more work items than the device can count.
 fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Result<(DecodeOrder, u32), Error> {
     let blocks_per_sm = on.blocks_per_sm(&entry.contract);
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, p));

@@ -22,10 +22,10 @@ pub struct Split {
 }
 
 impl Split {
-    /// The splits of `entry` for a problem; `None` if it does not split.
+    /// Returns the splits of `entry` for a problem; `None` if it does not split.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the combine kernel's grid would be too large.
+    /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.
     pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
         let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
         let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
@@ -53,32 +53,32 @@ impl Split {
         self.splits.get()
     }
 
-    /// Rows of all splits.
+    /// Returns the number of rows of all splits.
     const fn all_rows(&self) -> u64 {
         self.splits.get() as u64 * self.heads as u64 * self.rows.get() as u64
     }
 
-    /// Bytes of O's rows in all splits.
+    /// Returns the number of bytes of O's rows in all splits.
     const fn rows_bytes(&self) -> u64 {
         self.all_rows() * self.combine.head_dim as u64 * 4
     }
 
-    /// Bytes of the workspace that a launch uses.
+    /// Returns the number of bytes of the workspace that a launch uses.
     pub const fn workspace(&self) -> u64 {
         self.rows_bytes() + self.all_rows() * 4
     }
 
-    /// The combine kernel.
+    /// Returns the combine kernel.
     pub fn combine(&self) -> Place {
         Place::of(&self.combine.contract)
     }
 
-    /// The combine kernel, and its parameter of queries per head.
+    /// Returns the combine kernel, and its parameter of queries per head.
     pub const fn combine_info(&self) -> (&'static CombineInfo, FastDiv) {
         (self.combine, self.rows)
     }
 
-    /// The places of partial results in a workspace at `address`.
+    /// Returns the places of partial results in a workspace at `address`.
     pub const fn partials(&self, address: u64) -> Partials {
         Partials {
             rows_base: address,

@@ -19,7 +19,7 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// The work tiles of a kernel for tensors.
+    /// Returns the work tiles of a kernel for tensors.
     pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let (order, sequences) = order(p, entry, on)?;
         let split = Split::new(p, entry, on)?;
@@ -52,7 +52,7 @@ impl Tiles {
         Ok(Tiles { rounds, sequences, split, blocks })
     }
 
-    /// The work tiles of a kernel for KV caches.
+    /// Returns the work tiles of a kernel for KV caches.
     pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
@@ -91,13 +91,13 @@ impl Tiles {
         Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: order.tiles })
     }
 
-    /// The order of tiles.
+    /// Returns the order of tiles.
     pub const fn order(&self) -> &TileOrder {
         &self.rounds.order
     }
 }
 
-/// The order of work tiles, and for varlen sequences their query blocks.
+/// Returns the order of work tiles, and for varlen sequences their query blocks.
 fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
     if entry.is_varlen() {
         let [[_, rows, ..], _] = p.shapes();
@@ -129,7 +129,7 @@ fn tile_order(p: &Problem, m_blocks: u32, batches: usize, on: &Capabilities) -> 
 /// tiles of all heads.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are too many thread blocks.
+/// Returns [`Error::Unsupported`] if there are too many thread blocks.
 fn varlen_order(
     p: &Problem,
     rows: usize,
@@ -142,10 +142,11 @@ fn varlen_order(
     order.ok_or_else(|| too_many_sequences(p, rows))
 }
 
-/// The query blocks of the sequences of more than `most` queries of a mixed batch, and their number per head.
+/// Returns the query blocks of the sequences of more than `most` queries of a mixed batch, and their number
+/// per head.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are more than a kernel can count.
+/// Returns [`Error::Unsupported`] if there are more than a kernel can count.
 pub(super) fn many_sequences(
     p: &Problem,
     tile_m: u32,
@@ -173,8 +174,8 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
     if equally_long { 1 } else { head_group(p, on) }
 }
 
-/// Number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:
-/// docs/performance-log.md). It divides the number of heads.
+/// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
+/// H200: docs/performance-log.md). It divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);
@@ -187,9 +188,10 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
 /// Tiles per persistent thread block, if sequences may differ.
 const TILES: u32 = 2;
 
-/// The distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If all
-/// sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the tiles'
-/// costs: each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
+/// Returns the distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If
+/// all sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the
+/// tiles' costs: each thread block then takes few tiles, and the hardware gives the next thread block to a
+/// free SM.
 fn dealt(
     equal: bool,
     p: &Problem,
@@ -207,10 +209,10 @@ fn dealt(
     rounds(mask, tile_m, order, |m_block| m_block % each, before)
 }
 
-/// The work tiles of `tile_m` queries of each persistent thread block. With a causal mask, blocks take them
-/// in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048, D = 128:
-/// faster than longest first). If pairs give some block more work than single tiles would, blocks take single
-/// tiles: 9 heads of 2048 are 72 pairs for 132 SMs.
+/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, blocks
+/// take them in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048, D
+/// = 128: faster than longest first). If pairs give some block more work than single tiles would, blocks take
+/// single tiles: 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
 /// `of_sequence` converts an `m_block` to its position in the sequence. A sequence's first query sees
 /// `before` keys.
@@ -230,7 +232,7 @@ fn rounds(
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Maximum number of keys per thread block, if a tile takes `keys` keys.
+/// Returns the maximum number of keys per thread block, if a tile takes `keys` keys.
 fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
     (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)

@@ -13,11 +13,11 @@ const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
-/// The named kernel, or the planner's choice.
+/// Returns the named kernel, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if let Some(columns) = p.latent() {
@@ -115,7 +115,7 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether one of Hopper's kernels solves a problem that `portable` solves.
+/// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
     let want = (portable.dtype, portable.mask, portable.head_dim);

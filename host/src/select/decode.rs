@@ -10,8 +10,8 @@ use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
 /// Pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether decode kernels support the problem: few rows, equal query counts (in varlen tensors one query
-/// each), no slopes, bottom-right.
+/// Returns whether decode kernels support the problem: few rows, equal query counts (in varlen tensors one
+/// query each), no slopes, bottom-right.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && list(p).any(|entry| solves(entry, p))
@@ -45,8 +45,8 @@ const fn most(head_dim: usize) -> [usize; 3] {
     }
 }
 
-/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without a
-/// workspace, other kernels are faster, unless enough sequences run unsplit.
+/// Returns the decode kernel for keys and values in tensors, if it is faster or the request has sinks.
+/// Without a workspace, other kernels are faster, unless enough sequences run unsplit.
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
@@ -61,17 +61,17 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
-/// The decode kernels of a problem's variant, or those of the table.
+/// Returns the decode kernels of a problem's variant, or those of the table.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
 }
 
-/// The decode kernel with this symbol.
+/// Returns the decode kernel with this symbol.
 pub(super) fn by_name(p: &Problem, symbol: &str) -> Option<&'static AttnInfo> {
     list(p).find(|e| e.contract.symbol == symbol)
 }
 
-/// Whether the entry solves the problem.
+/// Returns whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
     (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
@@ -84,8 +84,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Whether the entry is batch-invariant for this problem: its warps split keys like the warps of an entry for
-/// any pages, so pages do not matter.
+/// Returns whether the entry is batch-invariant for this problem: its warps split keys like the warps of an
+/// entry for any pages, so pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
@@ -93,9 +93,9 @@ fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
         || list(p).any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
 
-/// Whether the entry fits the number of rows: false if two thread blocks should share its rows. 16 sequences
-/// of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32 rows, and 124 in two thread
-/// blocks of 16; 32 sequences of 1024 take 37 and 40 (H200). Chunks do not depend on the batch.
+/// Returns whether the entry fits the number of rows: false if two thread blocks should share its rows. 16
+/// sequences of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32 rows, and 124 in two
+/// thread blocks of 16; 32 sequences of 1024 take 37 and 40 (H200). Chunks do not depend on the batch.
 fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let idle = p.batch * p.heads_k <= on.sms as usize;
     e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
@@ -115,7 +115,7 @@ fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
 }
 
-/// The reason for an entry.
+/// Returns the reason for an entry.
 fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     let larger =
         |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
@@ -130,12 +130,12 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     }
 }
 
-/// The named entry, or the best one: the fewest thread blocks if their number matters, then the smallest
-/// entry, then the most resident blocks per SM if that matters.
+/// Returns the named entry, or the best one: the fewest thread blocks if their number matters, then the
+/// smallest entry, then the most resident blocks per SM if that matters.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = by_name(p, name) else {

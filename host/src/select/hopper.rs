@@ -25,16 +25,16 @@ struct Line {
 }
 
 impl Line {
-    /// A line for every mask, from 1024 keys and one tile per SM on: an SM holds one block, and a tile's
-    /// prologue must pay.
+    /// Returns a line for every mask, from 1024 keys and one tile per SM on: an SM holds one block, and a
+    /// tile's prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
         let tiles_per_100_sms = 100;
         Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// A line for shorter problems: at least this number of keys, more than half a tile of queries, and tiles
-    /// for this share of the SMs. With fewer tiles, smaller tiles share the SMs better.
+    /// Returns a line for shorter problems: at least this number of keys, more than half a tile of queries,
+    /// and tiles for this share of the SMs. With fewer tiles, smaller tiles share the SMs better.
     const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
@@ -116,7 +116,7 @@ pub(super) enum Answer {
 
 pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kernels with tensor maps need";
 
-/// Whether one of Hopper's kernels solves a dense problem.
+/// Returns whether one of Hopper's kernels solves a dense problem.
 pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
     if !q.on.tensor_maps {
@@ -128,7 +128,7 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     }
 }
 
-/// Whether a kernel is one of Hopper's and this problem or device cannot use it.
+/// Returns whether a kernel is one of Hopper's and this problem or device cannot use it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
     let ours = HOPPERS.iter().chain(HOPPER_VARIANTS).any(|entry| entry.contract.symbol == symbol);
     ours && (p.alibi || !on.tensor_maps)
@@ -139,7 +139,7 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 /// third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
 const WHOLE_PANELS: u32 = 128;
 
-/// The kernel of the first matching line.
+/// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
     if p.alibi {
@@ -170,7 +170,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 }
 
 impl Line {
-    /// Whether the line selects this kernel.
+    /// Returns whether the line selects this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
         (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
     }

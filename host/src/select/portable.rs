@@ -69,7 +69,7 @@ impl Line {
         Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
-    /// Whether the line selects this entry, for the line's head dim and mask.
+    /// Returns whether the line selects this entry, for the line's head dim and mask.
     fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
@@ -173,7 +173,7 @@ const UNCUT: &str = "few queries, many keys, no workspace: SMs may idle; plan wi
 /// Selects among the portable entries.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if none fits the device.
+/// Returns [`Error::Unsupported`] if none fits the device.
 pub(super) fn choose(
     p: &Problem,
     mask: MaskKind,
@@ -198,8 +198,8 @@ pub(super) fn choose(
     })
 }
 
-/// The first line of the table with a kernel among the candidates, which have this head dim and fit the
-/// device.
+/// Returns the first line of the table with a kernel among the candidates, which have this head dim and fit
+/// the device.
 pub(super) fn by_table(
     p: &Problem,
     on: &Capabilities,

@@ -20,8 +20,8 @@ const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge k
 /// Minimum of mean keys for Hopper's kernels, as in `hopper.rs`.
 const LONG: usize = 1024;
 
-/// Whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe full and
-/// causal masks too. On a KV cache, causal kernels also run full masks.
+/// Returns whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe
+/// full and causal masks too. On a KV cache, causal kernels also run full masks.
 pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool {
     match (kernel, asked) {
         (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
@@ -30,19 +30,19 @@ pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool 
     }
 }
 
-/// Whether only kernels of this file solve a problem.
+/// Returns whether only kernels of this file solve a problem.
 pub(super) fn is_needed(p: &Problem) -> bool {
     let plain = matches!(p.mask_kind(), MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     !plain || p.score_kinds() != ScoreKinds::NONE || p.variant.is_some()
 }
 
-/// The kernels among which a problem has its own: those of its variant, or those of the table.
+/// Returns the kernels among which a problem has its own: those of its variant, or those of the table.
 pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let table = p.variant.is_none().then(spec::attention);
     p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten())
 }
 
-/// The kernel of a variant with this symbol, for the request's kind of tensors.
+/// Returns the kernel of a variant with this symbol, for the request's kind of tensors.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the kernels that it could be.
@@ -82,7 +82,7 @@ pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Whether a kernel runs on the request's kind of tensors, with work tiles.
+/// Returns whether a kernel runs on the request's kind of tensors, with work tiles.
 fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     let keys = match e.keys {
         Keys::Batched => p.cache.is_none() && p.varlen.is_none(),
@@ -94,7 +94,7 @@ fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed
 }
 
-/// The request's kind of tensors, in words.
+/// Returns the request's kind of tensors, in words.
 const fn front(p: &Problem) -> &'static str {
     match (p.varlen, p.cache) {
         (_, Some(_)) => "keys on a KV cache",
@@ -103,15 +103,15 @@ const fn front(p: &Problem) -> &'static str {
     }
 }
 
-/// Whether a kernel has the problem's mask and scores.
+/// Returns whether a kernel has the problem's mask and scores.
 fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
     // Above head dim 256, page lookups leave no register for slopes.
     let slopes = !p.alibi || !e.has_maps() && (p.cache.is_none() || e.head_dim <= 256);
     covers(e.mask, p.mask_kind(), p.cache.is_some()) && e.scores == p.score_kinds() && slopes
 }
 
-/// The kernel with the problem's mask and scores. If no kernel takes sinks, a kernel without sinks; a merge
-/// kernel then adds the sinks.
+/// Returns the kernel with the problem's mask and scores. If no kernel takes sinks, a kernel without sinks; a
+/// merge kernel then adds the sinks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] names a combination that no kernel solves.
@@ -168,7 +168,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     })
 }
 
-/// Whether a kernel of the table has this kernel's tile and schedule.
+/// Returns whether a kernel of the table has this kernel's tile and schedule.
 fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
     let tile = |e: &AttnInfo| (e.head_dim, [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
     spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
@@ -185,11 +185,11 @@ fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
     }
 }
 
-/// The kernel without sinks, for a launch whose merge kernel adds them.
+/// Returns the kernel without sinks, for a launch whose merge kernel adds them.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and the errors of the
-/// problem without sinks.
+/// Returns [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and the
+/// errors of the problem without sinks.
 fn merged(q: &Query<'_>) -> Result<Choice, Error> {
     let p = q.problem;
     let problem = &p.sinks(false);
@@ -202,7 +202,7 @@ fn merged(q: &Query<'_>) -> Result<Choice, Error> {
 /// Checks that a merge kernel may add a problem's sinks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write.
+/// Returns [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write.
 pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     if p.varlen.is_none() {
         return Ok(());
@@ -213,7 +213,7 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
 
-/// The error for a combination of mask and scores that no kernel solves.
+/// Returns the error for a combination of mask and scores that no kernel solves.
 fn none(p: &Problem) -> Error {
     if let Some(variant) = p.variant {
         let has = |e: &AttnInfo| {

@@ -17,7 +17,7 @@ const SHORT: &str = "too few queries or keys per sequence, or too few tiles for 
 /// a portable kernel.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if none fits the device.
+/// Returns [`Error::Unsupported`] if none fits the device.
 pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
@@ -31,8 +31,8 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     })
 }
 
-/// The larger tile, unless the smaller one covers the mean sequence, or there are too few larger tiles for
-/// the device.
+/// Returns the larger tile, unless the smaller one covers the mean sequence, or there are too few larger
+/// tiles for the device.
 pub(super) fn portable(
     p: &Problem,
     mask: MaskKind,
@@ -75,14 +75,14 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether a kernel has the wanted type, mask and head dim, and the device can run it.
+/// Returns whether a kernel has the wanted type, mask and head dim, and the device can run it.
 pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabilities) -> bool {
     let Contract { target, smem_bytes, .. } = e.contract;
     (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
-/// The answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys reach
-/// the minimum, every SM has a tile, and it `takes` the tensors.
+/// Returns the answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys
+/// reach the minimum, every SM has a tile, and it `takes` the tensors.
 pub(super) fn answer(
     entry: Option<&'static AttnInfo>,
     least: Least,

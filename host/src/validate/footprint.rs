@@ -12,16 +12,16 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Bytes from the first to one past the last; `None` above 2^64.
+    /// Returns the number of bytes from the first to one past the last; `None` above 2^64.
     pub fn span(&self) -> Option<u64> {
         self.dims.iter().try_fold(self.unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
         })
     }
 
-    /// Whether two indices may name one byte. The answer is exact if every stride spans all smaller ones,
-    /// which holds for every layout made from a contiguous buffer by slices and transpositions. Other layouts
-    /// count as overlapping.
+    /// Returns whether two indices may name one byte. The answer is exact if every stride spans all smaller
+    /// ones, which holds for every layout made from a contiguous buffer by slices and transpositions. Other
+    /// layouts count as overlapping.
     pub fn overlaps_itself(&self) -> bool {
         let mut dims = self.dims;
         dims.sort_unstable_by_key(|&(_, stride)| stride);

@@ -52,13 +52,13 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether both views of one shape have equal element addresses.
+/// Returns whether both views of one shape have equal element addresses.
 fn is_place_of(a: &TensorView, b: &TensorView) -> bool {
     let same = |dim: usize| a.shape[dim] == 1 || a.strides[dim] == b.strides[dim];
     (a.address, a.dtype) == (b.address, b.dtype) && (0..4).all(same)
 }
 
-/// Whether both views of row values have equal addresses and strides.
+/// Returns whether both views of row values have equal addresses and strides.
 fn is_values_of(a: &LseView, b: &LseView) -> bool {
     let strides = |view: &LseView| [view.strides[0], view.strides[1], view.row_stride];
     let same = |dim: usize| a.shape[dim] == 1 || strides(a)[dim] == strides(b)[dim];

@@ -69,7 +69,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     scores(p)
 }
 
-/// A problem's fields by their names in the request.
+/// Returns a problem's fields by their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let mut all = vec![
@@ -105,7 +105,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The error for a problem that differs from the plan's: it names the first different field.
+/// Returns the error for a problem that differs from the plan's: it names the first different field.
 pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     let mut pairs = named(asked).into_iter().zip(named(planned));
     match pairs.find(|(asked, planned)| asked != planned) {

@@ -32,7 +32,7 @@ pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     }
 }
 
-/// The cache.
+/// Returns the cache.
 pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     match &mut f.kv {
         KeysValues::Cache(cache) => cache,
@@ -40,7 +40,8 @@ pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     }
 }
 
-/// The parameters of a portable kernel with work tiles. The parameters of all such kernels begin with these.
+/// Returns the parameters of a portable kernel with work tiles. The parameters of all such kernels begin with
+/// these.
 pub fn forward_params(launch: &Launch) -> FwdParams {
     let bytes = launch.params();
     assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());

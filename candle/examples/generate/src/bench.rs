@@ -79,7 +79,7 @@ pub type Fresh<'f, 'm> = &'f dyn Fn(&Settings) -> Result<Box<dyn Attention + 'm>
 /// its tokens on the CPU.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn point<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,
@@ -120,7 +120,7 @@ pub fn point<'m>(
 /// Runs requests of 64 to `longest` tokens, each with 16 to 128 new tokens, on the seats of `settings`.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn ragged<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,

@@ -23,7 +23,7 @@ pub struct Verdict {
 /// position.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn check<'m>(
     [model, exact]: [&'m Model; 2],
     attention: Box<dyn Attention + 'm>,

@@ -90,7 +90,7 @@ impl Config {
     /// Reads and checks `config.json` in a folder.
     ///
     /// # Errors
-    /// If the file cannot be read, or this program does not support the model.
+    /// Returns an error if the file cannot be read, or this program does not support the model.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text =
@@ -138,7 +138,7 @@ impl Config {
         }
     }
 
-    /// A model for tests: four query heads, two key heads, two layers.
+    /// Returns a model for tests: four query heads, two key heads, two layers.
     pub fn tiny(head_dim: usize, vocab_size: usize) -> Self {
         Config {
             model_type: "llama".into(),
@@ -165,12 +165,12 @@ impl Config {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Columns of a head.
+    /// Returns the number of columns of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Number of visible keys before a query's position; `None` is all.
+    /// Returns the number of visible keys before a query's position; `None` is all.
     pub fn window(&self) -> Option<usize> {
         let off = self.use_sliding_window == Some(false);
         self.sliding_window

@@ -55,10 +55,10 @@ struct Seat {
     left: usize,
 }
 
-/// Whether a prompt and the tokens that may follow fit into `most`.
+/// Returns whether a prompt and the tokens that may follow fit into `most`.
 ///
 /// # Errors
-/// If they do not fit.
+/// Returns an error if they do not fit.
 pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
     let left = most.saturating_sub(prompt);
     ensure!(
@@ -69,7 +69,7 @@ pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without requests.
+    /// Returns an engine without requests.
     pub fn new(model: &'m Model, attention: Box<dyn Attention + 'm>, settings: Settings) -> Self {
         let (waiting, seats) = (VecDeque::new(), Vec::new());
         Engine { model, attention, settings, waiting, seats, submitted: 0 }
@@ -78,7 +78,7 @@ impl<'m> Engine<'m> {
     /// Adds a request: a prompt, and the maximum of new tokens. Returns its number.
     ///
     /// # Errors
-    /// If a prompt is empty, or longer than the KV cache or the model permits.
+    /// Returns an error if a prompt is empty, or longer than the KV cache or the model permits.
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
         let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
@@ -92,7 +92,7 @@ impl<'m> Engine<'m> {
         Ok(request)
     }
 
-    /// Whether every request is done.
+    /// Returns whether every request is done.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.seats.is_empty()
     }
@@ -101,7 +101,7 @@ impl<'m> Engine<'m> {
     /// other prompts.
     ///
     /// # Errors
-    /// If the device or attention fails.
+    /// Returns an error if the device or attention fails.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         self.admit()?;
         let mut budget = self.settings.chunk;

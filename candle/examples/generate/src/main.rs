@@ -170,7 +170,7 @@ impl Common {
         })
     }
 
-    /// The dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.
+    /// Returns the dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.
     fn dtype(&self) -> Option<DType> {
         self.cpu.then_some(DType::F32)
     }

@@ -23,7 +23,7 @@ impl Paged {
     /// Creates empty KV caches.
     ///
     /// # Errors
-    /// If the KV caches do not fit on the device.
+    /// Returns an error if the KV caches do not fit on the device.
     pub fn new(model: &Model, settings: &Settings) -> Result<Self> {
         let &Settings { seats, chunk, page, pages, positions, .. } = settings;
         let (config, device) = (&model.config, model.device());

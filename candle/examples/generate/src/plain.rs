@@ -19,7 +19,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// An empty store.
+    /// Returns an empty store.
     pub fn new(window: Option<usize>) -> Self {
         Plain { window, kept: HashMap::new(), parts: Vec::new(), hidden: HashMap::new() }
     }

@@ -3,7 +3,7 @@ use crate::bench::{Point, Report};
 use crate::text::count;
 use std::fmt::Write;
 
-/// One line per context, one column per batch size.
+/// Returns one line per context, one column per batch size.
 pub fn table(report: &Report) -> String {
     let mut text = format!(
         "{:.2}e9 parameters, {}, {} attention\n",

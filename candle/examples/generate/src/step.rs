@@ -64,7 +64,7 @@ impl Step {
     /// Combines chunks into one step.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     pub fn new(mut chunks: Vec<Chunk>, device: &Device) -> Result<Self> {
         // Single queries on many keys and chunks of prompts run on different kernels.
         chunks.sort_by_key(|chunk| chunk.tokens.len() > 1);

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
-/// A checkpoint's `tokenizer.json`.
+/// Returns a checkpoint's `tokenizer.json`.
 ///
 /// # Errors
-/// If the file cannot be read, or is not a tokenizer.
+/// Returns an error if the file cannot be read, or is not a tokenizer.
 pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
     let failed = |e| anyhow!("{e}");
@@ -17,13 +17,13 @@ pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
 /// Tokens of a prompt, including the checkpoint's leading special tokens.
 ///
 /// # Errors
-/// If the tokenizer fails.
+/// Returns an error if the tokenizer fails.
 pub fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(prompt, true).map_err(|e| anyhow!("{e}"))?;
     Ok(encoding.get_ids().to_vec())
 }
 
-/// A count with its noun: `1 request`, `2 requests`.
+/// Returns a count with its noun: `1 request`, `2 requests`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -52,10 +52,10 @@ impl<'t, W: Write> Printer<'t, W> {
         Printer { tokenizer, out, turn: 0, texts: prompts.iter().map(text).collect() }
     }
 
-    /// A token of a request; `last` if none follows.
+    /// Returns a token of a request; `last` if none follows.
     ///
     /// # Errors
-    /// If the output cannot be written.
+    /// Returns an error if the output cannot be written.
     pub fn token(&mut self, request: usize, token: u32, last: bool) -> Result<()> {
         let text = &mut self.texts[request];
         text.tokens.push(token);

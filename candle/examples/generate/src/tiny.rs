@@ -17,7 +17,7 @@ const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
 ///
 /// # Errors
-/// If the folder already has one of the files, or if a file cannot be written.
+/// Returns an error if the folder already has one of the files, or if a file cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     // A broken link also counts as an existing file.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
@@ -102,8 +102,8 @@ fn tokenizer() -> serde_json::Value {
     })
 }
 
-/// The character for a byte in a byte-level vocabulary: the byte itself if it is printable, otherwise a
-/// character from U+0100 on, in order.
+/// Returns the character for a byte in a byte-level vocabulary: the byte itself if it is printable, otherwise
+/// a character from U+0100 on, in order.
 fn visible(byte: u8) -> char {
     let seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if seen(&byte) {

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 /// Strides of one query of 32 heads of 128.
 const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
 
-/// A device address.
+/// Returns a device address.
 pub(super) const fn at<T>(n: usize) -> *const T {
     std::ptr::without_provenance(n << 40)
 }

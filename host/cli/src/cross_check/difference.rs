@@ -48,7 +48,7 @@ fn distance(a: f32, b: f32) -> f64 {
 }
 
 impl Difference {
-    /// The difference of two outcomes of a problem.
+    /// Returns the difference of two outcomes of a problem.
     pub fn of(work: &dyn Work, left: &Written, right: &Written) -> Self {
         match (work.rows(left), work.rows(right)) {
             (Some(left), Some(right)) => Self::between(&left, &right),
@@ -98,12 +98,12 @@ impl Difference {
         }
     }
 
-    /// The percentage of words with equal bits.
+    /// Returns the percentage of words with equal bits.
     pub fn same(&self) -> f64 {
         100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
     }
 
-    /// The message for the first result that exceeds its tolerance, if any.
+    /// Returns the message for the first result that exceeds its tolerance, if any.
     pub fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {
             return Some(format!(
@@ -115,7 +115,7 @@ impl Difference {
         (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the tolerance"))
     }
 
-    /// The message if more of a kernel's rows are rounded differently than allowed. One row is always
+    /// Returns the message if more of a kernel's rows are rounded differently than allowed. One row is always
     /// allowed.
     pub fn too_many_rows(&self) -> Option<String> {
         let Difference { rows, rounded_otherwise, .. } = self;

@@ -120,12 +120,12 @@ impl Input {
         Ok(input)
     }
 
-    /// Columns of values and of O.
+    /// Returns the number of columns of values and of O.
     fn columns(&self) -> usize {
         self.v_width.unwrap_or(self.problem.head_dim)
     }
 
-    /// Rows of O: the rows of `q`, over all heads.
+    /// Returns the number of rows of O: the rows of `q`, over all heads.
     fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
@@ -159,12 +159,12 @@ impl Input {
         Ok(())
     }
 
-    /// The index of page `i` of sequence `b`.
+    /// Returns the index of page `i` of sequence `b`.
     fn page(&self, b: usize, i: usize) -> i32 {
         self.table.as_ref().map_or(b as i32, |(table, columns)| table[b * columns + i])
     }
 
-    /// Rows of sequence `b` in `q`.
+    /// Returns the rows of sequence `b` in `q`.
     fn rows_of(&self, b: usize) -> Range<usize> {
         self.starts[b]..self.starts[b + 1]
     }
@@ -226,7 +226,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// The bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
+/// Returns the bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
 fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
@@ -253,7 +253,7 @@ fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Ve
     }
 }
 
-/// The layout of keys in their pages.
+/// Returns the layout of keys in their pages.
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
@@ -282,7 +282,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     }
 }
 
-/// The scale of an e4m3 KV cache.
+/// Returns the scale of an e4m3 KV cache.
 fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {

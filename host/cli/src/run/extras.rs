@@ -11,7 +11,7 @@ pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengt
 /// Types of a bias.
 const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
 
-/// The extras of a file for a problem. `keys` is the number of keys of the longest sequence.
+/// Returns the extras of a file for a problem. `keys` is the number of keys of the longest sequence.
 pub(super) fn read(
     file: &File<'_>,
     problem: &Problem,
@@ -66,7 +66,7 @@ fn bias(file: &File<'_>, p: &Problem) -> Result<BiasTensor, Error> {
     }
 }
 
-/// Whether a size is the problem's, or 1 (broadcast).
+/// Returns whether a size is the problem's, or 1 (broadcast).
 fn is(size: usize, of: usize) -> bool {
     size == of || size == 1
 }

@@ -52,7 +52,7 @@ fn device(device: c_int) -> Result<c_int, Refusal> {
     }
 }
 
-/// The attributes of both devices: an H100's limits, 64 GiB of memory.
+/// Returns the attributes of both devices: an H100's limits, 64 GiB of memory.
 fn attribute(attribute: c_int) -> c_int {
     match attribute {
         16 => 132,

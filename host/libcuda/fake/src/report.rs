@@ -7,13 +7,13 @@ fn text(lines: Vec<String>) -> *const c_char {
     CString::new(lines.join("\n")).unwrap_or_default().into_raw()
 }
 
-/// The functions called since the previous report.
+/// Returns the functions called since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_calls() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.calls)))
 }
 
-/// The faults since the previous report.
+/// Returns the faults since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_faults() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.faults)))

@@ -57,7 +57,7 @@ impl AppendMemory {
         }
     }
 
-    /// The scale that divides a head's keys (`which` = 0) or values (1).
+    /// Returns the scale that divides a head's keys (`which` = 0) or values (1).
     fn scale(&self, which: usize, head: usize) -> f32 {
         match self.case.scales {
             Scales::One => 1.0,
@@ -73,7 +73,7 @@ impl AppendMemory {
         }
     }
 
-    /// The expected bytes of the caches after a launch.
+    /// Returns the expected bytes of the caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());

@@ -68,7 +68,7 @@ impl DecodeMemory {
         pool
     }
 
-    /// The rows of sequence `b` in `pool`.
+    /// Returns the rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();

@@ -29,7 +29,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Whether each sequence has one page, as long as the longest sequence.
+    /// Returns whether each sequence has one page, as long as the longest sequence.
     pub(super) fn are_whole(self) -> bool {
         matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
     }
@@ -125,12 +125,13 @@ impl DecodeCase {
         DecodeCase { seed: self.seed.wrapping_add(seed).wrapping_sub(1), ..self }
     }
 
-    /// Queries of sequence `b`.
+    /// Returns the number of queries of sequence `b`.
     pub(super) fn queries_of(&self, b: usize) -> usize {
         self.packed.as_ref().map_or(self.queries, |queries| queries[b])
     }
 
-    /// The entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of rows.
+    /// Returns the entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of
+    /// rows.
     pub(super) fn starts(&self) -> Vec<usize> {
         let ends = (0..self.filled.len()).scan(0, |end, b| {
             *end += self.queries_of(b);
@@ -139,17 +140,17 @@ impl DecodeCase {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// Rows of Q. In a varlen batch, some rows belong to no sequence.
+    /// Returns the number of rows of Q. In a varlen batch, some rows belong to no sequence.
     pub(super) fn q_rows(&self) -> usize {
         self.starts()[self.filled.len()] + if self.packed.is_some() { NOBODYS } else { 0 }
     }
 
-    /// The problem of sequence `b` on `keys` keys.
+    /// Returns the problem of sequence `b` on `keys` keys.
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         self.whole().batch(1).seqlen_q(self.queries_of(b)).seqlen_k(keys)
     }
 
-    /// The problem of all sequences, with the maximum numbers of queries and keys per sequence.
+    /// Returns the problem of all sequences, with the maximum numbers of queries and keys per sequence.
     pub(super) fn whole(&self) -> Problem {
         let queries = (0..self.filled.len()).map(|b| self.queries_of(b)).max().unwrap_or(1).max(1);
         let plain = Problem::new(self.dtype, self.filled.len(), queries, self.heads[0], self.head_dim);
@@ -165,12 +166,12 @@ impl DecodeCase {
         DecodeCase { mask: fit(case.whole()).mask, ..case }
     }
 
-    /// Columns of values and of O.
+    /// Returns the number of columns of values and of O.
     pub(super) fn columns(&self) -> usize {
         self.latent.unwrap_or(self.head_dim)
     }
 
-    /// Number of buffers of keys and values, and number of tensors per buffer.
+    /// Returns the number of buffers of keys and values, and number of tensors per buffer.
     pub(super) fn buffers(&self) -> [usize; 2] {
         match (self.latent, self.pages) {
             (Some(_), _) => [1, 1],
@@ -188,7 +189,7 @@ impl DecodeCase {
         }
     }
 
-    /// The bytes of such a value in the cache.
+    /// Returns the bytes of such a value in the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let bytes = bits.to_ne_bytes();
         let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
@@ -196,7 +197,7 @@ impl DecodeCase {
         bytes.into_iter().take(count)
     }
 
-    /// The value of such bytes, in the queries' type.
+    /// Returns the value of such bytes, in the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
@@ -209,7 +210,7 @@ impl DecodeCase {
         self.heads[1] * self.head_dim
     }
 
-    /// Keys per page, and a function that returns the number of pages of a sequence.
+    /// Returns the number of keys per page, and a function that returns the number of pages of a sequence.
     pub(super) fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
         let page = match self.pages {
             Pages::Dense | Pages::DenseHnd | Pages::Rows => self.max_k,

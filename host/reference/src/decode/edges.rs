@@ -164,7 +164,7 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     ]
 }
 
-/// A batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
+/// Returns a batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
 pub fn mixed_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..mixed_edges(entry).swap_remove(0) }
@@ -177,7 +177,7 @@ pub fn mixed_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     heads.map(|heads| DecodeCase { heads, ..packed.clone() }).into()
 }
 
-/// A batch for a paged entry with invalid `cu_seqlens_q`.
+/// Returns a batch for a paged entry with invalid `cu_seqlens_q`.
 pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }

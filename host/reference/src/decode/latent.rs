@@ -7,7 +7,7 @@ use ferroflash::spec::AttnInfo;
 /// DeepSeek's score factor: before absorption, keys have 128 columns and 64 rotary columns.
 const DEEPSEEK: f32 = 0.072_168_78;
 
-/// One query with the entry's number of rows as its heads, on one latent head.
+/// Returns one query with the entry's number of rows as its heads, on one latent head.
 fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     DecodeCase {
         dtype: entry.dtype,

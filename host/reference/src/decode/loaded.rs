@@ -87,7 +87,7 @@ impl DecodeOutcome {
         &self.counters
     }
 
-    /// The bits of O and LSE of sequence `b`.
+    /// Returns the bits of O and LSE of sequence `b`.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
@@ -104,7 +104,7 @@ impl DecodeOutcome {
     }
 }
 
-/// The rows of sequence `b` among `all` rows.
+/// Returns the rows of sequence `b` among `all` rows.
 fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
     &all[starts[b] * each..starts[b + 1] * each]
@@ -226,7 +226,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Copies the inputs to the device. `config` names the entry to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
@@ -238,7 +238,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Replaces the case's `cu_seqlens_q` in device memory. The tensors stay.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
@@ -246,7 +246,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of these lengths.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));

@@ -4,7 +4,7 @@ use crate::inputs::Random;
 use crate::told::Told;
 
 impl DecodeCase {
-    /// Keys of each sequence, as device memory holds them.
+    /// Returns the keys of each sequence, as device memory holds them.
     pub(super) fn lengths(&self, told: Told) -> Vec<i32> {
         let filled = self.filled.iter().map(|keys| *keys as i32);
         let most = self.max_k as i32;

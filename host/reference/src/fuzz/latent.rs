@@ -6,7 +6,7 @@ use crate::inputs::Random;
 use crate::work::Work;
 use ferroflash::request::{Mask, Splits};
 
-/// A decode problem of up to four queries; for a simulator, of up to 16 rows.
+/// Returns a decode problem of up to four queries; for a simulator, of up to 16 rows.
 pub(super) fn draw(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {
     let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
     let filled = lengths(random, batch, limits.seqlen);

@@ -49,10 +49,11 @@ impl Other {
         Other { seed, family: FAMILIES[family], work, text }
     }
 
-    /// The kernel that the planner selects.
+    /// Returns the kernel that the planner selects.
     ///
     /// # Errors
-    /// The errors of planning and of the driver. Each of them is a failure, because the problem is valid.
+    /// Returns the errors of planning and of the driver. Each of them is a failure, because the problem is
+    /// valid.
     pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
@@ -60,8 +61,8 @@ impl Other {
     /// Runs all launches and judges their results.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
-    /// valid.
+    /// Returns the errors of planning, launching and waiting. Each of them is a failure, because the problem
+    /// is valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
@@ -85,7 +86,7 @@ pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
-/// A random multiple of 8; small and large ones are equally frequent.
+/// Returns a random multiple of 8; small and large ones are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
     8 * (1 + below(random, most))
@@ -110,13 +111,13 @@ pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usi
     (0..count).map(|_| length(random)).collect()
 }
 
-/// The largest number of queries per sequence that `limits` permit on these keys.
+/// Returns the largest number of queries per sequence that `limits` permit on these keys.
 pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
-/// The integers of one plan's launches. Overlapping sequences occur only if `limits` permit them, because the
-/// simulator reports them as races.
+/// Returns the integers of one plan's launches. Overlapping sequences occur only if `limits` permit them,
+/// because the simulator reports them as races.
 pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {

@@ -5,7 +5,7 @@ use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Wor
 /// Factors that are not finite.
 pub(super) const NOT_FINITE: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
-/// The other 16-bit type.
+/// Returns the other 16-bit type.
 pub(super) fn other(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::Bf16 } else { DType::F16 }
 }

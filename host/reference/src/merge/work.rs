@@ -53,7 +53,7 @@ impl MergeMemory {
         MergeMemory { case: *case, sinks, filling }
     }
 
-    /// The bytes of these states.
+    /// Returns the bytes of these states.
     fn laid(&self, states: &[Vec<Row>]) -> Vec<Vec<u8>> {
         let (shape, [o_strides, lse_strides]) = (self.case.shape, self.strides());
         let (factor, [values, lses]) = (factor(self.case.units[0]), elements(&self.case));
@@ -71,7 +71,7 @@ impl MergeMemory {
         bytes
     }
 
-    /// The states: for each, its rows, head by head.
+    /// Returns the states: for each, its rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
         let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
         let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
@@ -103,13 +103,13 @@ impl MergeMemory {
         [values * head_dim, values]
     }
 
-    /// The states that the result's O and LSE overwrite.
+    /// Returns the states that the result's O and LSE overwrite.
     fn place_of(&self) -> [Option<usize>; 2] {
         let [states, output] = self.case.dtypes;
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// The result's O and LSE: strides, and first elements in the outputs.
+    /// Returns the result's O and LSE: strides, and first elements in the outputs.
     fn result(&self) -> (Strides, [usize; 2]) {
         let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
         let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
@@ -170,13 +170,13 @@ impl MergeMemory {
     }
 }
 
-/// Number of elements of all O, and of all log-sum-exps.
+/// Returns the number of elements of all O, and of all log-sum-exps.
 fn elements(case: &MergeCase) -> [usize; 2] {
     let values = case.states * rows_of(case.shape).iter().product::<usize>();
     [values * case.shape[3], values]
 }
 
-/// The factor from a natural LSE to an LSE in `unit`.
+/// Returns the factor from a natural LSE to an LSE in `unit`.
 fn factor(unit: LseUnit) -> f64 {
     if unit == LseUnit::Two { std::f64::consts::LOG2_E } else { 1.0 }
 }

@@ -35,7 +35,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// `config` names the kernel to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         work: &'a dyn Work,
@@ -73,7 +73,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Changes the kernel.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub(crate) fn configure(&mut self, config: Option<&'a str>) -> Result<(), Error> {
         (self.config, self.workspace, self.counters) = (config, None, None);
         self.make_room()
@@ -104,15 +104,15 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
     }
 
-    /// The kernel that launches will run.
+    /// Returns the kernel that launches will run.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
         Ok(self.asked(&self.free(), self.scratch()).plan(self.attention)?.contract())
     }
 
-    /// The allocated scratch memory.
+    /// Returns the allocated scratch memory.
     fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
         let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
@@ -134,13 +134,13 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Overwrites inputs, given as `(index, content)`.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn change(&mut self, inputs: &[(usize, Vec<u8>)]) -> Result<(), Error> {
         let driver = self.attention.driver();
         inputs.iter().try_for_each(|(at, bytes)| driver.upload(&mut self.inputs[*at], bytes))
     }
 
-    /// The plan of the launches; `None` before the first launch.
+    /// Returns the plan of the launches; `None` before the first launch.
     pub fn plan(&self) -> Option<Plans> {
         self.plan.get()
     }
@@ -153,7 +153,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Allocates outputs with their content before a launch.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn outputs(&self) -> Result<Outputs<D>, Error> {
         let driver = self.attention.driver();
         let outputs = self.before.iter().map(|(name, bytes)| {
@@ -164,7 +164,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(Outputs(outputs.collect::<Result<_, Error>>()?))
     }
 
-    /// The request and its plan.
+    /// Returns the request and its plan.
     fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
@@ -180,7 +180,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
     ///
     /// # Errors
-    /// The errors of planning and loading.
+    /// Returns the errors of planning and loading.
     pub fn ready(self) -> Result<Ready<'a, D>, Error> {
         let outputs = self.outputs()?;
         let (asked, plan) = self.planned(&outputs)?;
@@ -188,7 +188,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
     }
 
-    /// The stream of the launches.
+    /// Returns the stream of the launches.
     pub(super) fn stream(&self) -> &D::Stream {
         &self.stream
     }
@@ -196,7 +196,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// The errors of planning and launching.
+    /// Returns the errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
         // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
@@ -207,7 +207,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Waits for all launches.
     ///
     /// # Errors
-    /// The driver's errors, and the errors of the launches.
+    /// Returns the driver's errors, and the errors of the launches.
     pub fn wait(&self) -> Result<(), Error> {
         self.attention.driver().synchronize(&self.stream)
     }
@@ -215,7 +215,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Copies the outputs of a finished launch to the host.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn written(&self, outputs: &Outputs<D>) -> Result<Written, Error> {
         let read = |buffer: &D::Buffer, bytes: usize| {
             let mut all = vec![0; bytes];
@@ -238,7 +238,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Written, Error> {
         let outputs = self.outputs()?;
         self.launch(&outputs)?;
@@ -249,7 +249,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Runs every round of the work in order, with one plan.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
         let rounds = self.work.rounds().into_iter().map(|inputs| {
             self.change(&inputs)?;
@@ -261,7 +261,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Runs every round of the work by replaying one launch, captured as a graph.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
         let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
         let (asked, plan) = self.planned(&outputs)?;
@@ -313,7 +313,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// outputs differ from `expected` in any bit.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting, and out of memory.
+    /// Returns the errors of planning, launching and waiting, and out of memory.
     pub fn soak(streams: &[Self], expected: &Written, launches: usize, every: usize) -> Result<usize, Error> {
         let turns = || streams.iter().cycle().take(launches);
         let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;

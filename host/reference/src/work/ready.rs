@@ -20,7 +20,7 @@ impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// The errors of launching.
+    /// Returns the errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
         // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
@@ -28,17 +28,17 @@ impl<D: Harness> Ready<'_, D> {
         unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
     }
 
-    /// The stream of the launches.
+    /// Returns the stream of the launches.
     pub fn stream(&self) -> &D::Stream {
         self.device.stream()
     }
 
-    /// The [`Attention`] that launches.
+    /// Returns the [`Attention`] that launches.
     pub fn attention(&self) -> &Attention<D> {
         self.attention
     }
 
-    /// The kernel; with a combine kernel, the first of the two.
+    /// Returns the kernel; with a combine kernel, the first of the two.
     pub fn kernel(&self) -> &'static Contract {
         self.plan.contract()
     }

@@ -2,7 +2,7 @@
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 
-/// The first key that a query sees, and one past its last key.
+/// Returns the first key that a query sees, and one past its last key.
 fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     let (keys, (left, right)) = (p.seqlen_k as i64, p.mask.sides());
     let position = row as i64 + keys - p.seqlen_q as i64;
@@ -28,8 +28,8 @@ pub(super) fn flops(p: &Problem) -> f64 {
     4.0 * p.batch as f64 * p.heads_q as f64 * p.head_dim as f64 * pairs
 }
 
-/// The fewest bytes that cross the memory bus: Q and O, and once, in the cache's type, each key of K and V
-/// that some query sees.
+/// Returns the fewest bytes that cross the memory bus: Q and O, and once, in the cache's type, each key of K
+/// and V that some query sees.
 pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     let seen = match p.seqlen_q {
         0 => 0,
