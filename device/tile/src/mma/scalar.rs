@@ -100,7 +100,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         }
     }
 
-    /// Each lane fetches the A operand's rows from the lanes that share them, and its own columns of `b`.
+    /// Each lane fetches the A operand from the lanes that share its rows, and loads its own columns of `b`.
     #[inline(always)]
     fn mma_ab<const M: usize, const N: usize, const K: usize>(
         acc: &mut Acc<M, N>,
