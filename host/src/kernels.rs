@@ -24,7 +24,8 @@ pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
 }
 
-/// Returns the decode kernel with this name for mixed batches. It names all kernels of their launches.
+/// Returns the decode kernel with this name for mixed batches. The name stands for all kernels of such a
+/// launch.
 pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
     MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
 }
