@@ -135,7 +135,8 @@ impl<D: Driver> Attention<D> {
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);
         let (kernel, slot) = found.ok_or_else(|| invalid("it must be a symbol of the table"))?;
         let kernel = self.driver.load(ptx, kernel)?;
-        slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
+        slot.set(kernel)
+            .map_err(|_| invalid("it is loaded already; call this function before the first launch"))
     }
 
     /// Returns the form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.

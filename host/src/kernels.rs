@@ -37,7 +37,7 @@ pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
-            "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
+            "it is a kernel for caches, appends or merges; this problem needs a kernel of family forward, \
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
             "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \

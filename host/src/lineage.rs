@@ -25,7 +25,7 @@ enum Kernel {
 use Kernel::{Entry, Impossible};
 
 const UNEVEN: &str = "80 queries are 5 row tiles of 16, which neither 8 nor 4 warps can share evenly; \
-                      fa_s512/80x64w5 has a warp for each";
+                      fa_s512/80x64w5 has one warp per row tile";
 
 macro_rules! configurations {
     ($($name:literal $kernel:expr, $design:literal;)*) => {

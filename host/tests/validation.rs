@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
         Invalid, &["q.strides", "last stride (head_dim) must be 1"]),
     Case("negative stride", |f| k(f).strides[1] = -128, Invalid, &["k.strides", "-128", "negative"]),
     Case("stride beyond 64 bits", |f| f.q.strides[0] = i64::MAX, Invalid, &["q.", "64"]),
-    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "q's, f16"]),
+    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "the dtype of q, f16"]),
     Case("output dtype differs", |f| f.o.dtype = DType::Bf16, Invalid, &["o.dtype", "bf16", "f16"]),
     Case("no batch", |f| all(f, |t| t.shape[0] = 0), Invalid, &["batch", "0", "1 or more"]),
     Case("no query", |f| { f.q.shape[1] = 0; f.o.shape[1] = 0 }, Invalid, &["seqlen_q", "1 or more"]),

@@ -83,7 +83,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// Returns [`Error::Invalid`], which names the wrong field; [`Error::Driver`] if the driver fails;
     /// [`Error::Unsupported`] if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
     fn tensor_map(&self, _: &MapDescription) -> Result<TensorMap, Error> {
-        Err(Error::unsupported("tensor maps", "this driver encodes none"))
+        Err(Error::unsupported("tensor maps", "this driver encodes no tensor maps"))
     }
 
     /// Enqueues `grid` blocks of `kernel` on `stream`. Allocates nothing and does not synchronise. `params`

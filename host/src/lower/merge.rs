@@ -47,8 +47,8 @@ impl Merged {
             if between(&pair[0], &pair[1]) != apart || like(&pair[1]) != like(second) {
                 let [o, lse] = addresses(&pair[1]);
                 let feature = format_args!("states[{}] at {o:#x}, {lse:#x}", i + 2);
-                let reason = "from the second on they have the same strides, shape, type and logarithm, and \
-                              lie equally far apart; merge in several launches";
+                let reason = "states from the second on must have equal strides, shapes, types and units, \
+                              and lie equally far apart; merge in several launches";
                 return Err(Error::unsupported(feature, reason));
             }
             let own = [pair[1].o.elements, pair[1].lse.elements];

@@ -55,7 +55,7 @@ fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
 }
 
 fn chunked(chunk: u32) -> ChunkedParams {
-    // Without a number, the largest divisor stands for an unbounded chunk: every position is below it.
+    // A divisor is at most i32::MAX. No position is larger, so a longer chunk gives the same mask.
     let chunk = FastDiv::new(chunk.clamp(1, i32::MAX as u32)).unwrap_or(FastDiv::ONE);
     ChunkedParams { chunk, reserved: 0 }
 }
