@@ -184,7 +184,7 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Places of the launch's kernels.
+    /// Returns places of the launch's kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place)
     }

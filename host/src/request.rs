@@ -169,7 +169,7 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Tensors { k, v }, o)
     }
 
-    /// Attention on varlen sequences (FlashAttention's `varlen`), without a mask.
+    /// Computes attention on varlen sequences (FlashAttention's `varlen`), without a mask.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -202,11 +202,10 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Varlen(queries), KeysValues::Varlen { k, v, keys }, o)
     }
 
-    /// Attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose keys are
-    /// already in the KV cache, and batches of all of these. `q` and `o` are
-    /// `[batch, queries, heads_q, head_dim]`. For different query counts per sequence, call
-    /// `.queries(Queries::Varlen(..))`. A sequence's last query aligns with its last key. A sequence without
-    /// keys gives O = 0 and LSE = `-inf`.
+    /// Computes attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose
+    /// keys are already in the KV cache, and batches of all of these. `q` and `o` are `[batch, queries,
+    /// heads_q, head_dim]`. For different query counts per sequence, call `.queries(Queries::Varlen(..))`. A
+    /// sequence's last query aligns with its last key. A sequence without keys gives O = 0 and LSE = `-inf`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {

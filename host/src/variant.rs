@@ -207,12 +207,12 @@ impl<M: MaskMarker + 'static> List for Variant<M> {
 }
 
 impl AnyVariant {
-    /// The name of the variant.
+    /// Returns the name of the variant.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// The kernels of the variant.
+    /// Returns the kernels of the variant.
     pub fn kernels(self) -> impl Iterator<Item = &'static AttnInfo> + Clone {
         self.compiled().map(Compiled::info)
     }

@@ -9,7 +9,7 @@ use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
+/// Returns 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
     let [keys, values] =

@@ -10,7 +10,7 @@ use ferroflash::{request::*, *};
 const FAR: u64 = 1 << 40;
 const SHAPE: [usize; 4] = [2, 50, 4, 64];
 
-/// State `n`, with separate buffers.
+/// Returns state `n`, with separate buffers.
 fn state(n: u64, dtype: DType) -> State {
     let o = TensorView::bshd(2 * n * FAR, 2 * 50 * 4 * 64, dtype, SHAPE);
     State::new(o, LseView::contiguous((2 * n + 1) * FAR, 2 * 50 * 4, [2, 4, 50]))

@@ -329,7 +329,7 @@ mod random {
             .boxed()
     }
 
-    /// Matching shapes, with random strides, addresses and sizes.
+    /// Returns matching shapes, with random strides, addresses and sizes.
     fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),

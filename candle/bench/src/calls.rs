@@ -37,7 +37,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// `cu_seqlens` of these lengths.
+/// Returns `cu_seqlens` of these lengths.
 pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     let mut sum = 0;
     let ends = lengths.iter().map(|length| {
@@ -49,14 +49,14 @@ pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_vec(all, count, device)
 }
 
-/// `count` lengths between a tenth of `longest` and `longest`, shuffled.
+/// Returns `count` lengths between a tenth of `longest` and `longest`, shuffled.
 pub fn ragged(count: usize, longest: usize) -> Vec<usize> {
     (0..count)
         .map(|i| longest / 10 + (i * 7919 + 13) % count * (longest - longest / 10) / count.max(2))
         .collect()
 }
 
-/// Varlen batches of different lengths; 32 query heads, 8 key heads.
+/// Returns varlen batches of different lengths; 32 query heads, 8 key heads.
 pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {

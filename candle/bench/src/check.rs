@@ -17,7 +17,7 @@ fn allowed(dtype: DType) -> f32 {
     }
 }
 
-/// Dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
+/// Returns dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
 pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
         for (b, sq, sk, h, hk, d) in [
@@ -81,7 +81,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Varlen batches, and the LSE of dense and varlen attention.
+/// Returns varlen batches, and the LSE of dense and varlen attention.
 pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     let lengths = [5, 130, 1, 64, 0, 300];
     let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
@@ -145,7 +145,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
+/// Returns paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
 pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     for (dtype, e4m3, page, h, hk, d) in [
         (DType::F16, false, 16, 8, 2, 64),
@@ -209,8 +209,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     ranges(device, tally)
 }
 
-/// Two sequences with unsorted ranges, one of which is empty. The second sequence's queries begin in the
-/// middle of its keys.
+/// Returns two sequences with unsorted ranges, one of which is empty. The second sequence's queries begin in
+/// the middle of its keys.
 fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
     let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);

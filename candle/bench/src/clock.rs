@@ -14,7 +14,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Seconds of one call of `work`: median, minimum and maximum of each side's turns.
+    /// Returns seconds of one call of `work`: median, minimum and maximum of each side's turns.
     pub fn measure(
         &self,
         device: &Device,
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Seconds per call of `calls` consecutive calls.
+/// Returns seconds per call of `calls` consecutive calls.
 fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     device.synchronize()?;
     let start = Instant::now();
@@ -53,7 +53,7 @@ fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) 
     Ok(start.elapsed().as_secs_f64() / calls as f64)
 }
 
-/// Median, minimum, maximum.
+/// Returns median, minimum, maximum.
 pub fn summary(mut times: Vec<f64>) -> [f64; 3] {
     times.sort_by(f64::total_cmp);
     [times[times.len() / 2], times[0], times[times.len() - 1]]

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Keys per page. candle-flash-attn's paged kernel requires a multiple of it.
 const PAGE: usize = 32;
 
-/// Prefill of one sequence, from the prompt to the logits.
+/// Returns prefill of one sequence, from the prompt to the logits.
 pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for length in [512usize, 2048, 4096, 8192] {
@@ -33,7 +33,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
     Ok(rows)
 }
 
-/// Decode steps: one token per sequence, for several numbers of sequences and keys.
+/// Returns decode steps: one token per sequence, for several numbers of sequences and keys.
 pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for batch in [1, 8, 32] {

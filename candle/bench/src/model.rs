@@ -61,8 +61,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of queries and
-    /// keys are larger, so that attention is not uniform.
+    /// Returns random weights. Their scale keeps activations from vanishing and overflowing. Weights of
+    /// queries and keys are larger, so that attention is not uniform.
     pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
         let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
         let random = |rows: usize, columns: usize, gain: f64| {

@@ -34,7 +34,8 @@ impl Side {
         }
     }
 
-    /// Dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads, head_dim)`.
+    /// Computes dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads,
+    /// head_dim)`.
     pub fn flash_attn(self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
         match self {
             Side::Ours => ferroflash_candle::flash_attn(q, k, v, scale, causal),
@@ -121,7 +122,7 @@ impl Side {
         }
     }
 
-    /// Attention of a step's queries on a layer's KV cache.
+    /// Computes attention of a step's queries on a layer's KV cache.
     pub fn cached(
         self,
         q: &Tensor,
@@ -196,8 +197,8 @@ impl Shared {
     }
 }
 
-/// Attention as candle's models compute it: `(batch, heads, sequence, head_dim)`, in f32, with repeated key
-/// heads.
+/// Computes attention as candle's models compute it: `(batch, heads, sequence, head_dim)`, in f32, with
+/// repeated key heads.
 pub fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
     let dtype = q.dtype();
     let (batch, heads, rows, dim) = q.dims4()?;

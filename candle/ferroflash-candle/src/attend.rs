@@ -40,7 +40,7 @@ pub struct Attend {
 }
 
 impl Attend {
-    /// Attention to every key.
+    /// Computes attention to every key.
     pub fn full(softmax_scale: f32) -> Self {
         let (window_size_left, window_size_right) = (None, None);
         Attend {
@@ -57,7 +57,8 @@ impl Attend {
         }
     }
 
-    /// Causal attention: keys up to the query's own position. The last query aligns with the last key.
+    /// Computes causal attention: keys up to the query's own position. The last query aligns with the last
+    /// key.
     pub fn causal(softmax_scale: f32) -> Self {
         Attend::full(softmax_scale).window(None, Some(0))
     }
@@ -163,7 +164,7 @@ pub(crate) struct Outputs {
     pub lse: Option<(CudaStorage, Shape)>,
 }
 
-/// Filled memory as candle's storage.
+/// Returns filled memory as candle's storage.
 pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> CudaStorage {
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }

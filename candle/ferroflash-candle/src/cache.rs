@@ -82,9 +82,9 @@ impl KvCache {
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
-    /// Attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their sequences,
-    /// including the keys that this step has [appended](KvCache::append). A sequence's last query aligns with
-    /// its last key.
+    /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
+    /// sequences, including the keys that this step has [appended](KvCache::append). A sequence's last query
+    /// aligns with its last key.
     ///
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

@@ -138,8 +138,8 @@ fn on<T: Element + CudaDType>(
     Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
 }
 
-/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of query
-/// heads is a multiple of the number of key heads. `causal` aligns bottom-right.
+/// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of
+/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -147,7 +147,7 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
-/// [`flash_attn`] with a sliding window. A query sees the keys from `window_size_left` before to
+/// Computes [`flash_attn`] with a sliding window. A query sees the keys from `window_size_left` before to
 /// `window_size_right` after its own position. `None` is unbounded.
 ///
 /// # Errors
@@ -165,7 +165,7 @@ pub fn flash_attn_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn`] with ALiBi: one f32 slope per query head.
+/// Computes [`flash_attn`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`].
@@ -180,7 +180,7 @@ pub fn flash_attn_alibi(
     flash_attn_alibi_windowed(q, k, v, alibi_slopes, softmax_scale, None, causal.then_some(0))
 }
 
-/// [`flash_attn_windowed`] with ALiBi.
+/// Computes [`flash_attn_windowed`] with ALiBi.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`].
@@ -198,8 +198,8 @@ pub fn flash_attn_alibi_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score / softcap)`;
-/// 0 is off.
+/// Computes [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score /
+/// softcap)`; 0 is off.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`].
@@ -219,7 +219,7 @@ pub fn flash_attn_alibi_windowed_softcap(
     q.apply_op3(k, v, op)
 }
 
-/// Attention, and the LSE of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
+/// Computes attention, and the LSE of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`].

@@ -83,7 +83,7 @@ impl<'a> Read<'a> {
         self.data(1)
     }
 
-    /// Elements from one row to the next, for two dimensions.
+    /// Returns the number of elements from one row to the next, for two dimensions.
     pub fn row_stride(&self) -> usize {
         self.layout.stride()[0]
     }
@@ -111,7 +111,7 @@ pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<Cu
         .ok_or_else(|| invalid("tensor", layout.start_offset(), "it must begin within its storage"))
 }
 
-/// `[batch, seqlen, heads, head_dim]`, or for varlen `[rows, heads, head_dim]` as one batch.
+/// Returns `[batch, seqlen, heads, head_dim]`, or for varlen `[rows, heads, head_dim]` as one batch.
 pub(crate) fn input<'a, T: Element>(
     name: &'static str,
     data: &'a CudaView<'_, T>,

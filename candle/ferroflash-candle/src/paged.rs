@@ -47,7 +47,7 @@ impl<'a> PagedKv<'a> {
         PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
     }
 
-    /// Attention of `q`, `(sequences, queries, heads, head_dim)`; few queries run decode kernels.
+    /// Computes attention of `q`, `(sequences, queries, heads, head_dim)`; few queries run decode kernels.
     ///
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -64,8 +64,8 @@ impl<'a> PagedKv<'a> {
         both(self.run(q, Queries::Even, attend, true)?)
     }
 
-    /// Attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b` begins at
-    /// row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
+    /// Computes attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b`
+    /// begins at row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
     ///
     /// # Errors
     /// Returns the errors of [`PagedKv::attend`].

@@ -8,8 +8,8 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
-/// keys of this range.
+/// Computes causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees
+/// the later keys of this range.
 ///
 /// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
 /// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the

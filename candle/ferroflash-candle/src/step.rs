@@ -32,8 +32,8 @@ struct Most {
 }
 
 impl Most {
-    /// Offsets of lengths, sequence offsets, positions, last rows and block table, and the end of the block
-    /// table.
+    /// Returns offsets of lengths, sequence offsets, positions, last rows and block table, and the end of the
+    /// block table.
     fn parts(&self) -> [usize; 6] {
         let mut at = 0;
         let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences];
@@ -159,7 +159,7 @@ impl Step {
         })
     }
 
-    /// Sequences of this step.
+    /// Returns sequences of this step.
     pub fn sequences(&self) -> usize {
         self.sequences
     }
@@ -174,7 +174,7 @@ impl Step {
         self.page
     }
 
-    /// Each row's position in its sequence, u32 `[tokens]`.
+    /// Returns each row's position in its sequence, u32 `[tokens]`.
     ///
     /// # Errors
     /// Never after [`Step::set`].
@@ -182,7 +182,7 @@ impl Step {
         self.integers.narrow(0, self.most.parts()[2], self.tokens)
     }
 
-    /// Each sequence's last row, u32 `[sequences]`: its logits predict the next token.
+    /// Returns each sequence's last row, u32 `[sequences]`: its logits predict the next token.
     ///
     /// # Errors
     /// Never after [`Step::set`].

@@ -32,7 +32,8 @@ mod mistralrs {
         }
     }
 
-    /// `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch with equal lengths.
+    /// Computes `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch with equal
+    /// lengths.
     pub fn dense(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let Params { scale, left, causal, softcap, .. } = params;
         let right = causal.then_some(0);
@@ -73,7 +74,7 @@ mod mistralrs {
             Ok([self.keys.transpose(1, 2)?, self.values.transpose(1, 2)?])
         }
 
-        /// `reshape_and_cache_flashinfer`.
+        /// Returns `reshape_and_cache_flashinfer`.
         pub fn write(&self, k: &Tensor, v: &Tensor, slots: &Tensor) -> Result<()> {
             let [keys, values] = self.views()?;
             append(k, v, &keys, &values, slots, self.scales)
@@ -107,7 +108,7 @@ mod mistralrs {
             )
         }
 
-        /// `flashinfer_decode` and `paged_attention`: one query, `[sequences, heads, head dim]`, per
+        /// Computes `flashinfer_decode` and `paged_attention`: one query, `[sequences, heads, head dim]`, per
         /// sequence. The seven tensors of its plan and its scratch memory are not needed: tables and lengths
         /// suffice.
         pub fn decode(&self, q: &Tensor, context_lens: &Tensor, params: Params) -> Result<Tensor> {
@@ -118,7 +119,7 @@ mod mistralrs {
         }
     }
 
-    /// `flash_attn_sinks`: `[batch, heads, sequence, head dim]`.
+    /// Computes `flash_attn_sinks`: `[batch, heads, sequence, head dim]`.
     pub fn sinks(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         flash_attn_with_lse(&q, &k, &v, &params.attend())?.0.transpose(1, 2)

@@ -90,7 +90,7 @@ fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &T
     }
 }
 
-/// 0 for keys that a query sees, -inf for others: `(queries, keys)`.
+/// Returns 0 for keys that a query sees, -inf for others: `(queries, keys)`.
 fn hidden(queries: usize, keys: usize, sees: impl Fn(usize, usize) -> bool) -> Result<Tensor> {
     let pairs = (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j)));
     let all = pairs.map(|(i, j)| if sees(i, j) { 0.0 } else { f32::NEG_INFINITY });

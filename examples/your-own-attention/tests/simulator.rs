@@ -46,7 +46,7 @@ fn upload(card: &Card, bytes: Vec<u8>) -> Result<(Buffer, u64), Error> {
     Ok((buffer, address))
 }
 
-/// 32-bit words in device memory, for parameters. The buffer must live as long as launches read it.
+/// Returns 32-bit words in device memory, for parameters. The buffer must live as long as launches read it.
 fn words(card: &Card, words: impl IntoIterator<Item = u32>) -> Result<(Buffer, Integers), Error> {
     let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     let count = bytes.len() as u32 / 4;

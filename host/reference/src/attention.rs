@@ -54,7 +54,7 @@ impl Outputs {
         self
     }
 
-    /// O rounded to `dtype`, contiguous BSHD.
+    /// Returns O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()
     }
@@ -186,7 +186,7 @@ pub fn exact(inputs: &Inputs) -> Outputs {
     outputs
 }
 
-/// Attention in f64, without sinks.
+/// Computes attention in f64, without sinks.
 pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
@@ -372,7 +372,7 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
     }
 }
 
-/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
+/// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
     let [_, _, heads, head_dim] = inputs.q().shape();
     let rows = sequences.rows();

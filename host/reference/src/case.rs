@@ -103,7 +103,8 @@ pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
+/// Returns head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry
+/// pads.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,

@@ -37,9 +37,9 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// and with one batch.
 const LONG: usize = 1000;
 
-/// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
-/// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
-/// Long problems run with one or two head groupings, because the reference is slow on them.
+/// Returns the grid of an entry: every length with every mask of its kind. Layouts, head dims and batches
+/// alternate. Entries with equal dtype, head dim and mask have equal grids. Short problems run with every
+/// head grouping. Long problems run with one or two head groupings, because the reference is slow on them.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);

@@ -47,8 +47,8 @@ pub struct DecodeMemory {
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
-    /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
+    /// Returns standard normal inputs. Pages are shuffled. Every second sequence shares its first page with
+    /// the previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -89,8 +89,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
-    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
+    /// Returns inputs for a measurement: elements repeat with a long period, because gigabytes of them must
+    /// be fast to generate. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);

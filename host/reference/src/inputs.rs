@@ -36,7 +36,7 @@ impl Random {
         (1..all.len()).rev().for_each(|i| all.swap(i, (self.bits() % (i as u64 + 1)) as usize));
     }
 
-    /// `count` standard normal numbers in `dtype`.
+    /// Returns `count` standard normal numbers in `dtype`.
     pub fn normals(&mut self, dtype: DType, count: usize) -> Vec<u16> {
         (0..count).map(|_| encode(dtype, self.normal())).collect()
     }

@@ -40,13 +40,13 @@ const fn window(left: Option<u32>, right: Option<u32>) -> Mask {
     Mask::Window { left, right }
 }
 
-/// Bits of the last `columns` keys, or of all keys if there are fewer, per head or per sequence.
+/// Returns bits of the last `columns` keys, or of all keys if there are fewer, per head or per sequence.
 const fn bits(columns: usize, of_heads: bool) -> Mask {
     let shape = if of_heads { [1, usize::MAX, 0, columns] } else { [usize::MAX, 1, 0, columns] };
     Mask::Bits(MaskBits::contiguous(0, 0, shape))
 }
 
-/// Masks of a kind, for problems of any size, with softcap and ALiBi slopes if the kind has them.
+/// Returns masks of a kind, for problems of any size, with softcap and ALiBi slopes if the kind has them.
 pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     let plain = |mask, alignment| (mask, alignment, None, false);
     match kind {

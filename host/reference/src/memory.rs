@@ -125,8 +125,8 @@ fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are at most
-    /// 1/2.
+    /// Returns standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are
+    /// at most 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
@@ -231,7 +231,8 @@ impl Memory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate.
     pub fn to_measure(problem: Problem, layout: Layout) -> Self {
         let mut tensor = 0..;
         Self::filled(problem, layout, |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len))
@@ -254,7 +255,7 @@ impl Memory {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
-    /// Index of the first buffer of integers. It follows the buffers of tensors and slopes.
+    /// Returns the index of the first buffer of integers. It follows the buffers of tensors and slopes.
     pub(super) fn first_array(&self) -> usize {
         self.tensor_buffers() + usize::from(self.slopes.is_some())
     }
@@ -301,7 +302,7 @@ impl Memory {
         lse.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
     }
 
-    /// Shape of LSE: `[batch, heads, seqlen]`.
+    /// Returns the shape of LSE: `[batch, heads, seqlen]`.
     pub fn lse_shape(&self) -> [usize; 3] {
         let [batches, rows, heads, _] = self.o.shape;
         [batches, heads, rows]
@@ -340,7 +341,7 @@ impl Memory {
         forward
     }
 
-    /// O of `outputs`, rounded and laid out as [`Memory::o`] says.
+    /// Returns O of `outputs`, rounded and laid out as [`Memory::o`] says.
     pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
         let mut bits = vec![0; self.o.span()];
         let [batches, rows, heads, head_dim] = self.o.shape;

@@ -33,7 +33,7 @@ fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Lay
     Case { problem, layout, seed, values: Values::Packed { lengths, tile, told: &[Told::Filled] } }
 }
 
-/// `case` with several launches of one plan.
+/// Returns `case` with several launches of one plan.
 fn told(case: Case, told: &'static [Told]) -> Case {
     match case.values {
         Values::Packed { lengths, tile, .. } => {
@@ -51,7 +51,7 @@ pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
-/// [`super::edges`] of a varlen kernel.
+/// Returns [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = head_dims(entry.head_dim as usize);
     // Head dims between the entries' head dims: 40, 72, 80.
@@ -123,8 +123,8 @@ const LONG: &[Lengths] = &[
     [3, 40, 1, 0, 0],
 ];
 
-/// [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head grouping and
-/// layout.
+/// Returns [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head grouping
+/// and layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in several(entry.mask) {
@@ -144,7 +144,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// [`super::soak`] of a varlen kernel.
+/// Returns [`super::soak`] of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);

@@ -52,12 +52,12 @@ impl Outcome {
         }
     }
 
-    /// O as it lies in memory.
+    /// Returns O as it lies in memory.
     pub fn o(&self) -> &[u16] {
         &self.o[GUARDS[0]..self.o.len() - GUARDS[0]]
     }
 
-    /// LSE, `[batch, heads, seqlen]`.
+    /// Returns LSE, `[batch, heads, seqlen]`.
     pub fn lse(&self) -> &[f32] {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
@@ -212,8 +212,8 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
     }
 
-    /// Device time of `launches` consecutive launches of `config`. They share their outputs. The kernel is
-    /// loaded first.
+    /// Returns the device time of `launches` consecutive launches of `config`. They share their outputs. The
+    /// kernel is loaded first.
     ///
     /// # Errors
     /// Returns the errors of planning, launching and waiting.

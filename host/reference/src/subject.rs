@@ -48,7 +48,7 @@ pub trait Subject: Sync {
         None
     }
 
-    /// Problems that hit the kernel's edges, small enough for the simulator.
+    /// Returns problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
     /// Returns the edges and larger problems, for a GPU.
@@ -56,8 +56,8 @@ pub trait Subject: Sync {
         self.edges(seed)
     }
 
-    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
-    /// race. On a GPU, only the written numbers are wrong.
+    /// Returns problems with invalid integers that make several blocks write the same rows. The simulator
+    /// reports a race. On a GPU, only the written numbers are wrong.
     fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }

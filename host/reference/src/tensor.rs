@@ -126,12 +126,12 @@ impl<'a> HostTensor<'a> {
         HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }
     }
 
-    /// `[batch, rows, heads, head_dim]`.
+    /// Returns `[batch, rows, heads, head_dim]`.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

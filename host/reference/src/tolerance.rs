@@ -229,7 +229,7 @@ pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> 
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
-/// `|a - b|`; 0 for equal infinities, infinite for NaN.
+/// Returns `|a - b|`; 0 for equal infinities, infinite for NaN.
 fn difference(a: f64, b: f64) -> f64 {
     let difference = if a == b { 0.0 } else { (a - b).abs() };
     if difference.is_nan() { f64::INFINITY } else { difference }

@@ -42,10 +42,10 @@ impl Input {
 
 /// A problem in host memory that runs on any device.
 pub trait Work: Sync {
-    /// Buffers that launches read.
+    /// Returns buffers that launches read.
     fn inputs(&self) -> Vec<Input>;
 
-    /// Buffers that launches write, with their content before a launch.
+    /// Returns buffers that launches write, with their content before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
     /// Returns whether launches receive counters if counters make them faster.
@@ -229,7 +229,7 @@ impl Plans {
         any!(self, plan => plan.reason())
     }
 
-    /// Scratch memory of a launch.
+    /// Returns scratch memory of a launch.
     fn scratch_bytes(&self) -> ScratchBytes {
         any!(self, plan => plan.scratch_bytes())
     }

@@ -44,7 +44,7 @@ pub trait Harness: Driver {
         self.allocate(bytes)
     }
 
-    /// Device address of a buffer's first byte.
+    /// Returns the device address of a buffer's first byte.
     fn address(&self, buffer: &Self::Buffer) -> u64;
 
     /// Copies `data` to the start of `buffer`, and waits until the copy is done.

@@ -73,9 +73,9 @@ impl KvPages {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 
-    /// Pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row per key
-    /// for all query heads. The whole row is the key, and its first `head_dim_v` columns are the value. A
-    /// kernel reads a row once for both.
+    /// Returns pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row
+    /// per key for all query heads. The whole row is the key, and its first `head_dim_v` columns are the
+    /// value. A kernel reads a row once for both.
     ///
     /// The up-projections stay the caller's. For a model with a latent of 512 columns and 64 rotary columns:
     ///
@@ -85,8 +85,8 @@ impl KvPages {
     /// | `q` | `[batch, queries, heads, 576]` | `q_nope W_UK` (absorbed, 512 columns), then the rotated `q_pe` |
     /// | `o` | `[batch, queries, heads, 512]` | multiply each head by its `W_UV` |
     ///
-    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is
-    /// `1 / sqrt(128 + 64)`, times the square of YaRN's `mscale`.
+    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is `1 / sqrt(128 +
+    /// 64)`, times the square of YaRN's `mscale`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {

@@ -48,7 +48,7 @@ impl Split {
         }
     }
 
-    /// Splits per tile.
+    /// Returns the number of splits per tile.
     pub const fn splits(&self) -> u32 {
         self.splits.get()
     }

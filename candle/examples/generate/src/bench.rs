@@ -53,12 +53,12 @@ pub struct Ragged {
 }
 
 impl Point {
-    /// Prompt tokens per second.
+    /// Returns prompt tokens per second.
     pub fn prefill_rate(&self) -> f64 {
         (self.context * self.batch) as f64 / self.prefill_ms * 1e3
     }
 
-    /// New tokens per second.
+    /// Returns new tokens per second.
     pub fn rate(&self) -> f64 {
         self.batch as f64 / self.step_ms * 1e3
     }

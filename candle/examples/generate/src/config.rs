@@ -124,7 +124,7 @@ impl Config {
         Ok(())
     }
 
-    /// Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
+    /// Returns Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
     pub fn billion() -> Self {
         Config {
             hidden_size: 2048,
@@ -160,7 +160,7 @@ impl Config {
         }
     }
 
-    /// Key heads.
+    /// Returns key heads.
     pub fn key_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
@@ -178,7 +178,7 @@ impl Config {
             .map(|keys| keys.max(1) - 1)
     }
 
-    /// End-of-text tokens.
+    /// Returns end-of-text tokens.
     pub fn ends(&self) -> Vec<u32> {
         match &self.eos_token_id {
             Ends::Many(all) => all.clone(),
@@ -187,7 +187,7 @@ impl Config {
         }
     }
 
-    /// Rotation of each pair of columns from one position to the next, in radians.
+    /// Returns rotation of each pair of columns from one position to the next, in radians.
     pub fn frequencies(&self) -> Vec<f32> {
         let columns = self.head_dim();
         let inside = self.rope_scaling.as_ref().and_then(|scaling| scaling.rope_theta);

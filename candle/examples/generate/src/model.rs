@@ -78,7 +78,7 @@ impl Linear {
     }
 }
 
-/// `x` times a checkpoint's weight, which is `[out, in]`.
+/// Returns `x` times a checkpoint's weight, which is `[out, in]`.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.matmul(&weight.t()?)?)
 }

@@ -46,7 +46,7 @@ const COLOURS: [&str; 6] = ["#b7410e", "#1f5fa8", "#2e7d32", "#6a1b9a", "#ad8b00
 /// Left, top, width and height of the plot area.
 const FRAME: [f64; 4] = [60.0, 40.0, 520.0, 260.0];
 
-/// Milliseconds of a step by context, one line per batch size, as an SVG.
+/// Returns milliseconds of a step by context, one line per batch size, as an SVG.
 pub fn svg(report: &Report) -> String {
     let [left, top, width, height] = FRAME;
     let contexts = report.contexts.iter().map(|point| (point.context as f64).log2());

@@ -65,7 +65,7 @@ pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     weights.write(&folder.join(weights_file))
 }
 
-/// Byte-level BPE without merges.
+/// Returns byte-level BPE without merges.
 fn tokenizer() -> serde_json::Value {
     let mut vocabulary: Map<_, _> =
         (0..=255u8).map(|byte| (visible(byte).to_string(), json!(byte))).collect();

@@ -98,8 +98,8 @@ const ROUNDED: &[AppendCase] = &[
     AppendCase { tokens: [100, 0], pages: [8, 16], ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: every layout, every kind of slot and scale, invalid slots, tokens
-/// without a slot.
+/// Returns problems that hit a kernel's edges: every layout, every kind of slot and scale, invalid slots,
+/// tokens without a slot.
 pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
     let (cases, types) = match kernel.rounds {
         None => (COPIES, vec![[DType::F16; 2], [DType::Bf16; 2]]),

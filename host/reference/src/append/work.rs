@@ -21,7 +21,7 @@ pub struct AppendMemory {
 }
 
 impl AppendMemory {
-    /// Elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
+    /// Returns elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -29,8 +29,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate. Every
-    /// token has a slot if the cache has enough slots.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate. Every token has a slot if the cache has enough slots.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -40,13 +40,13 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots: [slots.clone(), slots] }
     }
 
-    /// Elements of the cache's keys.
+    /// Returns the number of elements of the cache's keys.
     fn elements(&self) -> usize {
         let AppendCase { pages: [pages, page], heads, head_dim, .. } = self.case;
         pages * page * heads * head_dim
     }
 
-    /// Views of the cache's keys and values, whose buffers start at the addresses `at`.
+    /// Returns views of the cache's keys and values, whose buffers start at the addresses `at`.
     fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
@@ -89,7 +89,7 @@ impl AppendMemory {
     }
 }
 
-/// Slots of all tokens: distinct, in random order, with invalid slots between them.
+/// Returns slots of all tokens: distinct, in random order, with invalid slots between them.
 fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     let all = (case.pages[0] * case.pages[1]) as i64;
     let mut free: Vec<i64> = (0..all).collect();

@@ -81,8 +81,8 @@ impl DecodeMemory {
         })
     }
 
-    /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
-    /// counted as `[key][head]`.
+    /// Returns the offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence
+    /// `b` are counted as `[key][head]`.
     fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
@@ -92,7 +92,7 @@ impl DecodeMemory {
         view.address as usize + elements * self.case.cache.bytes()
     }
 
-    /// Views of keys and values whose buffers start at the addresses `at`.
+    /// Returns views of keys and values whose buffers start at the addresses `at`.
     pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();

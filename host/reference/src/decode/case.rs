@@ -180,8 +180,8 @@ impl DecodeCase {
         }
     }
 
-    /// `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact, because
-    /// scales are powers of two.
+    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact,
+    /// because scales are powers of two.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
@@ -205,7 +205,7 @@ impl DecodeCase {
         }
     }
 
-    /// Elements of one key over all key heads.
+    /// Returns the number of elements of one key over all key heads.
     pub(super) fn row(&self) -> usize {
         self.heads[1] * self.head_dim
     }

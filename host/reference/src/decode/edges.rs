@@ -18,8 +18,8 @@ fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
     own.filter(|case| is_plain || case.whole().mask_kind() == entry.mask).collect()
 }
 
-/// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
-/// kind of split and combine, missing rows and columns, several queries, windows.
+/// Returns problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout,
+/// every kind of split and combine, missing rows and columns, several queries, windows.
 pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: &[usize]| DecodeCase {
         dtype: entry.dtype,
@@ -75,9 +75,9 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases)
 }
 
-/// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
-/// prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages of any
-/// size, a Hopper entry pages that TMA accepts.
+/// Returns problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and
+/// chunks of prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages
+/// of any size, a Hopper entry pages that TMA accepts.
 pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
@@ -129,10 +129,10 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
-/// Problems that hit the edges of the kernels of mixed batches: sequences of no, few and many queries, both
-/// sides of the most queries that decode takes, every kind of split and combine, more sequences than a warp
-/// has lanes, missing rows and columns, other integers under one plan. `entry` is the decode kernel. A
-/// work tile has 128 queries and stages of at most 64 keys.
+/// Returns problems that hit the edges of the kernels of mixed batches: sequences of no, few and many
+/// queries, both sides of the most queries that decode takes, every kind of split and combine, more sequences
+/// than a warp has lanes, missing rows and columns, other integers under one plan. `entry` is the decode
+/// kernel. A work tile has 128 queries and stages of at most 64 keys.
 pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| DecodeCase {
@@ -170,7 +170,7 @@ pub fn mixed_astray(entry: &AttnInfo) -> DecodeCase {
     DecodeCase { told, ..mixed_edges(entry).swap_remove(0) }
 }
 
-/// Larger mixed batches, for a GPU.
+/// Returns larger mixed batches, for a GPU.
 pub fn mixed_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let packed = paged_long(entry).swap_remove(0);
     let heads = [[8, 2], [16, 1], [2, 2]];
@@ -183,13 +183,13 @@ pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
 }
 
-/// Lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
+/// Returns lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
 fn ragged(count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|b| if b % 11 == 5 { 0 } else { (b * 2_654_435_761) % most + b % 2 }).collect()
 }
 
-/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
-/// other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
+/// Returns larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan
+/// with other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
 /// sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
@@ -210,8 +210,8 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, vec![batch, one, chunks])
 }
 
-/// Larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are whole
-/// prompts or chunks of prompts.
+/// Returns larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are
+/// whole prompts or chunks of prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {

@@ -22,9 +22,9 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     }
 }
 
-/// Problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind, all
-/// kinds of splits and combinations, several blocks of rows, missing rows, up to four queries, fewer columns,
-/// two latent heads, invalid lengths.
+/// Returns problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind,
+/// all kinds of splits and combinations, several blocks of rows, missing rows, up to four queries, fewer
+/// columns, two latent heads, invalid lengths.
 pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
@@ -49,8 +49,8 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     ]
 }
 
-/// Larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan; and one
-/// long sequence that the whole card shares with a few short ones.
+/// Returns larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan;
+/// and one long sequence that the whole card shares with a few short ones.
 pub fn latent_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let lengths: Vec<_> = (0..64).map(|b: usize| b * 2_654_435_761 % 1500 + b % 2).collect();
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];

@@ -72,12 +72,12 @@ impl DecodeOutcome {
         DecodeOutcome { o, lse, lses, counters: numbers!(u32, written.counters), starts, strays }
     }
 
-    /// O of sequence `b`, `[queries][heads][head_dim]`.
+    /// Returns O of sequence `b`, `[queries][heads][head_dim]`.
     pub fn o(&self, b: usize) -> &[u16] {
         part(&self.o, &self.starts, b)
     }
 
-    /// LSE of sequence `b`, `[heads][queries]`.
+    /// Returns LSE of sequence `b`, `[heads][queries]`.
     pub fn lse(&self, b: usize) -> &[f32] {
         part(&self.lses, &self.starts, b)
     }

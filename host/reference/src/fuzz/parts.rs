@@ -16,7 +16,7 @@ pub(super) fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)
     true
 }
 
-/// K and V: fuzzed requests have no cache.
+/// Returns K and V: fuzzed requests have no cache.
 pub(super) fn kv(kv: &mut KeysValues) -> [&mut TensorView; 2] {
     kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }

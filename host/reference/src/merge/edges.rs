@@ -85,8 +85,8 @@ const IN_PLACE: &[MergeCase] = &[
     MergeCase { states: 5, lie: SideBySide, shape: [1, 30, 2, 40], place_of: Some(3), ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: rows without a key in some or all states; every layout, LSE base and
-/// number of states; sinks; results that overwrite a state.
+/// Returns problems that hit a kernel's edges: rows without a key in some or all states; every layout, LSE
+/// base and number of states; sinks; results that overwrite a state.
 pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
     let dtypes = [kernel.states, kernel.output];
     let cases = ANY.iter().chain(IN_PLACE).zip(seed..);

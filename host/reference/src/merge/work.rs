@@ -31,8 +31,8 @@ pub struct MergeMemory {
 type Strides = [[i64; 4]; 2];
 
 impl MergeMemory {
-    /// Standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a row.
-    /// Every 13th row has seen no key in any state.
+    /// Returns standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a
+    /// row. Every 13th row has seen no key in any state.
     pub fn new(case: &MergeCase) -> Self {
         let mut random = Random::new(case.seed);
         let states: Vec<_> = (0..case.states).map(|_| state(case, &mut random)).collect();
@@ -41,7 +41,8 @@ impl MergeMemory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate.
     pub fn to_measure(case: &MergeCase) -> Self {
         Self::with_sinks(case, &mut Random::new(case.seed))
     }
@@ -96,7 +97,7 @@ impl MergeMemory {
         [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
     }
 
-    /// Element where a state begins in the O buffer and in the LSE buffer.
+    /// Returns the element where a state begins in the O buffer and in the LSE buffer.
     fn first(&self, state: usize) -> [usize; 2] {
         let [batch, rows, heads, head_dim] = self.case.shape;
         let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };

@@ -99,7 +99,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(())
     }
 
-    /// Unused addresses, one per output.
+    /// Returns unused addresses, one per output.
     fn free(&self) -> Vec<u64> {
         (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
     }
@@ -298,7 +298,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok((self.written(&outputs)?, [load, kernel]))
     }
 
-    /// Device time of `launches` consecutive launches. They share their outputs. The kernel is loaded first.
+    /// Returns the device time of `launches` consecutive launches. They share their outputs. The kernel is
+    /// loaded first.
     pub(crate) fn time(&self, outputs: &Outputs<D>, launches: usize) -> Result<Duration, Error> {
         let (asked, plan) = self.planned(outputs)?;
         plan.load(self.attention)?;
