@@ -7,7 +7,7 @@ use crate::tolerance::Rule;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
-/// Every byte of a cache before the append. Rows that no slot names must keep it.
+/// The value of every byte of a cache before the append. A row that no slot names must keep this value.
 const OLD: u8 = 0xa5;
 
 /// A case in host memory.
@@ -21,7 +21,8 @@ pub struct AppendMemory {
 }
 
 impl AppendMemory {
-    /// Returns elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
+    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Slots are in random
+    /// order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -78,7 +79,7 @@ impl AppendMemory {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // `view.address` is 0 for the first key.
+            // The first key has a `view.address` of 0.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {

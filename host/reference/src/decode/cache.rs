@@ -1,4 +1,4 @@
-//! Places of keys and values in a cache.
+//! The places of keys and values in a cache.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
@@ -12,9 +12,9 @@ pub(super) type Rows = [Vec<u16>; 2];
 /// The block table.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Page indices, `columns` per sequence. Columns behind a sequence's last page hold garbage.
+    /// Page indices, `columns` per sequence. Entries behind a sequence's last page hold garbage.
     pub numbers: Vec<u32>,
-    /// Pages of the longest sequence.
+    /// Number of pages of the longest sequence.
     pub columns: usize,
     /// Number of pages.
     pub count: usize,
@@ -51,7 +51,7 @@ impl Table {
 }
 
 impl DecodeMemory {
-    /// Keys and values of all sequences in their pages. All other bytes are poisoned.
+    /// Lays the keys and values of all sequences out in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), [buffers, tensors]) = (case.paging(), case.buffers());
