@@ -50,7 +50,7 @@ impl Side {
         }
     }
 
-    /// Varlen attention, causal or full.
+    /// Computes varlen attention, causal or full.
     pub fn varlen(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -71,8 +71,8 @@ impl Side {
         }
     }
 
-    /// Attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and the
-    /// longest sequence's lengths.
+    /// Computes attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and
+    /// the longest sequence's lengths.
     pub fn paged(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -168,16 +168,17 @@ pub struct Shared {
     pub seqlens_k: Tensor,
     /// Block table, `(sequences, columns)`.
     pub table: Tensor,
-    /// Maximum of queries per sequence.
+    /// Maximum number of queries per sequence.
     pub max_q: usize,
-    /// Maximum of keys per sequence.
+    /// Maximum number of keys per sequence.
     pub max_k: usize,
-    /// Queries and keys of each sequence.
+    /// The numbers of queries and keys of each sequence.
     pub rows: Vec<(usize, usize)>,
 }
 
 impl Shared {
-    /// Returns the integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
+    /// Returns the integers of a step, after [`Step::set`]. `rows` contains the numbers of queries and keys
+    /// of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {

@@ -1,4 +1,4 @@
-//! Ranges of keys that see each other regardless of the mask, such as images in a prompt
+//! Ranges of keys that see each other regardless of the mask, for example the images of a prompt
 //! (`mm_prefix_ranges`).
 use crate::attend::{Attend, both};
 use crate::errors::{invalid, unsupported};
@@ -13,7 +13,7 @@ use ferroflash::request::Mask;
 ///
 /// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
 /// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
-/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
+/// parts of the other launch have no keys. A merge combines the two results exactly. All data stays on the
 /// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
@@ -50,7 +50,7 @@ pub(crate) fn with_ranges(
     // The position of a sequence's first row.
     let first = (&keys - (&ends - &starts)?)?;
 
-    // Begin and end of each range within its sequence's rows; an empty range lies at the sequence's end.
+    // Begin and end of each range within its sequence's rows. An empty range lies at the sequence's end.
     let bounds = long(ranges)?;
     let none = bounds.narrow(2, 0, 1)?.ge(&bounds.narrow(2, 1, 1)?)?.broadcast_as(bounds.shape())?;
     let end = keys.unsqueeze(2)?.broadcast_as(bounds.shape())?.contiguous()?;

@@ -3,7 +3,7 @@ use crate::attend::{Attend, run};
 use crate::dense::{Starts, forward};
 use candle::{Result, Tensor};
 
-/// Computes [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. It has no gradient.
+/// Computes [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. This function has no gradient.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -11,8 +11,8 @@ pub fn flash_attn_with(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> R
     Ok(run([q, k, v], |inputs| forward(inputs, attend, None, false))?.0)
 }
 
-/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. It has no
-/// gradient.
+/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. This function has
+/// no gradient.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -31,8 +31,8 @@ pub fn flash_attn_varlen_with(
     Ok(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), false))?.0)
 }
 
-/// Computes [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores: `(batch
-/// or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
+/// Computes [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores. The bias
+/// is `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).

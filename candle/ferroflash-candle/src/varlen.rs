@@ -1,4 +1,4 @@
-//! Varlen attention: candle-flash-attn's functions.
+//! Varlen attention with candle-flash-attn's functions.
 use crate::attend::{Attend, both, run};
 use crate::dense::{Starts, forward};
 use crate::errors::invalid;
@@ -6,7 +6,7 @@ use crate::paged::{PagedKv, Queries};
 use crate::ranges::{unsigned, with_ranges};
 use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-/// The operation, with handles of its further tensors.
+/// The operation, with handles of the tensors beside Q, K and V.
 struct VarLen {
     attend: Attend,
     seqlens_q: Tensor,
@@ -71,7 +71,7 @@ pub fn flash_attn_varlen(
 }
 
 /// Computes [`flash_attn_varlen`] with a sliding window. A query sees the keys from `window_size_left` before
-/// to `window_size_right` after its own position. `None` is unbounded.
+/// its own position to `window_size_right` after it. `None` is unbounded.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn_varlen`].
@@ -128,7 +128,7 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    // A single sequence begins at 0, so its end is its length.
+    // A single sequence begins at 0, so its end is also its length.
     let lengths = match sequences {
         1 => seqlens_k.narrow(0, 1, 1)?,
         _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,
