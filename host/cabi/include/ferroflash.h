@@ -82,7 +82,7 @@ enum {
  * |---|---|---|---|
  * | selected by | neither of the next two | cu_seqlens_k | seqused_k without cu_seqlens_k |
  * | k, v: [.., heads_k, head_dim] | [batch, seqlen_k, ..] | [total_k, ..] | [pages, page, ..] |
- * | seqlen_k | keys per sequence | keys of the longest sequence | maximum per sequence; 0: its pages' capacity |
+ * | seqlen_k | keys per sequence | keys of the longest one | maximum per sequence; 0: its pages' capacity |
  * | total_k | ignored | rows of k and v | maximum keys of all sequences; 0: unknown |
  * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, including this step's keys |
  * | cu_seqlens_k | NULL | [batch + 1] | NULL |
@@ -192,8 +192,8 @@ typedef struct ferroflash_attention {
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
     /* Device address of a bias, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and
-     * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row has
-     * seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
+     * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row
+     * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
      * of 16-bit elements has one more element in memory. NULL: off. */
     const void *bias;
     /* Elements from one sequence, head and query to the next. In bytes, multiples of 4; 0: shared. */
@@ -361,7 +361,8 @@ ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const f
 
 /* Enqueues a plan on a CUstream of the context (NULL: the legacy default stream). Allocates nothing and does
  * not synchronise. `attention` must be the plan's request, but may have other tensors, workspace and
- * counters. One plan therefore serves every layer and every step. The memory must live until the launch has run. */
+ * counters. One plan therefore serves every layer and every step. The memory must live until the launch has
+ * run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
                                       const ferroflash_attention_t *attention, void *stream);
 
