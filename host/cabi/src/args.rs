@@ -145,7 +145,7 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
     }
 }
 
-/// Splits of a sequence, by keys per split or by number. If both are 0, the library decides.
+/// Returns splits of a sequence, by keys per split or by number. If both are 0, the library decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
     match (u32::try_from(splits), u32::try_from(chunk)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),
@@ -161,8 +161,9 @@ pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
 }
 
-/// Elements from the first to one past the last. C callers state no buffer sizes, so this function assumes
-/// that buffers reach as far as the strides. Later checks refuse strides and extents that overflow here.
+/// Returns the number of elements from the first to one past the last. C callers state no buffer sizes, so
+/// this function assumes that buffers reach as far as the strides. Later checks refuse strides and extents
+/// that overflow here.
 pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))

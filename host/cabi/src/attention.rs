@@ -211,7 +211,7 @@ mod tests {
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
 
-    /// DeepSeek's shape: 128 query heads on one latent head.
+    /// Returns DeepSeek's shape: 128 query heads on one latent head.
     fn latent() -> AttentionArgs {
         AttentionArgs {
             heads_q: 128,

@@ -58,7 +58,7 @@ impl Console {
         self.replaced = kernels;
     }
 
-    /// Kernels that `--ptx-dir` has replaced, and the option for child processes.
+    /// Returns kernels that `--ptx-dir` has replaced, and the option for child processes.
     pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
         let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
         (self.replaced, option)

@@ -55,7 +55,7 @@ pub(super) trait Runner {
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
     /// Runs [`Other::run`].
     fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
-    /// Device memory in use, in bytes, if the driver knows it.
+    /// Returns the device memory in use, in bytes, if the driver knows it.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
     /// Returns a stopwatch for the device time of consecutive launches of one kernel on one problem.
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;

@@ -25,7 +25,7 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Exit code, as documented in `ferroflash --help`.
+    /// Returns the exit code, as documented in `ferroflash --help`.
     pub(super) fn code(&self) -> u8 {
         match self {
             Error::Wrong(_) => 1,

@@ -105,7 +105,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// `number` with one more argument.
+    /// Returns `number` with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;
@@ -127,12 +127,12 @@ impl Gpu {
         }
     }
 
-    /// Highest clocks of the SMs and of the memory, in MHz.
+    /// Returns the highest clocks of the SMs and of the memory, in MHz.
     pub(super) fn most(&self) -> [Option<u32>; 2] {
         CLOCKS.map(|clock| self.number_of("nvmlDeviceGetMaxClockInfo", clock))
     }
 
-    /// Version of the display driver.
+    /// Returns the version of the display driver.
     pub(super) fn driver(&self) -> Option<String> {
         type Ask = unsafe extern "C" fn(*mut c_char, c_uint) -> Code;
         let mut text = [0u8; TEXT];
@@ -184,7 +184,7 @@ impl Watch {
         Watch { seen, _end: Some(end) }
     }
 
-    /// SM clocks in MHz that were read since `begin`. Forgets older readings.
+    /// Returns SM clocks in MHz that were read since `begin`. Forgets older readings.
     pub(super) fn since(&self, begin: Instant) -> Vec<u32> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let clocks = seen.iter().filter(|(at, _)| *at >= begin).map(|(_, mhz)| *mhz).collect();

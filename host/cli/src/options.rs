@@ -59,7 +59,7 @@ impl ScoreOptions {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// `problem` with these options applied.
+    /// Returns `problem` with these options applied.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem

@@ -36,7 +36,7 @@ impl Took {
         Took { upload, load, kernel, cpu: None }
     }
 
-    /// Time of the reference.
+    /// Returns time of the reference.
     pub(super) fn on_cpu(took: Duration) -> Self {
         Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
     }

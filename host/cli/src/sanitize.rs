@@ -285,7 +285,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
     }
 }
 
-/// `seeds` different schedules.
+/// Returns `seeds` different schedules.
 fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
     (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {

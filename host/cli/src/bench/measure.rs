@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Host microseconds of one launch, without waiting for the device: p50 and p90.
+    /// Returns host microseconds of one launch, without waiting for the device: p50 and p90.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;

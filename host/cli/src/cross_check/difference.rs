@@ -32,8 +32,8 @@ const OF_A_ROUNDING: f64 = 0.67;
 /// 0.7 % of a kernel's rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the approximations
-/// themselves are visible there, and each is off by up to 2 distances.
+/// Returns the distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the
+/// approximations themselves are visible there, and each is off by up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
@@ -41,7 +41,7 @@ fn unit(dtype: DType, x: f64) -> f64 {
     2f64.powi(exponent - bits)
 }
 
-/// `|a - b|`; 0 for equal infinities; infinite if it is NaN.
+/// Returns `|a - b|`; 0 for equal infinities; infinite if it is NaN.
 fn distance(a: f32, b: f32) -> f64 {
     let distance = if a == b { 0.0 } else { (f64::from(a) - f64::from(b)).abs() };
     if distance.is_nan() { f64::INFINITY } else { distance }

@@ -65,7 +65,7 @@ pub(super) struct Tally {
 }
 
 impl Products {
-    /// `count` products of `dtype`.
+    /// Returns `count` products of `dtype`.
     pub fn random(dtype: DType, count: u32, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (mut a, mut b, mut c) = (vec![], vec![], vec![]);

@@ -130,7 +130,7 @@ impl Input {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// Shape of O in the file.
+    /// Returns the shape of O in the file.
     pub(super) fn o_shape(&self) -> Vec<usize> {
         let [sizes @ .., _] = &self.shape[..] else { return vec![] };
         [sizes, &[self.columns()]].concat()
@@ -169,8 +169,8 @@ impl Input {
         self.starts[b]..self.starts[b + 1]
     }
 
-    /// Shape of LSE in the file, and its strides between sequences and between heads. Varlen sequences are
-    /// one batch entry.
+    /// Returns the shape of LSE in the file, and its strides between sequences and between heads. Varlen
+    /// sequences are one batch entry.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
         match self.shape[..] {
@@ -188,19 +188,19 @@ impl Input {
     }
 }
 
-/// The maximum number of keys per sequence that a launch states. A bias has this number of columns, at least
-/// the longest sequence's keys.
+/// Returns the maximum number of keys per sequence that a launch states. A bias has this number of columns,
+/// at least the longest sequence's keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Equal row counts for this number of sequences, if the rows divide evenly.
+/// Returns equal row counts for this number of sequences, if the rows divide evenly.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }
 
-/// Offsets of sequences in this number of rows of `q`.
+/// Returns offsets of sequences in this number of rows of `q`.
 fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
@@ -267,7 +267,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
     })
 }
 
-/// Page indices, and their number per sequence.
+/// Returns page indices, and their number per sequence.
 fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Error> {
     if !file.has("block_table") {
         return Ok(None);

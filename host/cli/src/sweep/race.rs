@@ -83,7 +83,7 @@ pub(super) fn winner(results: &[Result]) -> Option<usize> {
     leaders.min_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds))
 }
 
-/// Seconds per launch, averaged over a lap.
+/// Returns seconds per launch, averaged over a lap.
 fn lap<E>(
     time: &mut impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
     candidate: usize,

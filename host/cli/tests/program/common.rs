@@ -15,7 +15,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Path of a file in the folder, which need not exist.
+    /// Returns the path of a file in the folder, which need not exist.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
@@ -59,7 +59,7 @@ pub fn configuration() -> &'static str {
     CONFIGURATIONS.iter().find(is_carried).expect("one is carried for all of its masks").name
 }
 
-/// Printed bytes as text.
+/// Returns printed bytes as text.
 pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }

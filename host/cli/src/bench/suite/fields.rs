@@ -74,7 +74,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Both types as text, or one type if they are equal.
+/// Returns both types as text, or one type if they are equal.
 pub(super) fn types(queries: DType, cache: DType) -> String {
     match queries == cache {
         true => queries.name().into(),
