@@ -113,7 +113,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mainloop.rs", "this warp's rows see none of these keys"],
+        source: ["mainloop.rs", "no row of this warp sees a key of this tile"],
         reason: SKIP,
         ..CLASS
     },
