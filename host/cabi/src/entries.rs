@@ -23,7 +23,7 @@ pub(crate) fn entry_name(symbol: &str) -> *const c_char {
 
 fn entry_names() -> &'static [CString] {
     static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
-    // A symbol is an identifier: it has no NUL.
+    // A symbol is an identifier, so it contains no NUL.
     NAMES.get_or_init(|| {
         KERNELS.iter().map(|kernel| CString::new(kernel.symbol).unwrap_or_default()).collect()
     })
