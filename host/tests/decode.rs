@@ -232,9 +232,13 @@ const REFUSED: &[Refused] = &[
     (|d| counters(d, Counters { address: 9 * FAR, bytes: 508 }),
         true, &["counters.bytes", "508", "512"]),
     (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for KV caches", "or `paged`"]),
-    (|d| { *d = decode(Shape { queries: 17, ..LLAMA }); e4m3(d) },
-        false, &["cache of e4m3", "at most 64 rows"]),
-    (|d| { e4m3(d); d.scores.alibi = Some(SLOPES) }, false, &["cache of e4m3", "no ALiBi slopes"]),
+    (|d| { *d = decode(Shape { queries: 17, head_dim: 272, ..LLAMA }); e4m3(d) },
+        false, &["cache of e4m3", "head_dim up to 256", "at most 64 rows"]),
+    (|d| {
+        *d = decode(Shape { head_dim: 512, ..LLAMA });
+        e4m3(d);
+        d.scores.alibi = Some(SLOPES);
+    }, false, &["cache of e4m3", "no ALiBi slopes"]),
     (|d| {
         *d = decode(Shape { head_dim: 512, ..LLAMA });
         d.scores.alibi = Some(SLOPES);

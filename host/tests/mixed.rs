@@ -3,13 +3,11 @@
 mod fake;
 mod fake_ptx;
 mod on_cache;
-mod parts;
 
 use fake::FakeDriver;
 use fake_ptx::with_ptx;
 use ferroflash::{plan::ScratchBytes, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 
 /// 8 sequences with at most 512 queries each, and as many rows as equal numbers of queries would have.
 const BATCH: Shape = Shape {
@@ -122,12 +120,6 @@ fn named_kernels_that_do_not_solve_the_problem() {
         let error = plan(&change(request.config(D128)), card("l4")).expect_err("refused").to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
     }
-    // e4m3 KV caches take no varlen queries.
-    let mut eight = request(BATCH, 1000);
-    cache(&mut eight).pages.keys.dtype = DType::E4m3;
-    cache(&mut eight).pages.values.dtype = DType::E4m3;
-    let error = plan(&eight, card("l4")).expect_err("refused").to_string();
-    assert!(error.contains("e4m3 KV caches support at most 64 rows"), "{error}");
 }
 
 /// A launch has decode, prefill, and between them decode's combine kernel if it has no counters.

@@ -1,6 +1,7 @@
 //! Runs attention cases on a cache in the simulator.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
+use ferroflash::kernels::AttnInfo;
 use ptx_sim::Kind;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
@@ -79,11 +80,13 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Opt
 /// # Panics
 /// Panics if a launch touches memory outside of its tensors, and as [`check_lengths`] does.
 #[track_caller]
-pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
+pub fn check_garbage(attention: impl Fn() -> Attention<SimDriver>, entry: &AttnInfo, pages: Pages) {
+    let config = Some(entry.contract.symbol);
     let most = 120;
     let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-    let case = DecodeCase { pages, max_k: most, ..DecodeCase::new(filled) }.packed([1, 20, 0, 33, 2, 17]);
+    let case = DecodeCase { pages, max_k: most, cache: entry.kv_dtype, ..DecodeCase::new(filled) };
+    let case = case.packed([1, 20, 0, 33, 2, 17]);
     let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
     check_lengths_on(&attention(), &case, config, &[lengths(0), lengths(4)]);
     let (attention, memory) = (attention(), DecodeMemory::new(&case));

@@ -89,7 +89,7 @@ fn pages_of_every_size() {
 #[test]
 fn garbage_lengths_starts_and_pages() {
     for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(40)] {
-        check_garbage(h200, Some(smallest().contract.symbol), pages);
+        check_garbage(h200, smallest(), pages);
     }
 }
 

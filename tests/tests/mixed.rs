@@ -5,18 +5,32 @@ use ferroflash::kernels::Contract;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, MIXED_FEW, PAGED, beside, combine_of};
-use ferroflash::{Attention, Error};
+use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check_garbage, check_on};
+use ferroflash_tests::on_cache::{self, check_garbage, check_on};
+use ptx_sim::Options;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// The decode kernel of mixed batches that every build carries.
-fn few() -> &'static AttnInfo {
-    let of = |e: &&AttnInfo| e.head_dim == 64 && is_carried(e.contract.symbol);
-    MIXED_FEW.iter().find(of).expect("a build carries one")
+/// The decode kernels of mixed batches that every build carries: on KV caches of f16, and of e4m3.
+fn fews() -> [&'static AttnInfo; 2] {
+    [DType::F16, DType::E4m3].map(|cache| {
+        let of = |e: &&AttnInfo| {
+            (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
+        };
+        MIXED_FEW.iter().find(of).expect("a build carries one")
+    })
+}
+
+/// A simulator of a card with 16 SMs that runs the kernels.
+fn attention(few: &AttnInfo) -> Attention<SimDriver> {
+    if few.kv_dtype == few.dtype {
+        return on_cache::attention();
+    }
+    let card = SimDriver::of_multiprocessors("l4", Options::default(), Some(16));
+    Attention::new(card.expect("a known card"))
 }
 
 /// The prefill kernel for every sequence of a cache that has the same tiles as the prefill kernel beside
@@ -28,9 +42,8 @@ fn paged(few: &AttnInfo) -> &'static str {
 }
 
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
-fn case(queries: &[usize], keys: &[usize], pages: Pages) -> DecodeCase {
-    let dtype = few().dtype;
-    let case = DecodeCase { dtype, cache: dtype, heads: [8, 2], ..DecodeCase::new(keys) };
+fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> DecodeCase {
+    let case = DecodeCase { dtype: few.dtype, cache: few.kv_dtype, heads: [8, 2], ..DecodeCase::new(keys) };
     DecodeCase { pages, mask: Mask::Causal, ..case }.packed(queries)
 }
 
@@ -49,13 +62,15 @@ fn mixtures() {
         (&[0, 0, 3, 6], &[5, 0, 90, 90]),
         (&[1, 1, 1], &[90, 0, 1400]),
     ];
-    for (queries, keys) in mixtures {
-        for (pages, counters) in [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)] {
-            let case = DecodeCase { counters, ..case(queries, keys, pages) };
-            let (attention, memory) = (attention(), DecodeMemory::new(&case));
+    let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
+    let of = |few: &'static AttnInfo| mixtures.map(|mixture| (few, mixture));
+    for (few, (queries, keys)) in fews().into_iter().flat_map(of) {
+        for (pages, counters) in layouts {
+            let case = DecodeCase { counters, ..case(few, queries, keys, pages) };
+            let (attention, memory) = (attention(few), DecodeMemory::new(&case));
             let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
             let (plan, _) = loaded.run(None, &lengths(&case)).expect("a launch");
-            assert_eq!(plan.contract().symbol, few().contract.symbol);
+            assert_eq!(plan.contract().symbol, few.contract.symbol);
             check_on(&attention, &case, None);
         }
     }
@@ -69,16 +84,18 @@ fn other_mixtures_under_one_plan() {
         ([150, 1, 1, 0, 5, 4], [150, 300, 1, 33, 5, 4]),
         ([0, 4, 150, 1, 1, 5], [0, 200, 299, 3, 0, 90]),
     ];
-    let cases =
-        mixtures.map(|(queries, keys)| DecodeCase { max_k: 300, ..case(&queries, &keys, Pages::Dense) });
-    let (attention, mut plan) = (attention(), None);
-    for case in cases {
-        let memory = DecodeMemory::new(&case);
-        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
-        let (used, outcome) = loaded.run(plan.as_ref(), &lengths(&case)).expect("a launch");
-        let wrong = memory.judge(&outcome, &lengths(&case)).expect("a case");
-        assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
-        plan = Some(used);
+    for few in fews() {
+        let case = |queries: &[usize], keys: &[usize]| case(few, queries, keys, Pages::Dense);
+        let (attention, mut plan) = (attention(few), None);
+        for (queries, keys) in mixtures {
+            let case = DecodeCase { max_k: 300, ..case(&queries, &keys) };
+            let memory = DecodeMemory::new(&case);
+            let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+            let (used, outcome) = loaded.run(plan.as_ref(), &lengths(&case)).expect("a launch");
+            let wrong = memory.judge(&outcome, &lengths(&case)).expect("a case");
+            assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
+            plan = Some(used);
+        }
     }
 }
 
@@ -101,11 +118,17 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    const ROUNDS: usize = 200;
-    let (mut random, attention, few) = (Random::new(5), attention(), few());
+    for (few, rounds) in fews().into_iter().zip([200, 60]) {
+        have_own_bits(few, rounds);
+    }
+}
+
+/// Compares `rounds` random mixtures. At least half as many sequences of either kind must be compared.
+fn have_own_bits(few: &'static AttnInfo, rounds: usize) {
+    let (mut random, attention) = (Random::new(5), attention(few));
     let decode = few.contract.symbol.replace("mixed_few", "decode");
     let mut compared = [0; 2];
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let mut below = |most: usize| (random.bits() % most as u64) as usize;
         let batch = if round % 20 == 0 { 33 + below(8) } else { 1 + below(7) };
         let queries = (0..batch).map(|b| match below(4) {
@@ -119,7 +142,7 @@ fn sequences_have_the_bits_of_their_own_launches() {
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows][round % 4];
         let splits = [Splits::Chunk(128), Splits::Auto][round % 2];
         let counters = below(2) == 0;
-        let case = DecodeCase { splits, counters, seed: round as u64, ..case(&queries, &keys, pages) };
+        let case = DecodeCase { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
         let mixed = bits(&attention, &case, few.contract.symbol);
         let prefill = DecodeCase { splits: Splits::Auto, ..case.clone() };
         let prefill = bits(&attention, &prefill, paged(few));
@@ -136,20 +159,23 @@ fn sequences_have_the_bits_of_their_own_launches() {
             compared[1] += 1;
         }
     }
-    assert!(compared.iter().all(|sequences| *sequences > 100), "{compared:?}");
+    assert!(compared.iter().all(|sequences| *sequences > rounds / 2), "{compared:?}");
 }
 
 #[test]
 fn garbage_lengths_and_starts() {
-    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-        check_garbage(attention, Some(few().contract.symbol), pages);
+    for few in fews() {
+        for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+            check_garbage(|| attention(few), few, pages);
+        }
     }
 }
 
 /// Launches that together need every clamp: the launches for paged kernels, and the launches for decode
 /// kernels with few and many sequences.
-fn garbage() -> Vec<Garbage> {
+fn garbage(few: &AttnInfo) -> Vec<Garbage> {
     const MOST: usize = 300;
+    let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let mut all = garbage_on_pages(Pages::Hnd(5));
     all.retain(|launch| launch.case.packed.is_some());
     // The last sequence ends before it starts.
@@ -182,16 +208,14 @@ fn garbage() -> Vec<Garbage> {
     }
     let case = DecodeCase { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
-    let dtype = few().dtype;
-    all.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = (dtype, dtype));
+    all.iter_mut().for_each(|launch| launch.case.cache = few.kv_dtype);
     all
 }
 
 /// The kernels of a launch of a mixed batch, as subjects of mutation tests.
-fn subjects() -> impl Iterator<Item = Subject> {
-    let few = few();
+fn subjects(few: &'static AttnInfo) -> impl Iterator<Item = Subject> {
     let kernels = [Some(few.contract), beside(few), combine_of(few)];
-    let subject = |kernel: Contract| Subject { kernel, of: few };
+    let subject = move |kernel: Contract| Subject { kernel, of: few };
     kernels.into_iter().flatten().map(subject)
 }
 
@@ -212,12 +236,12 @@ const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    for subject in subjects() {
-        let merges = combine_of(few()) == Some(subject.kernel);
-        let mut launches = garbage();
+    for (few, subject) in fews().into_iter().flat_map(|few| subjects(few).map(move |own| (few, own))) {
+        let merges = combine_of(few) == Some(subject.kernel);
+        let mut launches = garbage(few);
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
         let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
-        let in_few = if beside(few()) == Some(subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
+        let in_few = if beside(few) == Some(subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
         let unnoticed = unnoticed(&subject, &launches, &[SUPERFLUOUS, in_merges, in_few].concat());
         assert!(unnoticed.is_empty(), "{}:\n{}", subject.kernel.symbol, unnoticed.join("\n"));
     }
@@ -239,21 +263,23 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
 /// takes too many or too few sequences: rows are then written twice, or not at all.
 #[test]
 fn a_kernel_that_takes_others_sequences_is_noticed() {
+    let [few, _] = fews();
+    let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
     let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
     let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);
     let memories = [most(20), many(9)].map(|case| DecodeMemory::new(&case));
     let all = [most(20), many(9)].map(|case| lengths(&case));
-    for (subject, decides) in subjects().zip(DECIDES) {
+    for (subject, decides) in subjects(few).zip(DECIDES) {
         let symbol = subject.kernel.symbol;
         let text = ptx::source(symbol).expect("this build carries it");
         let mutants = mutants(&text, symbol).expect("the simulator reads it");
         let run = |text: &str| {
             let results = memories.iter().zip(&all).map(|(memory, lengths)| {
-                let attention = attention();
+                let attention = attention(few);
                 // SAFETY: the simulator checks every access.
                 unsafe { attention.load_from(symbol, text) }.expect("it changes one comparison");
-                let loaded = LoadedDecode::new(&attention, memory, Some(few().contract.symbol));
+                let loaded = LoadedDecode::new(&attention, memory, Some(few.contract.symbol));
                 let (_, outcome) = loaded?.run(None, lengths)?;
                 Ok::<_, Error>(outcome)
             });

@@ -5,9 +5,10 @@ use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::PAGED;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_garbage};
+use ferroflash_tests::on_cache::{check, check_garbage};
+use ferroflash_tests::{is_carried, simulator_with};
+use ptx_sim::Options;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
 /// Tests pages that contain whole tiles, parts of a tile, or several tiles, in any order. Two sequences share
@@ -19,6 +20,7 @@ fn pages_of_every_size() {
         let case =
             DecodeCase { pages, queries: 33, mask: Mask::Causal, ..DecodeCase::new([130, 70, 33, 64]) };
         check(&case, None);
+        check(&DecodeCase { cache: DType::E4m3, ..case }, None);
     }
 }
 
@@ -30,8 +32,9 @@ fn chunks_give_the_bits_of_the_whole() {
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
         let case = DecodeCase { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
-        let case = DecodeCase { dtype, cache: dtype, head_dim, ..case };
-        let (attention, memory) = (attention(), DecodeMemory::new(&case.packed([300])));
+        let case = DecodeCase { dtype, cache: entry.kv_dtype, head_dim, ..case };
+        let attention = simulator_with(entry, Options::default());
+        let memory = DecodeMemory::new(&case.packed([300]));
         let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
         let (plan, whole) = loaded.run(None, &[300]).expect("a launch");
         assert_eq!(plan.contract().symbol, entry.contract.symbol);
@@ -51,11 +54,11 @@ fn chunks_give_the_bits_of_the_whole() {
 #[test]
 fn garbage_lengths_and_starts() {
     // The planner would use two kernels for this batch (`mixed.rs`).
-    let mut carried = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
-    let entry = carried.find(|e| (e.dtype, e.mask) == (DType::F16, MaskKind::Causal));
-    let symbol = entry.expect("a build carries one").contract.symbol;
-    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-        check_garbage(attention, Some(symbol), pages);
+    let carried = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    for entry in carried.filter(|e| (e.dtype, e.mask) == (DType::F16, MaskKind::Causal)) {
+        for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+            check_garbage(|| simulator_with(entry, Options::default()), entry, pages);
+        }
     }
 }
 
@@ -63,13 +66,13 @@ fn garbage_lengths_and_starts() {
 fn a_clamp_that_is_missing_is_noticed() {
     let smallest = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
     for entry in smallest {
-        let (symbol, dtype) = (entry.contract.symbol, entry.dtype);
+        let (symbol, dtypes) = (entry.contract.symbol, (entry.dtype, entry.kv_dtype));
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
         // A column of the block table follows from a clamped length, and the host has checked that the table
         // has pages for this length.
         let superfluous: [&[&str]; 1] = [&["column.min(cache.columns - 1)"]];
         let mut launches = garbage_on_pages(Pages::Hnd(5));
-        launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = (dtype, dtype));
+        launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = dtypes);
         let unnoticed = unnoticed(&subject, &launches, &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }

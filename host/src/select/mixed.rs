@@ -22,7 +22,8 @@ pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInf
     let kernel = many(p).find(|kernel| on.runs(&kernel.contract).is_ok())?;
     let (decode, most) = few_of(p, kernel)?;
     let has_few = p.seqlen_q <= most as usize || p.batch > 1 && rows < p.batch.saturating_mul(p.seqlen_q);
-    let pays = on.arch() < 90 || rows <= p.batch.saturating_mul(MOSTLY_FEW);
+    let pays =
+        on.arch() < 90 || kernel.kv_dtype != kernel.dtype || rows <= p.batch.saturating_mul(MOSTLY_FEW);
     let runs = on.runs(&decode.contract).is_ok();
     (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
 }

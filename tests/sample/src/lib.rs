@@ -49,7 +49,8 @@ fn planned() -> impl Iterator<Item = Contract> {
         spec::attention().filter(is_asked).partition(|entry| entry.schedule == Schedule::Transposed);
     let mut least: HashMap<_, &AttnInfo> = HashMap::new();
     for entry in others {
-        let kind = (entry.family(), entry.splits, entry.mask, entry.scores);
+        let of = (entry.kv_dtype, entry.contract.target);
+        let kind = (entry.family(), entry.splits, entry.mask, entry.scores, of);
         let least = least.entry(kind).or_insert(entry);
         if entry.tile_m < least.tile_m {
             *least = entry;

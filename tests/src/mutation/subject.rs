@@ -39,8 +39,9 @@ impl Subject {
         });
         // A launch of a mixed batch has more kernels than the one that names it.
         let mixed = MIXED_FEW.iter().flat_map(|few| {
-            let others = [beside(few), combine_of(few)].into_iter().flatten();
-            others.map(move |kernel| Subject { kernel, of: few })
+            // Kernels of other KV caches have the same combine kernel.
+            let combine = combine_of(few).filter(|_| few.kv_dtype == few.dtype);
+            [beside(few), combine].into_iter().flatten().map(move |kernel| Subject { kernel, of: few })
         });
         own.chain(combines).chain(decode_combines).chain(mixed)
     }

@@ -128,5 +128,5 @@ macro_rules! eight_bits {
         }
     };
 }
-eight_bits!(Native<E4m3>, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
+eight_bits!(Native<E4m3>, halves | x | unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, halves shift_odd_even);
