@@ -7,9 +7,7 @@ use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TileTensors};
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{CacheRows, LoadScales};
-use spec::{
-    Cache, Element, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile,
-};
+use spec::{Element, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::epilogue::Spent;
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
@@ -19,8 +17,7 @@ use tile::{Block, Smem, Warp};
 #[derive(Clone, Copy)]
 pub struct CacheTile<'p, S> {
     of: SequenceTile,
-    cache: &'p Cache,
-    scales: &'p S,
+    p: &'p PagedParams<S>,
 }
 
 impl<S: LoadScales> QueryTile for CacheTile<'_, S> {
@@ -46,15 +43,16 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
-        self.of.tensors(p, tile_m).with(self.stored(p))
+        let cached = self.stored(p);
+        self.of.tensors(p, tile_m).with(cached)
     }
     #[inline(always)]
     fn stored<T: Element, const D: usize>(&self, _: &FwdParams) -> [CacheRows<'p, T, D>; 2] {
-        CacheRows::new(self.cache, self.of.sequence, self.of.tile.kv_head, self.of.keys.rows())
+        CacheRows::new(&self.p.cache, self.of.sequence, self.of.tile.kv_head, self.of.keys.rows())
     }
     #[inline(always)]
     fn scale(&self, which: usize) -> f32 {
-        self.scales.load(which, self.of.sequence, self.of.tile.kv_head)
+        self.p.scales.load(which, self.of.sequence, self.of.tile.kv_head)
     }
 
     /// See [`SequenceTile`]'s `store`.
@@ -95,7 +93,7 @@ impl<'p, S> CacheTile<'p, S> {
             shift: warp.uniform(shift as u32) as i32,
             before,
         };
-        CacheTile { of, cache: &p.cache, scales: &p.scales }
+        CacheTile { of, p }
     }
 }
 
