@@ -43,8 +43,9 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
-        let cached = self.stored(p);
-        self.of.tensors(p, tile_m).with(cached)
+        let CacheTile { of, p: PagedParams { cache, .. } } = self;
+        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        of.tensors(p, tile_m).with(cached)
     }
     #[inline(always)]
     fn stored<T: Element, const D: usize>(&self, _: &FwdParams) -> [CacheRows<'p, T, D>; 2] {
