@@ -3,7 +3,11 @@
 //!
 //! The functions run in f32, as on the device. What they load from device memory comes from copies
 //! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, and are left out.
+mod block_mask;
+
+pub use crate::block_kind::BlockKind;
 pub use crate::variant::MaskFn;
+pub use block_mask::{BlockLists, TileLists, create_block_mask};
 pub use cuda_std::host::{Copied, with_memory};
 
 use crate::capped::Uncapped;

@@ -1,4 +1,5 @@
 //! Parameters of masks and scores, which follow the kernel's own.
+use super::block_mask;
 use super::tensors::integers;
 use crate::launch::Launch;
 use crate::place::Place;
@@ -28,13 +29,16 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
     }
 }
 
-/// The launch, if it has the parameters that its variant's kernel takes.
+/// The launch, if it has the parameters that its variant's kernel takes, and the block mask of its tiles.
 ///
 /// # Errors
 /// [`Error::Unsupported`] names both numbers of bytes. A type that gives a kernel no parameters for its mask
-/// (no `With`) ends here.
-pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
+/// (no `With`) ends here. [`Error::Invalid`] if the block mask is of another kernel or another request.
+pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
+    if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
+        block_mask::check(mask, kernel.info(), &r.problem())?;
+    }
     let (takes, has) =
         (kernel.params(), launch.params().len() + launch.maps().len() * size_of::<TensorMap>());
     if takes == has {

@@ -18,6 +18,7 @@
 
 mod and;
 mod append;
+mod block_mask;
 mod cache;
 mod combine;
 mod decode;
@@ -42,6 +43,7 @@ mod varlen;
 
 pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
+pub use block_mask::{BlockMask, BlockSparse, CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;

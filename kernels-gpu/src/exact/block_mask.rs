@@ -1,0 +1,110 @@
+//! Block masks on the host, made of a kernel's own mask function.
+use crate::block_kind::{Alone, BlockKind, kind_of};
+use crate::rows::Sequence;
+use crate::variant::MaskFn;
+use spec::{BlockMask, Integers};
+use std::vec::Vec;
+
+/// The lists of a [`BlockMask`], for device memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockLists {
+    /// The integers of [`BlockMask::tiles`].
+    pub tiles: Vec<u32>,
+    /// The integers of [`BlockMask::blocks`].
+    pub blocks: Vec<u32>,
+    /// See [`BlockMask::shape`].
+    pub shape: [u32; 4],
+    /// See [`BlockMask::tile`].
+    pub tile: [u32; 2],
+}
+
+/// The lists of a work tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileLists<'a> {
+    /// Numbers of full blocks, in rising order.
+    pub full: &'a [u32],
+    /// Numbers of partial blocks, in rising order.
+    pub partial: &'a [u32],
+}
+
+impl BlockLists {
+    /// Lists of this shape (see [`BlockMask::shape`]), for blocks of `tile` queries and keys. `kind` gives the
+    /// kind of a block: sequence, head, tile of queries, key block. It must call a block [`Partial`] if the
+    /// keys end in the block.
+    ///
+    /// [`Partial`]: BlockKind::Partial
+    pub fn new(shape: [u32; 4], tile: [u32; 2], kind: impl Fn([u32; 4]) -> BlockKind) -> Self {
+        let (mut tiles, mut blocks) = (Vec::new(), Vec::new());
+        let [sequences, heads, m_blocks, n_blocks] = shape;
+        for index in 0..sequences * heads * m_blocks {
+            let [head, m_block] = [index / m_blocks, index % m_blocks];
+            let kinds: Vec<_> =
+                (0..n_blocks).map(|n| kind([head / heads, head % heads, m_block, n])).collect();
+            for of in [BlockKind::Full, BlockKind::Partial] {
+                let first = blocks.len();
+                blocks.extend((0..n_blocks).filter(|n| kinds[*n as usize] == of));
+                tiles.extend([first as u32, (blocks.len() - first) as u32]);
+            }
+        }
+        BlockLists { tiles, blocks, shape, tile }
+    }
+
+    /// The parameters of a kernel that finds `tiles` and `blocks` at these device addresses.
+    pub fn at(&self, tiles: u64, blocks: u64) -> BlockMask {
+        let integers =
+            |base, numbers: &[u32]| Integers { base, count: numbers.len() as u32, reserved: 0 };
+        BlockMask {
+            tiles: integers(tiles, &self.tiles),
+            blocks: integers(blocks, &self.blocks),
+            shape: self.shape,
+            tile: self.tile,
+        }
+    }
+
+    /// The lists of each tile, `[sequence][head][tile]`. Lists that the kernel made may have any numbers: a
+    /// list that does not lie in `blocks` is empty.
+    pub fn lists(&self) -> impl Iterator<Item = TileLists<'_>> {
+        self.tiles.chunks_exact(BlockMask::PER_TILE as usize).map(|of| {
+            let part = |first: u32, count: u32| {
+                let first = first as usize;
+                self.blocks.get(first..first.saturating_add(count as usize)).unwrap_or_default()
+            };
+            TileLists { full: part(of[0], of[1]), partial: part(of[2], of[3]) }
+        })
+    }
+
+    /// Number of full and of partial blocks of all tiles.
+    pub fn counts(&self) -> [usize; 2] {
+        let add = |[full, partial]: [usize; 2], of: TileLists<'_>| {
+            [full + of.full.len(), partial + of.partial.len()]
+        };
+        self.lists().fold([0; 2], add)
+    }
+}
+
+/// The block lists of mask `M` (FlexAttention's `create_block_mask`) for kernels whose tiles have `tile`
+/// queries and keys (`tile_m`, `tile_n`). Intervals and the corners of a block decide most blocks; the
+/// function asks for each pair of a block only if the mask may have holes there.
+///
+/// `sequences` are those that have lists: all of a batch, or one for all ([`super::sequence`]). `heads` is 1
+/// if all heads share their lists.
+///
+/// # Panics
+/// If a tile has no query or key, or if the lists may have 2^31 integers or more.
+pub fn create_block_mask<M: MaskFn>(
+    params: &M::Params,
+    sequences: &[Sequence],
+    heads: u32,
+    tile: [u32; 2],
+) -> BlockLists {
+    let longest = |of: fn(&Sequence) -> i32| sequences.iter().map(of).max().unwrap_or(0).max(0) as u32;
+    let [m_blocks, n_blocks] =
+        [longest(|of| of.queries).div_ceil(tile[0]), longest(|of| of.keys).div_ceil(tile[1])];
+    let shape = [sequences.len() as u32, heads, m_blocks, n_blocks];
+    assert!(BlockMask::room(shape).is_some(), "{shape:?}: a block mask has less than 2^31 integers");
+    BlockLists::new(shape, tile, |[sequence, head, m_block, n]| {
+        let of = Sequence { head, ..sequences[sequence as usize] };
+        let Some(of) = of.with_tile(m_block, tile[0]) else { return BlockKind::Empty };
+        kind_of(&M::keys(params, &of), &of, [n, tile[1]], Alone)
+    })
+}
