@@ -7,7 +7,7 @@ use crate::request::{Alignment, Index};
 use crate::variant::{MAX_BYTES, checked};
 use crate::{Contract, Driver, Error};
 use spec::{
-    BlockMask, CreateBlockMaskParams, CreatesBlockMask, FastDiv, Integers, Kernel, Plain, Window, WithParams,
+    BlockMask, CreateBlockMaskParams, CreatesBlockMask, FastDiv, Integers, Plain, Window, WithParams,
 };
 use std::marker::PhantomData;
 

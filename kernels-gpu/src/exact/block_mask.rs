@@ -108,3 +108,101 @@ pub fn create_block_mask<M: MaskFn>(
         kind_of(&M::keys(params, &of), &of, [n, tile[1]], Alone)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exact::{sequence, with_memory};
+    use crate::mask::MaskMod;
+    use core::ops::Range;
+    use cuda_std::host::Copied;
+    use spec::{
+        Bits, BitsParams, Causal, Chunked, ChunkedParams, FastDiv, Full, MaskMarker, Prefix, PrefixParams,
+    };
+    use std::vec;
+
+    /// Every third key of a window, and keys 40..90 of it without holes.
+    #[derive(Clone, Copy)]
+    struct Comb;
+    impl MaskMarker for Comb {
+        type Params = ();
+    }
+    impl MaskMod for Comb {
+        fn load(_: &(), _: &Sequence) -> Self {
+            Comb
+        }
+        fn keys(&self, p: i32) -> Range<i32> {
+            p - 100..p + 20
+        }
+        fn whole(&self) -> Range<i32> {
+            40..90
+        }
+        fn sees(&self, p: i32, k: i32) -> bool {
+            (40..90).contains(&k) || k % 3 == 0 && p / 50 != k / 50
+        }
+    }
+
+    /// Compares the lists with each pair of a block.
+    fn check<M: MaskMod>(params: &M::Params, of: Sequence, tile: [u32; 2]) {
+        let lists = create_block_mask::<M>(params, &[of], 2, tile);
+        let name = core::any::type_name::<M>();
+        let [_, heads, m_blocks, n_blocks] = lists.shape;
+        for (index, listed) in lists.lists().enumerate() {
+            let (head, m_block) = (index as u32 / m_blocks, index as u32 % m_blocks);
+            assert!(head < heads);
+            let of = Sequence { head, ..of };
+            let mask = M::load(params, &of);
+            let sees = |query: i32, k: i32| {
+                let (p, Range { start, end }) = (query + of.shift, mask.keys(query + of.shift));
+                (start..end.min(of.keys)).contains(&k) && mask.sees(p, k)
+            };
+            for n in 0..n_blocks {
+                let range = |i: u32, of: u32| (i * of) as i32..((i + 1) * of) as i32;
+                let queries = || range(m_block, tile[0]).take_while(|query| *query < of.queries);
+                let pairs = || queries().flat_map(|query| range(n, tile[1]).map(move |k| (query, k)));
+                let all = pairs().all(|(query, k)| sees(query, k));
+                let any = pairs().any(|(query, k)| sees(query, k));
+                let is = [listed.full.contains(&n), listed.partial.contains(&n)];
+                assert_eq!(is, [all, any && !all], "{name}: {tile:?}, {of:?}, block {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_those_of_each_pair() {
+        let address = 1 << 20;
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Rows of ones, of zeros, and of both.
+            [0, 255, (state >> 24) as u8][(state >> 20) as usize % 3]
+        };
+        let bytes: Vec<u8> = (0..2 * 90 * 20).map(|_| next()).collect();
+        let bits = BitsParams {
+            base: address,
+            batch_bytes: 0,
+            head_bytes: 90 * 20,
+            row_bytes: 20,
+            rows: 90,
+            keys: 157,
+            reserved: 0,
+        };
+        with_memory(vec![Copied { address, bytes }], || {
+            for lengths in [[1, 1], [90, 157], [33, 200], [90, 60], [7, 300]] {
+                for tile in [[16, 16], [64, 32], [128, 48], [32, 64]] {
+                    let of = sequence(0, 0, lengths, 1.0);
+                    check::<Full>(&(), of, tile);
+                    check::<Causal>(&(), of, tile);
+                    check::<Comb>(&(), of, tile);
+                    check::<Bits>(&bits, of, tile);
+                    for keys in [1, 17, 64, 1000] {
+                        let chunk = FastDiv::new(keys).expect("a divisor");
+                        check::<Chunked>(&ChunkedParams { chunk, reserved: 0 }, of, tile);
+                        let lengths = Integers { base: 0, count: 0, reserved: 0 };
+                        check::<Prefix>(&PrefixParams { lengths, all: keys, reserved: 0 }, of, tile);
+                    }
+                }
+            }
+        });
+    }
+}

@@ -124,7 +124,6 @@ pub fn attend<M: MaskMarker>(
     lengths: &[Seq],
     variant: &'static Variant<M>,
     params: M::Params,
-    splits: bool,
 ) -> Result<Made, Error> {
     let longest = |of: usize| lengths.iter().map(|each| each[of]).max().unwrap_or(0);
     let starts = [0, 1].map(|of| {
@@ -171,8 +170,8 @@ pub fn attend<M: MaskMarker>(
     let lse_view = LseView::contiguous(lse_at, (rows[0] * HEADS) as u64, shape);
     let request = request.lse(lse_view).variant(variant, params);
     let (_workspace, workspace) = upload(card, &vec![0xff; 4 << 20]);
-    // With a workspace, the planner may select a kernel with splits.
-    let request = if splits { request.scratch(Scratch::workspace(workspace, 4 << 20)) } else { request };
+    let symbol = variant.any().kernels().next().expect("a kernel").contract.symbol;
+    let request = request.scratch(Scratch::workspace(workspace, 4 << 20)).config(symbol);
 
     let (plan, stream) = (card.plan(&request)?, card.driver().stream()?);
     // SAFETY: the buffers are as large as their views say and live until the launch has run, and the
