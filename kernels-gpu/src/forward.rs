@@ -125,7 +125,9 @@ impl<
         let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KV_WARPS, STAGES>) = smem.split();
         let k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
         let v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
-        let (mut k, mut v) = (mask.lead(k, range, KV_WARPS, block), mask.lead(v, range, KV_WARPS, block));
+        let next = mask.next(range);
+        let mut k = mask.lead(k, &next, (KV_WARPS, false), block);
+        let mut v = mask.lead(v, &next, (KV_WARPS, true), block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
         let kv = ring.prologue(q, |i, slot| {
             if i < range.end - range.start {

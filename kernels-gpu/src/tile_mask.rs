@@ -3,7 +3,7 @@
 use crate::blocks::{At, BlockRange};
 use crate::mask::MaskMod;
 use crate::rows::Rows;
-use attention_tile::{BlockList, ListWalk};
+use attention_tile::{BlockList, ListWalk, Next};
 use spec::Element;
 use tile::copy::TileWalk;
 use tile::group::ThreadGroup;
@@ -13,8 +13,11 @@ use tile::group::ThreadGroup;
 pub trait TileMask: Copy {
     /// The keys that queries see.
     type Keys: MaskMod;
+    /// The next block, which walks through keys and values share.
+    type Next;
     /// A walk that takes the loop's blocks.
     type Led<
+        'n,
         E: Element,
         const R: usize,
         const C: usize,
@@ -29,20 +32,23 @@ pub trait TileMask: Copy {
     /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. `at` is their place if
     /// `n` is the block's number.
     fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r>;
-    /// Lets a walk down the tiles take the loop's blocks, from the last one of `range` on. `tiles` tiles are a
-    /// block.
-    fn lead<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+    /// The last block of `range`, which the loop takes first.
+    fn next(&self, range: BlockRange) -> Self::Next;
+    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `tiles` tiles are a block. The walk
+    /// that takes a block last says so.
+    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,
-        range: BlockRange,
-        tiles: usize,
+        next: &'n Self::Next,
+        order: (usize, bool),
         group: &G,
-    ) -> Self::Led<E, R, C, G, T>;
+    ) -> Self::Led<'n, E, R, C, G, T>;
 }
 
 impl<M: MaskMod> TileMask for M {
     type Keys = M;
-    type Led<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> = T;
+    type Next = ();
+    type Led<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> = T;
 
     #[inline(always)]
     fn keys(self) -> M {
@@ -57,11 +63,13 @@ impl<M: MaskMod> TileMask for M {
         at
     }
     #[inline(always)]
-    fn lead<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+    fn next(&self, _: BlockRange) {}
+    #[inline(always)]
+    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,
-        _: BlockRange,
-        _: usize,
+        (): &'n (),
+        _: (usize, bool),
         _: &G,
     ) -> T {
         walk
@@ -85,8 +93,9 @@ impl<M> Listed<M> {
 
 impl<M: MaskMod> TileMask for Listed<M> {
     type Keys = M;
-    type Led<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> =
-        ListWalk<T>;
+    type Next = Next;
+    type Led<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> =
+        ListWalk<'n, T>;
 
     #[inline(always)]
     fn keys(self) -> M {
@@ -103,13 +112,17 @@ impl<M: MaskMod> TileMask for Listed<M> {
         At { key0: at.key0.wrapping_add(further), ..at }
     }
     #[inline(always)]
-    fn lead<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+    fn next(&self, range: BlockRange) -> Next {
+        Next::new(&self.list, range.end)
+    }
+    #[inline(always)]
+    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,
-        range: BlockRange,
-        tiles: usize,
+        next: &'n Next,
+        (tiles, is_last): (usize, bool),
         group: &G,
-    ) -> ListWalk<T> {
-        ListWalk::new(walk, self.list, [range.end, tiles as u32], group)
+    ) -> ListWalk<'n, T> {
+        ListWalk::new(walk, (self.list, next), (tiles as u32, is_last), group)
     }
 }

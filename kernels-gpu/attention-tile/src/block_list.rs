@@ -2,6 +2,7 @@
 //!
 //! The host has not checked the numbers in a list. This file clamps each of them. Whatever they are, a loop
 //! over the list ends, and each block has keys that exist.
+use core::cell::Cell;
 use spec::{BlockMask, Element, Integers};
 use tile::Warp;
 use tile::copy::TileWalk;
@@ -63,54 +64,78 @@ impl BlockList {
     }
 }
 
-/// A walk through the blocks of a list, from a position down. Each block has `tiles` tiles.
-pub struct ListWalk<T> {
+/// The next block of a list: its position and number. Walks through keys and values share it. They read the
+/// number one block before its use, so that no copy waits for the load.
+pub struct Next(Cell<[u32; 2]>);
+
+impl Next {
+    /// The block before position `end`.
+    #[inline(always)]
+    pub fn new(list: &BlockList, end: u32) -> Self {
+        let at = end.wrapping_sub(1);
+        Next(Cell::new([at, list.number(at)]))
+    }
+
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        self.0.get()[1]
+    }
+
+    /// Goes to the block before this one. Behind position 0 it has no meaning, and no copy follows.
+    #[inline(always)]
+    fn advance(&self, list: &BlockList) {
+        let at = self.0.get()[0].wrapping_sub(1);
+        self.0.set([at, list.number(at)]);
+    }
+}
+
+/// A walk through the blocks of a list. Each block has `tiles` tiles. Of the walks that share a [`Next`], the
+/// last one takes its blocks last and advances.
+pub struct ListWalk<'n, T> {
     walk: T,
     list: BlockList,
-    /// The next block's position and number. The walk reads the number one block before its use, so that no
-    /// copy waits for the load.
-    next: [u32; 2],
+    next: &'n Next,
+    is_last: bool,
     tiles: u32,
     /// Tiles of this block that are left.
     left: u32,
 }
 
-impl<T> ListWalk<T> {
-    /// Starts at the block before position `end`, with `walk` through the tiles of its keys.
+impl<'n, T> ListWalk<'n, T> {
+    /// Starts at the next block, with `walk` through the tiles of its keys.
     #[inline(always)]
     pub fn new<E: Element, const R: usize, const C: usize, G>(
         walk: T,
-        list: BlockList,
-        [end, tiles]: [u32; 2],
+        (list, next): (BlockList, &'n Next),
+        (tiles, is_last): (u32, bool),
         group: &G,
     ) -> Self
     where
         T: TileWalk<E, R, C, G>,
     {
-        let at = end.wrapping_sub(1);
-        let mut walk = ListWalk { walk, list, next: [at, list.number(at)], tiles, left: tiles };
+        let mut walk = ListWalk { walk, list, next, is_last, tiles, left: tiles };
         walk.turn(group);
         walk
     }
 
-    /// Goes to the next block. Behind position 0 it has no meaning, and no copy follows.
+    /// Goes to the next block.
     #[inline(always)]
     fn turn<E: Element, const R: usize, const C: usize, G>(&mut self, group: &G)
     where
         T: TileWalk<E, R, C, G>,
     {
-        let [at, number] = self.next;
-        self.walk.seek((number + 1).wrapping_mul(self.tiles).wrapping_sub(1), group);
-        let at = at.wrapping_sub(1);
-        self.next = [at, self.list.number(at)];
+        self.walk.seek((self.next.number() + 1).wrapping_mul(self.tiles).wrapping_sub(1), group);
         self.left = self.tiles;
+        if self.is_last {
+            self.next.advance(&self.list);
+        }
     }
 }
 
 // SAFETY: the steps of a walk. It may seek any tile: `step::<false>` takes none whose rows are missing, because
 // `BlockList::number` names whole blocks behind the first one.
 unsafe impl<E: Element, const R: usize, const C: usize, G, T: TileWalk<E, R, C, G>> TileWalk<E, R, C, G>
-    for ListWalk<T>
+    for ListWalk<'_, T>
 {
     #[inline(always)]
     fn step<const EDGE: bool>(&mut self, group: &G, copy: impl Fn(u32, u32, u64, bool)) {

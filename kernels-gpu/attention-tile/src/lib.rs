@@ -24,7 +24,7 @@ mod slot;
 mod table;
 mod walk;
 
-pub use block_list::{BlockList, ListWalk};
+pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{InPages, PagedRow};
 pub use packed_gqa::PackedRows;
 pub use per_head::load_per_head;
