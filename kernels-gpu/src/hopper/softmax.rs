@@ -1,6 +1,6 @@
 //! Online softmax that searches for a maximum only if it must. The kernel computes exponentials with the old
-//! maximum. It needs the row sums of the key block anyway. A row sum bounds each exponential in its row, so
-//! the sums prove that no exponential overflowed f16.
+//! maximum. The kernel needs the row sums of the key block anyway. A row sum bounds each exponential in its
+//! row, so the sums prove that no exponential overflowed f16.
 use crate::softmax::NONE;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};

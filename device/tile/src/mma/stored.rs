@@ -11,7 +11,7 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The element type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored element, divided by the value that its operand has. It is 1, unless the
+    /// The value of a stored element, divided by the value that its operand has. The factor is 1, unless the
     /// conversion only shifts bits.
     const FACTOR: f32;
     /// In a row tile of [`Stored::columns`], rows `i` and `i + 8` are columns `2i` and `2i + 1` of the tile
@@ -86,8 +86,8 @@ macro_rules! eight_bits {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives four adjacent columns to lane `t`. They serve as columns `2t`, `2t + 1`,
-            // `2t + 8` and `2t + 9` of a k-step.
+            // `ldmatrix` gives four adjacent columns to lane `t`. These columns serve as columns `2t`,
+            // `2t + 1`, `2t + 8` and `2t + 9` of a k-step.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]
