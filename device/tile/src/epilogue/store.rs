@@ -33,7 +33,7 @@ impl<P: Place> Scratch<P> {
         group: SplitGroup<OF>,
     ) -> Spent<E, R, C> {
         const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "this memory is too small") }
-        const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "a tile needs more alignment") }
+        const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "misaligned for a tile") }
         Spent { base: self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
     }
 }
