@@ -5,8 +5,8 @@ mod common;
 use common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
-/// Each thread writes its own word. After the placeholder, each thread reads the word of the thread 32
-/// further.
+/// Each thread writes its own word. After the placeholder, each thread reads the word of the thread whose
+/// index is 32 higher.
 const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; \
                         ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
 #[test]
