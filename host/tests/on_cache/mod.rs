@@ -15,7 +15,7 @@ pub struct Shape {
     /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
     pub head_dim: usize,
-    /// Keys per page; `None` for a dense cache.
+    /// Keys per page, or `None` for a dense cache.
     pub page: Option<usize>,
     pub max_k: usize,
 }
