@@ -119,8 +119,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is if no instruction on any path since an
-/// earlier fence accesses a register that products behind it use, up to the next wait or fence.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is if no instruction on any path since
+/// an earlier fence accesses a register that products behind it use, up to the next wait or fence.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
