@@ -77,8 +77,7 @@ impl BlockMaskRequest {
             }
         }
         let blocks = |length: usize, tile: u32| (length as u32).div_ceil(tile);
-        let shape =
-            [sequences as u32, heads as u32, blocks(seqlen_q, tile[0]), blocks(seqlen_k, tile[1])];
+        let shape = [sequences as u32, heads as u32, blocks(seqlen_q, tile[0]), blocks(seqlen_k, tile[1])];
         let room = BlockMask::room(shape).ok_or_else(|| {
             let feature = format!("lists of {shape:?} sequences, heads, tiles and key blocks");
             Error::unsupported(feature, "they have 2^31 integers or more; share the lists of heads")

@@ -1,4 +1,4 @@
-//! Names for crates with masks and scores of their own: `use kernels_gpu::prelude::*`.
+//! Names for crates that define masks and scores: `use kernels_gpu::prelude::*`.
 pub use crate::entry;
 pub use crate::mask::MaskMod;
 pub use crate::rows::Sequence;
@@ -6,9 +6,9 @@ pub use crate::score::ScoreMod;
 pub use core::ops::Range;
 pub use cuda_std::math::{ex2, fma, lg2, rcp};
 pub use spec::{
-    And, Bf16, Bias, Bits, BlockMask, BlockSparse, Causal, Chunked,
-    CreateBlockMask, Decode, F16, F32, FastDiv, Full, Fwd, FwdHopper, FwdHopperWide,
-    FwdOverlap, FwdSpecialised, FwdWide, Integers, Local, MaskMarker, Paged, Prefix, Rows, ScoreKinds,
-    ScoreMarker, Scored, Sink, Split, Tiles, Varlen, With, no_padding,
+    And, Bf16, Bias, Bits, BlockMask, BlockSparse, Causal, Chunked, CreateBlockMask, Decode, F16, F32,
+    FastDiv, Full, Fwd, FwdHopper, FwdHopperWide, FwdOverlap, FwdSpecialised, FwdWide, Integers, Local,
+    MaskMarker, Paged, Prefix, Rows, ScoreKinds, ScoreMarker, Scored, Sink, Split, Tiles, Varlen, With,
+    no_padding,
 };
 pub use tile::global::{GlobalBytes, GlobalInts};

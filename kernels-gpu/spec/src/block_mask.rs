@@ -104,7 +104,9 @@ contract::no_padding! {
     }
 }
 
-impl<Mask: MaskMarker, const TILE_M: u32, const TILE_N: u32> Kernel for CreateBlockMask<Mask, TILE_M, TILE_N> {
+impl<Mask: MaskMarker, const TILE_M: u32, const TILE_N: u32> Kernel
+    for CreateBlockMask<Mask, TILE_M, TILE_N>
+{
     type Params = WithParams<CreateBlockMaskParams, Mask::Params>;
     const THREADS: u32 = {
         let () = Self::Params::NO_PADDING;

@@ -51,8 +51,7 @@ impl BlockLists {
 
     /// The parameters of a kernel that finds `tiles` and `blocks` at these device addresses.
     pub fn at(&self, tiles: u64, blocks: u64) -> BlockMask {
-        let integers =
-            |base, numbers: &[u32]| Integers { base, count: numbers.len() as u32, reserved: 0 };
+        let integers = |base, numbers: &[u32]| Integers { base, count: numbers.len() as u32, reserved: 0 };
         BlockMask {
             tiles: integers(tiles, &self.tiles),
             blocks: integers(blocks, &self.blocks),

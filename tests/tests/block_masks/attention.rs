@@ -136,9 +136,9 @@ pub fn attend<M: MaskMarker>(
     });
     let rows = [0, 1].map(|of| starts[of][lengths.len()]);
     let inputs = [(1, rows[0]), (2, rows[1]), (3, rows[1])].map(|(seed, rows)| numbers(seed, rows * ROW));
-    let on_card = inputs.each_ref().map(|tensor| {
-        upload(card, &tensor.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
-    });
+    let on_card = inputs
+        .each_ref()
+        .map(|tensor| upload(card, &tensor.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()));
     let (o_buffer, o_at) = upload(card, &vec![0xff; rows[0] * ROW * 2]);
     let (lse_buffer, lse_at) = upload(card, &vec![0xff; rows[0] * HEADS * 4]);
     let integers = |list: &[usize]| words(card, &list.iter().map(|x| *x as u32).collect::<Vec<_>>());
@@ -162,9 +162,7 @@ pub fn attend<M: MaskMarker>(
             let queries = VarlenQueries::new(batch, index(cu_seqlens_q), queries);
             AttentionRequest::varlen(q, k, v, o, queries, VarlenKeys::new(index(cu_seqlens_k), max_k))
         }
-        Front::Cached => {
-            AttentionRequest::cached(q, KvCache::dense(KvPages::new(k, v), index(keys)), o)
-        }
+        Front::Cached => AttentionRequest::cached(q, KvCache::dense(KvPages::new(k, v), index(keys)), o),
     };
     let shape = [shapes[0][0], HEADS, shapes[0][1]];
     let lse_view = LseView::contiguous(lse_at, (rows[0] * HEADS) as u64, shape);

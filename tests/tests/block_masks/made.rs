@@ -37,9 +37,8 @@ fn check_made<K: CreatesBlockMask, M: MaskFn<Params = K::Variant>>(
     };
     let made = BlockLists { tiles: download(0), blocks: download(1), shape: mask.shape, tile: mask.tile };
     let heads = mask.shape[1];
-    let host = exact::with_memory(copies(address), || {
-        create_block_mask::<M>(&params, sequences, heads, mask.tile)
-    });
+    let host =
+        exact::with_memory(copies(address), || create_block_mask::<M>(&params, sequences, heads, mask.tile));
     assert_eq!(made.shape[..3], host.shape[..3], "{symbol}");
     assert!(host.counts().iter().sum::<usize>() > 0, "{symbol}: no blocks");
     for (tile, (made, host)) in made.lists().zip(host.lists()).enumerate() {
@@ -54,16 +53,10 @@ fn device_and_host_make_equal_lists() {
     };
     let of = (document_params, document_copies);
     let both = sequences(&[[400, 450]; 2]);
-    check_made::<create_documents::Kernel, Documents>(
-        "create_documents",
-        dense(2, 1, [400, 450]),
-        of,
-        &both,
-    );
+    check_made::<create_documents::Kernel, Documents>("create_documents", dense(2, 1, [400, 450]), of, &both);
     let mut top_left = both.clone();
     top_left.iter_mut().for_each(|of| of.shift = 0);
-    let aligned =
-        |_: &Card| (vec![], BlockMaskRequest::new(2, 1, [400, 450]).alignment(Alignment::TopLeft));
+    let aligned = |_: &Card| (vec![], BlockMaskRequest::new(2, 1, [400, 450]).alignment(Alignment::TopLeft));
     check_made::<create_documents::Kernel, Documents>("create_documents", aligned, of, &top_left);
     check_made::<create_window::Kernel, HeadWindow>(
         "create_window",
