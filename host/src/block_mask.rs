@@ -99,8 +99,8 @@ impl<K, D: Driver> std::fmt::Debug for BlockMaskKernel<K, D> {
 }
 
 impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
-    /// Loads the kernel from the PTX of the caller's build: `CONTRACT` of its module of `entry!`, and the file
-    /// of this name in `OUT_DIR`.
+    /// Loads the kernel from the PTX of the caller's build: `CONTRACT` of the kernel's module of `entry!`, and
+    /// the text of the file of this name in `OUT_DIR`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the PTX has no such kernel, or takes other parameters; [`Error::Driver`].
@@ -117,15 +117,15 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
         Ok(request.shape(K::TILE)?.1.map(|integers| integers as usize))
     }
 
-    /// Enqueues the kernel. It fills `lists`: first the integers of tiles, then those of blocks, with at least
-    /// [`BlockMaskKernel::room`]. Returns the block mask, for the parameters of later launches on `stream`.
+    /// Enqueues the kernel. It fills `lists`: the integers of tiles, and the integers of blocks. Both have at
+    /// least [`BlockMaskKernel::room`]. Returns the block mask, for parameters of later launches on `stream`.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the memory that is too small or misaligned; the errors of
     /// [`BlockMaskKernel::room`]; [`Error::Driver`].
     ///
     /// # Safety
-    /// - The memory that `request`, `params` and `lists` name is device memory of `driver`'s context and lives
+    /// - The memory that `request`, `params` and `lists` name is device memory of `driver`'s context. It lives
     ///   until the launch has run. Until then, other work does not touch `lists` and does not write the rest,
     ///   except in the order of this stream.
     /// - This kernel was loaded with `driver`, from PTX of its type, `stream` belongs to its context, and

@@ -40,7 +40,7 @@ impl<
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
-        const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of key blocks: `BlockSparse` needs `Fwd`") }
+        const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of blocks: `BlockSparse` needs `Fwd`") }
         let tensors = TileNumber(block.index()).tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);

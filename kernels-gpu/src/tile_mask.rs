@@ -1,5 +1,5 @@
-//! The mask of a work tile: it says which key blocks a loop takes. A mask takes a range of blocks; a mask with
-//! a block mask takes the blocks of a list.
+//! The mask of a work tile, which says which key blocks a loop takes. A mask takes a range of blocks. A mask
+//! with a block mask takes the blocks of a list.
 use crate::blocks::{At, BlockRange};
 use crate::mask::MaskMod;
 use crate::rows::Rows;
@@ -65,10 +65,10 @@ impl<M: MaskMod> TileMask for M {
     #[inline(always)]
     fn next(&self, _: BlockRange) {}
     #[inline(always)]
-    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+    fn lead<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,
-        (): &'n (),
+        (): &(),
         _: (usize, bool),
         _: &G,
     ) -> T {

@@ -34,8 +34,8 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. This refuses a type that gives a kernel
-/// no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask belongs to
-/// another kernel or to another request.
+/// no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is that of
+/// another kernel or of another request.
 pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
     if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {

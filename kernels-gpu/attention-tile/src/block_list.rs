@@ -132,7 +132,7 @@ impl<'n, T> ListWalk<'n, T> {
     }
 }
 
-// SAFETY: the steps of a walk. It may seek any tile: `step::<false>` takes none whose rows are missing, because
+// SAFETY: the steps of a walk. `step::<false>` takes no tile whose rows are missing, because
 // `BlockList::number` names whole blocks behind the first one.
 unsafe impl<E: Element, const R: usize, const C: usize, G, T: TileWalk<E, R, C, G>> TileWalk<E, R, C, G>
     for ListWalk<'_, T>

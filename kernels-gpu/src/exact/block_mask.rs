@@ -28,9 +28,9 @@ pub struct TileLists<'a> {
 }
 
 impl BlockLists {
-    /// Lists of this shape (see [`BlockMask::shape`]), for blocks of `tile` queries and keys. `kind` gives the
-    /// kind of a block: sequence, head, tile of queries, key block. It must call a block [`Partial`] if the
-    /// keys end in the block.
+    /// Lists of this shape (see [`BlockMask::shape`]), for blocks of `tile` queries and keys. `kind` gets
+    /// sequence, head, tile of queries and key block, and returns the block's kind. If the keys end in the
+    /// block, `kind` must not return [`Full`](BlockKind::Full): such a block is empty or [`Partial`].
     ///
     /// [`Partial`]: BlockKind::Partial
     pub fn new(shape: [u32; 4], tile: [u32; 2], kind: impl Fn([u32; 4]) -> BlockKind) -> Self {
