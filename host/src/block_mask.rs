@@ -99,7 +99,7 @@ impl<K, D: Driver> std::fmt::Debug for BlockMaskKernel<K, D> {
 }
 
 impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
-    /// Loads the kernel from the PTX of the caller's build: `CONTRACT` of the kernel's module of `entry!`, and
+    /// Loads the kernel from the PTX of the caller's build: `CONTRACT` of the module that `entry!` makes, and
     /// the text of the file of this name in `OUT_DIR`.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
     /// [`BlockMaskKernel::room`]; [`Error::Driver`].
     ///
     /// # Safety
-    /// - The memory that `request`, `params` and `lists` name is device memory of `driver`'s context. It lives
+    /// - The memory that `request`, `params` and `lists` name is memory of `driver`'s context. It lives
     ///   until the launch has run. Until then, other work does not touch `lists` and does not write the rest,
     ///   except in the order of this stream.
     /// - This kernel was loaded with `driver`, from PTX of its type, `stream` belongs to its context, and

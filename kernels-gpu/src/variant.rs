@@ -33,8 +33,7 @@ pub trait MaskFn: MaskMarker {
 
     /// Loads the data of the mask. Kernels call this function before they copy keys.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
-    /// Loads the mask of a work tile of `tile` queries and keys, and the tile's list of key blocks if there is
-    /// one.
+    /// Loads the mask of a work tile of `tile` queries and keys, and its list of key blocks if there is one.
     fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile;
     /// Loads the data of the scores. Kernels call this function while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;

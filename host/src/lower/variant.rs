@@ -34,7 +34,7 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. This refuses a type that gives a kernel
-/// no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is that of
+/// no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is of
 /// another kernel or of another request.
 pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
