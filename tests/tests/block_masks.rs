@@ -74,14 +74,14 @@ fn neighbours() -> NeighboursParams {
 
 /// Kernel `K`, with the lists of its own mask function `M`, made on the host, gives the definition's results.
 /// A list without one block, and a partial block among the full ones, do not.
-fn check<K, M: MaskFn>(
+fn check<K, M>(
     symbol: &'static str,
     (front, lengths, heads): (Front, &[Seq], u32),
     (params, copies): (impl Fn(&Card) -> (Option<Buffer>, M::Params), impl Fn(u64) -> Vec<Copied>),
     sees: &dyn Fn(usize, usize, i32, i32) -> bool,
 ) where
     K: AttnKernel<Mask = BlockSparse<M>>,
-    M: 'static,
+    M: MaskFn + 'static,
 {
     let card = card(Options::default());
     let variant = variant::<K>(symbol);
