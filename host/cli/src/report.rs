@@ -29,8 +29,8 @@ use steps::Steps;
 #[command(after_help = "\
 Examples:
   ferroflash report                               report.html and report.json in ./ferroflash-report
-  ferroflash report --device gpu:1 --output a100  the second GPU, into the folder a100
-  ferroflash report --seconds 120                 a shorter one; what it leaves out is named
+  ferroflash report --device gpu:1 --output a100  a report on the second GPU, in the folder a100
+  ferroflash report --seconds 120                 a shorter report, which names what it leaves out
   ferroflash report --device sim                  a dry run of seconds in the simulator, without times")]
 pub(super) struct Args {
     /// The folder for `report.html` and `report.json`. The command creates it.
