@@ -172,7 +172,7 @@ pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> 
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation on three tensors. It also stores a second result, the LSE.
+/// An operation on three tensors. The operation also stores a second result, the LSE.
 struct WithLse<F> {
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,

@@ -292,7 +292,7 @@ fn row_block<A: Arithmetic>(
 }
 
 /// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the LSE. `changed`
-/// applies slopes, bias and the mask's bits to a score. It never rounds to the inputs' type, because
+/// applies slopes, bias and the mask's bits to a score. `changed` never rounds to the inputs' type, because
 /// FlashAttention's own reference does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,

@@ -17,9 +17,9 @@ pub struct Sequences {
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
-/// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
-/// its keys.
+/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. The sequence has `tiles` whole tiles and
+/// `queries` further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V
+/// behind its keys.
 pub type Lengths = [i32; 5];
 
 impl Sequences {

@@ -96,7 +96,7 @@ impl<'a> MaskBits<'a> {
     }
 }
 
-/// A mask. If it has memory, the memory is a slice.
+/// A mask. The memory of a mask, if there is any, is a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Shown<'a> {
     /// A mask without memory.

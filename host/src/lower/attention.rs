@@ -121,7 +121,7 @@ impl Lowering<'_> {
         variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
     }
 
-    /// The launch of the kernel alone, with tensor maps.
+    /// Returns the launch of the kernel alone, with tensor maps.
     fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
         variant::with(
             Launch::with_maps(self.place, [blocks, 1, 1], params, maps),

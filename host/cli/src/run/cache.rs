@@ -27,8 +27,8 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum number of keys. It is varlen if the sequences' query
-    /// counts differ.
+    /// The problem of `batch` sequences with the maximum number of keys. The problem is varlen if the
+    /// sequences' query counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
