@@ -118,7 +118,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
     plan_with(request, on, &Tuning::new())
 }
 
-/// [`plan`] with measured choices for this device, which override the selection tables.
+/// Does the work of [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
 /// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
@@ -250,7 +250,8 @@ pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contrac
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// [`supports`] with this scratch memory; also returns the reason, as in [`Plan::reason`].
+/// Does the work of [`supports`] with this scratch memory, and also returns the reason, as in
+/// [`Plan::reason`].
 ///
 /// # Errors
 /// Returns the errors of [`supports`].

@@ -53,7 +53,7 @@ pub(super) enum Filling {
 }
 
 impl Filling {
-    /// The buffers with the names `names`, in order.
+    /// Returns the buffers with the names `names`, in order.
     pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
         match self {
             Filling::Laid(all) => {
