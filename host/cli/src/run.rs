@@ -159,7 +159,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     if let Some(width) = args.v_width {
         let what =
-            format_args!("--v-width {width}: only a latent cache has it, and the file has no `k_cache`");
+            format_args!("--v-width {width}: only a latent cache has a width, and the file has no `k_cache`");
         return Err(Error::Invalid(format!("{what}; leave --v-width out")));
     }
     let [q, k, v] = files::read_qkv(&file)?;

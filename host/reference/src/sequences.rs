@@ -69,7 +69,8 @@ impl Sequences {
             && (used.len() != all.count()
                 || !used.iter().zip(starts).all(|(used, rows)| (0..=rows).contains(used)))
         {
-            let want = format!("it must have {} integers, from 0 to each sequence's rows of k", all.count());
+            let want =
+                format!("it must have {} integers, each from 0 to the sequence's rows of k", all.count());
             return Err(TensorError::Sequences { name: "seqused_k", got: used.clone(), want });
         }
         Ok(all)

@@ -92,8 +92,7 @@ impl Input {
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"
-                    .into(),
+                "--top-left: a cached sequence ends with its last query and key; leave --top-left out".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
