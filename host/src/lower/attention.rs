@@ -299,7 +299,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
+    /// Returns the parameters of all of Hopper's kernels, whose tensor maps are still empty. `q` and `k` give
+    /// the types of the maps.
     fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
         let Scalars { window, lse, lengths: [q_len, k_len] } = told;

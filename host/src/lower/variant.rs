@@ -6,7 +6,7 @@ use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// Returns the launch with the parameters of its kernel's mask, and then of its scores.
+/// Adds the parameters of the kernel's mask, and then of its scores, to a launch.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());

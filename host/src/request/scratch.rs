@@ -90,8 +90,8 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
-    /// A number that depends on the sequence's share of all keys. The device decides when the launch runs,
-    /// from the lengths in its memory.
+    /// A number that depends on the sequence's share of all keys. The device computes the number when the
+    /// launch runs, from the lengths in device memory.
     #[default]
     Auto,
     /// This number of splits, but at most one per 16 keys. A number of 2 or more needs a workspace and a
