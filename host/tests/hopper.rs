@@ -1,12 +1,9 @@
 //! Hopper's kernels: when the planner selects them, their tensor maps, and tensors that TMA cannot take.
-mod fake;
-mod fake_ptx;
-mod parts;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{plan::*, request::*, tuning::*, *};
-use parts::{forward_params, k, keys, queries, v};
 use spec::{HopperParams, RaggedMap, VarlenParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,8 @@
 //! [`supports`] and [`explain`] agree with planning: the kernel, the reason, and every refusal that does not
 //! depend on tensors.
-mod on_cache;
 
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 
 const LLAMA: Shape = Shape {
     dtype: DType::F16,

@@ -1,8 +1,6 @@
 //! Bulk copies, with tensor maps and without, against plain loops.
 
-mod common;
-
-use common::bulk::{BASE, LOAD, run, tensor};
+use crate::common::bulk::{BASE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
 struct Case {

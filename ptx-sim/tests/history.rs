@@ -1,9 +1,7 @@
 //! An older access still counts after newer ones. It counts for accesses that nothing orders after it, and
 //! for accesses that need order with it but not with the newer ones.
 
-mod common;
-
-use common::launch;
+use crate::common::launch;
 use ptx_sim::{Kind, Options};
 
 /// The reports that every schedule must make for `body`. Only the first thread of each warp passes `%p1`.

@@ -1,8 +1,6 @@
 //! Many blocks that synchronise: the cost of a launch grows linearly with its blocks, not quadratically.
 
-mod common;
-
-use common::{SHARED, module};
+use crate::common::{SHARED, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
 use std::time::Instant;
 

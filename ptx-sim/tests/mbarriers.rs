@@ -1,9 +1,7 @@
 //! mbarriers: the order that they create, their misuse, and a test that each step of a handover with them is
 //! needed.
 
-mod common;
-
-use common::{COPY, caught, caught_as, launch};
+use crate::common::{COPY, caught, caught_as, launch};
 use ptx_sim::{
     Completion, Gpu, Kind, Module, Options, Profile,
     mutate::{Mutant, Operator, mutants},

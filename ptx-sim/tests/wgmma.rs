@@ -1,8 +1,6 @@
 //! `wgmma`: every order of its operands against a plain product.
 
-mod common;
-
-use common::hopper::{f16, number};
+use crate::common::hopper::{f16, number};
 use ptx_sim::{Gpu, Kind, Launch, MmaArch, MmaMode, Module, Options, Outcome, Profile};
 
 /// Bytes of shared memory that the kernel fills from its input: A, then B.
