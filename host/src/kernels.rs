@@ -24,7 +24,8 @@ pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
 }
 
-/// Returns the decode kernel with this name for mixed batches. It names all kernels of their launches.
+/// Returns the decode kernel with this name for mixed batches. The name stands for all kernels of such a
+/// launch.
 pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
     MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
 }
@@ -36,7 +37,7 @@ pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
-            "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
+            "it is a kernel for caches, appends or merges; this problem needs a kernel of family forward, \
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
             "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \

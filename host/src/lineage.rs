@@ -5,7 +5,7 @@
 use crate::Error;
 use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 
-/// One configuration of the predecessor.
+/// A configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// The configuration's name: the kernel's name, then the configuration's.
@@ -17,15 +17,15 @@ pub struct Configuration {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// The suffix of its entries' names, after dtype, head dim and mask.
+    /// The suffix of the entries' names, after dtype, head dim and mask.
     Entry(&'static str),
-    /// The reason why no kernel can have it.
+    /// The reason why no kernel can have this configuration.
     Impossible(&'static str),
 }
 use Kernel::{Entry, Impossible};
 
 const UNEVEN: &str = "80 queries are 5 row tiles of 16, which neither 8 nor 4 warps can share evenly; \
-                      fa_s512/80x64w5 has a warp for each";
+                      fa_s512/80x64w5 has one warp per row tile";
 
 macro_rules! configurations {
     ($($name:literal $kernel:expr, $design:literal;)*) => {
@@ -89,7 +89,7 @@ impl Configuration {
     }
 }
 
-/// Returns the names of an entry in the lineage; none for other entries.
+/// Returns the names of an entry in the lineage; other entries have none.
 pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     let suffix = suffix_of(entry);
     let named = move |configuration: &&Configuration| match configuration.kernel {

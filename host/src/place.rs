@@ -1,8 +1,8 @@
-//! Where a kernel of a launch stands: in the table, or among a variant's kernels.
+//! The place of a launch's kernel: in the table, or in a variant.
 use crate::variant::Compiled;
 use crate::{Contract, KERNELS};
 
-/// A kernel, by its place.
+/// The place of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
     /// The kernel with this index in [`KERNELS`].

@@ -42,9 +42,10 @@ pub(crate) mod sealed {
         }
     }
 
-    /// The part of a request that a plan stores: without borrows, and without the name of a kernel.
+    /// The part of a request that a plan stores. It borrows nothing, and does not contain the name of a
+    /// kernel.
     pub trait Subject: Copy + Debug + PartialEq {
-        /// A kernel with its schedule: everything that sizes and device determine.
+        /// A kernel with its schedule. Sizes and device determine both.
         type Kernel: Kernels;
 
         /// Selects and schedules a kernel for a valid request.
@@ -61,7 +62,7 @@ pub(crate) mod sealed {
         /// Returns the launch of a kernel, for valid tensors.
         fn lower(&self, kernel: &Self::Kernel) -> Result<Launch, Refusal>;
 
-        /// Scratch memory that the launch may use.
+        /// Returns the scratch memory that the launch may use.
         fn scratch(&self) -> Scratch {
             Scratch::None
         }
@@ -72,7 +73,7 @@ pub(crate) mod sealed {
         /// Returns the launched kernels.
         fn places(&self) -> impl Iterator<Item = Place>;
 
-        /// Returns the bytes of workspace and of counters that launches use.
+        /// Returns the number of bytes of workspace and of counters that launches use.
         fn scratch_bytes(&self) -> [u64; 2] {
             [0; 2]
         }
@@ -82,7 +83,7 @@ use crate::lower::Refusal;
 use crate::place::Place;
 use sealed::{Kernels, Subject};
 
-/// A selected kernel, its reason, and the fallback for tensors that it does not accept.
+/// A selected kernel, the reason for it, and the fallback for tensors that the kernel does not accept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen<K> {
     kernel: K,
@@ -135,7 +136,7 @@ pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) ->
 }
 
 impl<K: Kernels> Chosen<K> {
-    /// Returns the error if the kernel cannot be launched and there is no fallback.
+    /// Returns the error of a kernel that cannot be launched and has no fallback.
     fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Tensors(reason) => {
@@ -148,8 +149,8 @@ impl<K: Kernels> Chosen<K> {
 }
 
 impl<S: Subject> Plan<S> {
-    /// Returns the main kernel: its symbol, threads and shared memory. [`Plan::bind`] may bind other tensors
-    /// to another kernel.
+    /// Returns the contract of the main kernel: its symbol, threads and shared memory. [`Plan::bind`] may
+    /// bind other tensors to another kernel.
     pub const fn contract(&self) -> &'static Contract {
         self.launch.contract()
     }
@@ -159,7 +160,7 @@ impl<S: Subject> Plan<S> {
         self.launch.grid()
     }
 
-    /// Returns the reason for this kernel.
+    /// Returns the reason why this kernel was selected.
     pub const fn reason(&self) -> &'static str {
         self.launch.reason()
     }
@@ -183,10 +184,10 @@ impl<S: Subject> Plan<S> {
     }
 
     /// Binds the plan to `request`, which must have the plan's problem and may have other tensors. Validates
-    /// everything that differs from the planned request.
+    /// all parts of `request` that differ from the planned request.
     ///
-    /// [`Launch::contract`] is the bound kernel, and [`Launch::reason`] its reason. If TMA does not accept
-    /// the tensors, a portable kernel runs, unless the plan or the request names the kernel.
+    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] explains it. If TMA does not
+    /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
@@ -238,9 +239,9 @@ impl Plan {
     }
 }
 
-/// Returns the kernel that solves a problem on a device without scratch memory, if any. It ignores tensors.
-/// If TMA does not accept a tensor's strides, planning may select another kernel, or fail because that kernel
-/// would have 2^31 or more of its smaller tiles.
+/// Returns a kernel that solves a problem on a device without scratch memory, if there is one. Tensors are
+/// not considered. If TMA does not accept a tensor's strides, planning may select another kernel. Planning
+/// fails if that kernel would have 2^31 or more of its smaller tiles.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves

@@ -3,9 +3,9 @@ use crate::{Driver, Error, image};
 use spec::Entry;
 use std::marker::PhantomData;
 
-/// The loaded kernel of configuration `K`. Loading checked the device's limits and opted in to the shared
-/// memory. Grid, block and shared memory come from the type. [`crate::Attention`] plans and validates
-/// instead.
+/// The loaded kernel of configuration `K`. [`Prepared::new`] has checked the device's limits and has opted in
+/// to the shared memory. The type gives grid, block and shared memory. This API does not plan or validate;
+/// [`crate::Attention`] does.
 pub struct Prepared<K: Entry, D: Driver> {
     kernel: D::Kernel,
     entry: PhantomData<K>,
@@ -22,7 +22,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     ///
     /// # Errors
     /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
-    /// [`Error::Unsupported`] if this build carries no PTX for it.
+    /// [`Error::Unsupported`] if this build carries no PTX for the kernel.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }

@@ -175,12 +175,12 @@ struct Packed {
 }
 
 impl Packed {
-    /// Elements of a row with all heads.
+    /// Returns the number of elements of a row with all heads.
     fn width(self) -> usize {
         self.shape[2] * self.shape[3]
     }
 
-    /// Elements from a tensor's first to one past its last.
+    /// Returns the number of elements from a tensor's first to one past its last.
     fn span(self) -> usize {
         (self.shape[0] - 1) * self.batch + (self.shape[1] - 1) * self.row + self.width()
     }
@@ -205,7 +205,7 @@ impl Packed {
         AttentionRequest::dense(q, k, v, o).mask(Mask::Causal)
     }
 
-    /// O, row by row, for inputs that do not depend on the layout.
+    /// Returns O, row by row, for inputs that do not depend on the layout.
     fn attention(self, attention: &Attention<RawDriver>) -> Result<Vec<u8>, Error> {
         let driver = attention.driver();
         let mut buffer = driver.allocate(self.bytes())?;

@@ -179,7 +179,7 @@ fn a_plan_is_for_its_widths() {
     assert!(said(&error).starts_with("cache.values.shape"), "{error}");
 }
 
-/// 90 rows for a latent cache of 20 pages of 16.
+/// Returns 90 rows for a latent cache of 20 pages of 16.
 fn append(head_dim: usize) -> Append {
     let rows = TensorView::bshd(FAR, 100 * head_dim as u64, DType::F16, [1, 100, 1, head_dim]);
     let pages = TensorView::bshd(3 * FAR, 320 * head_dim as u64, DType::F16, [20, 16, 1, head_dim]);

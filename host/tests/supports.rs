@@ -28,7 +28,7 @@ fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     f
 }
 
-/// Few queries on tensors, at this head dim.
+/// Returns few queries on tensors, at this head dim.
 fn tensors(head_dim: usize) -> AttentionRequest<'static> {
     let view =
         |n: u64, rows, heads| TensorView::bshd(n * FAR, 1 << 40, DType::F16, [2, rows, heads, head_dim]);

@@ -17,7 +17,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// Equal sequences, one behind the other, of 150 rows in all.
+/// Returns equal sequences, one behind the other, of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);

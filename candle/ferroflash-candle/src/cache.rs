@@ -58,7 +58,8 @@ impl KvCache {
         Ok(KvCache { keys, values, scales: None })
     }
 
-    /// Returns an e4m3 KV cache, half as large: a stored number times the scale is the value.
+    /// Returns an e4m3 KV cache, half as large as one of 16 bits. A key or value is the stored number times
+    /// its scale.
     ///
     /// # Errors
     /// Returns an error if the driver fails.
@@ -82,9 +83,9 @@ impl KvCache {
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
-    /// Attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their sequences,
-    /// including the keys that this step has [appended](KvCache::append). A sequence's last query aligns with
-    /// its last key.
+    /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
+    /// sequences. These include the keys that this step has [appended](KvCache::append). A sequence's last
+    /// query aligns with its last key.
     ///
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -108,7 +109,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Decode and prefill are separate launches.
+    /// Runs decode and prefill in separate launches.
     fn parts(&self, q: &Tensor, step: &Step, attend: &Attend, lse: bool) -> Result<(Tensor, Option<Tensor>)> {
         self.on_its_pages(step)?;
         let (rows, heads, head_dim) = q.dims3()?;
@@ -121,13 +122,13 @@ impl KvCache {
             let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
-                // Reshaping copies only if the tensor's strides are not a row's.
+                // The reshape copies only if the tensor's rows are not contiguous.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
                 true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
-            // All sequences before a part have one row each.
+            // Each sequence before a part has one row.
             let attend = attend.sequences(part.first_row, part.sequences)?;
             let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);

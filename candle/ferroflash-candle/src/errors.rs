@@ -2,7 +2,7 @@
 use ferroflash::Error;
 use std::fmt::Display;
 
-/// Converts into candle's error; `downcast_ref` finds the original.
+/// Converts an error to candle's error type. `downcast_ref` finds the original error.
 pub(crate) fn refused(error: Error) -> candle::Error {
     candle::Error::Cuda(Box::new(error)).bt()
 }

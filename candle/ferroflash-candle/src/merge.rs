@@ -61,7 +61,7 @@ fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// Merges two partial states of equal queries and different keys. Outputs are `(batch, sequence, heads,
+/// Merges two partial states of the same queries and different keys. Outputs are `(batch, sequence, heads,
 /// head_dim)` with LSEs `(batch, heads, sequence)`, or varlen `(rows, heads, head_dim)` with `(heads, rows)`.
 /// LSEs are contiguous.
 ///

@@ -2,11 +2,11 @@
 use crate::errors::invalid;
 use candle::Result;
 
-/// Maximum of keys per sequence: kernels read lengths as signed 32-bit integers.
+/// Maximum number of keys per sequence: kernels read lengths as signed 32-bit integers.
 pub(crate) const MOST: usize = i32::MAX as usize;
 
-/// The free pages of a KV cache. One pool serves the KV caches of all layers: a sequence has equal page
-/// indices in each.
+/// The free pages of a KV cache. One pool serves the KV caches of all layers, because a sequence has the same
+/// page indices in each layer.
 #[derive(Clone, Debug)]
 pub struct PagePool {
     page: usize,
@@ -38,7 +38,7 @@ impl PagePool {
     }
 
     /// Gives a sequence pages for `tokens` more tokens. After an error, the sequence has the same pages as
-    /// before.
+    /// before the call.
     ///
     /// # Errors
     /// Returns an error if the pool has too few pages, or the sequence would reach 2^31 keys.

@@ -3,7 +3,7 @@ use crate::attend::{Attend, run};
 use crate::dense::{Starts, forward};
 use candle::{Result, Tensor};
 
-/// [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. It has no gradient.
+/// Computes [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. This function has no gradient.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -11,7 +11,8 @@ pub fn flash_attn_with(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> R
     Ok(run([q, k, v], |inputs| forward(inputs, attend, None, false))?.0)
 }
 
-/// [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. It has no gradient.
+/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. This function has
+/// no gradient.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -30,8 +31,8 @@ pub fn flash_attn_varlen_with(
     Ok(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), false))?.0)
 }
 
-/// [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores: `(batch or 1,
-/// heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
+/// Computes [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores. The bias
+/// is `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -46,8 +47,8 @@ pub fn flash_attn_bias(
     flash_attn_with(q, k, v, &causal_or_full(softmax_scale, causal).bias(bias))
 }
 
-/// [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias `(sequences or 1, heads or 1, max_seqlen_q or
-/// 1, max_seqlen_k)`. Query 0 and key 0 are the first of their sequence.
+/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias `(sequences or 1, heads or 1,
+/// max_seqlen_q or 1, max_seqlen_k)`. Query 0 and key 0 are the first of their sequence.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -68,7 +69,8 @@ pub fn flash_attn_varlen_bias(
     flash_attn_varlen_with(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, &attend)
 }
 
-/// [`flash_attn_windowed`](crate::flash_attn_windowed) with attention sinks, f32 `[heads]` (gpt-oss).
+/// Computes [`flash_attn_windowed`](crate::flash_attn_windowed) with attention sinks, f32 `[heads]`
+/// (gpt-oss).
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
@@ -85,7 +87,8 @@ pub fn flash_attn_sinks(
     flash_attn_with(q, k, v, &attend.sinks(sinks))
 }
 
-/// [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed) with attention sinks, f32 `[heads]`.
+/// Computes [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed) with attention sinks, f32
+/// `[heads]`.
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).

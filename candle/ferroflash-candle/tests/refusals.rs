@@ -1,4 +1,4 @@
-//! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice for them.
+//! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
 use candle::{DType, Device, Error, Result, Tensor};
 use ferroflash_candle::{PagePool, Sequence, Step, append};
 

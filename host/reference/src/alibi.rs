@@ -12,9 +12,9 @@ pub struct Slopes {
 }
 
 impl Slopes {
-    /// Random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some are 0.
-    /// The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps of
-    /// NaN.
+    /// Returns random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some
+    /// are 0. The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps
+    /// of NaN.
     pub fn random(seed: u64, sequences: usize, heads: usize, largest: i32) -> Self {
         let mut random = Random::new(seed);
         let of_each = heads as i64;

@@ -11,7 +11,7 @@ use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries per block: the block reads keys and values once for all of its queries.
+/// Queries per block. A block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
 /// Columns of a product that fit into registers and the first-level cache.
 const COLUMNS: usize = 32;
@@ -24,21 +24,21 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     sequences: Option<&'a Sequences>,
-    /// ALiBi slopes, and the sequence of the tensors' first batch.
+    /// ALiBi slopes, and the index of the sequence to which the tensors' first batch belongs.
     slopes: Option<(&'a Slopes, usize)>,
-    /// Extras, and the sequence and the head of the tensors' first batch and head.
+    /// Extras, and the indices of the sequence and head to which the tensors' first batch and head belong.
     extras: Option<(&'a Extras, [usize; 2])>,
 }
 
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`. In a varlen problem, only the rows that belong to a sequence.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, the rows are only those of sequences.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
-    /// Natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads, rows]`; -inf
-    /// for a row that sees no key.
+    /// The LSE: the natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads,
+    /// rows]`; -inf for a row that sees no key.
     pub lse: Vec<f64>,
 }
 
@@ -54,7 +54,7 @@ impl Outputs {
         self
     }
 
-    /// O rounded to `dtype`, contiguous BSHD.
+    /// Returns O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()
     }
@@ -186,7 +186,7 @@ pub fn exact(inputs: &Inputs) -> Outputs {
     outputs
 }
 
-/// Attention in f64, without sinks.
+/// Computes attention in f64, without sinks.
 pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
@@ -196,7 +196,7 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
-        // Eight-bit arithmetic does not exist: only caches have eight-bit types.
+        // There is no eight-bit arithmetic, because only caches have eight-bit types.
         _ => attention(inputs, NaiveBf16),
     }
 }
@@ -250,7 +250,7 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     outputs
 }
 
-/// O and LSE of up to [`ROWS`] rows from `first` on.
+/// Computes O and LSE of up to [`ROWS`] rows from `first` on.
 fn row_block<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -291,9 +291,9 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed` applies slopes,
-/// bias and the mask's bits to a score. It never rounds to the inputs' type: FlashAttention's own reference
-/// does not round slopes either.
+/// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the LSE. `changed`
+/// applies slopes, bias and the mask's bits to a score. It never rounds to the inputs' type, because
+/// FlashAttention's own reference does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -308,7 +308,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = changed(*score, j);
-        // This step does not lose a NaN: the NaN reappears in the sum.
+        // This comparison does not lose a NaN: the NaN reappears in the sum.
         if *score > max {
             max = *score;
         }
@@ -372,7 +372,7 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
     }
 }
 
-/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
+/// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
     let [_, _, heads, head_dim] = inputs.q().shape();
     let rows = sequences.rows();

@@ -88,7 +88,7 @@ impl std::fmt::Display for Case {
 }
 
 /// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask, because kernels of masks with parameters do not solve it.
+/// simpler mask, because the kernels of masks with parameters do not solve such a case.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
@@ -103,7 +103,8 @@ pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
+/// Returns head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry
+/// pads.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,
@@ -112,7 +113,7 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // Half of a chunk, for kernels in which two warps share the columns.
+        // 264 is half of 512 columns and one chunk more, for kernels in which two warps share the columns.
         512 => 264,
         other => other - 8,
     };

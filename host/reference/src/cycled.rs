@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat with a long period. Generating a large cache without
-//! repetition would take longer than measuring it.
+//! Inputs of measurements: normal numbers that repeat with a long period. It takes longer to generate a large
+//! cache without repetition than to measure it.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -7,9 +7,10 @@ use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Elements of a period: a prime, so rows and heads never align with it.
+/// Number of elements of a period. It is a prime, so that rows and heads never align with the period.
 const PERIOD: usize = 1_000_003;
-/// Distance in the period between the first elements of two consecutive tensors. Tensors therefore differ.
+/// Distance in the period between the first elements of two consecutive tensors. Because of it, tensors
+/// differ.
 const APART: usize = 271_829;
 
 /// Returns the bytes of a period in `dtype`.
@@ -95,7 +96,7 @@ mod tests {
             let own = tensor(dtype, 3);
             assert_eq!(own.len(), PERIOD * size);
             assert_ne!(own[..10 * size], tensor(dtype, 4)[..10 * size]);
-            // After the last number of the period, the tensor starts again.
+            // After the last number of the period, the numbers start again.
             assert_eq!(own[(PERIOD - 3 * APART) * size..][..10 * size], tensor(dtype, 0)[..10 * size]);
         }
         assert_eq!(halves(DType::F16, 0, 10), Random::new(1).normals(DType::F16, 10));

@@ -27,9 +27,9 @@ pub use edges::{
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// Scales of e4m3 keys and values.
+/// Scales of e4m3 keys and of e4m3 values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that belong to no sequence.
+/// Number of pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -47,7 +47,7 @@ pub struct DecodeMemory {
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
+    /// Draws standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
     /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
@@ -89,8 +89,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
-    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
+    /// Makes inputs for a measurement: elements repeat with a long period, because it must be fast to
+    /// generate gigabytes. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -113,7 +113,7 @@ impl DecodeMemory {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
+    /// Does the work of [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);

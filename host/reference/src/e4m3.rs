@@ -17,7 +17,8 @@ pub fn decode(bits: u8) -> f32 {
     }
 }
 
-/// Returns every number that is not negative, ordered by its bits, which is also the order of the numbers.
+/// Returns every number that is not negative, in the order of its bits. This is also the order of the
+/// numbers.
 fn numbers() -> &'static [f64; 0x7f] {
     static NUMBERS: OnceLock<[f64; 0x7f]> = OnceLock::new();
     NUMBERS.get_or_init(|| std::array::from_fn(|bits| f64::from(decode(bits as u8))))

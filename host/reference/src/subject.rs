@@ -1,5 +1,5 @@
-//! Every kernel of the table with its test problems. The program's commands and the tests know families only
-//! through this file.
+//! Every kernel of the table with its test problems. The program's commands and the tests learn about
+//! families only from this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
@@ -17,13 +17,13 @@ use ferroflash::spec::{
 };
 use ferroflash::{Capabilities, Error, ptx};
 
-/// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
-/// kernels. Prefill kernels of mixed batches run beside the decode kernels.
+/// A kernel of the table that problems can test. A combine kernel is not a subject: it runs with its split-KV
+/// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel.
 pub trait Subject: Sync {
     /// Returns the kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// Returns the name of its family.
+    /// Returns the name of the kernel's family.
     fn family(&self) -> &'static str;
 
     /// Returns the kernel's mask; `None` if the kernel has no queries.
@@ -31,33 +31,33 @@ pub trait Subject: Sync {
         None
     }
 
-    /// Returns the kernel that combines this kernel's splits; `None` if it never splits.
+    /// Returns the kernel that combines this kernel's splits; `None` if this kernel never splits.
     fn combine(&self) -> Option<Contract> {
         None
     }
 
-    /// Returns the prefill kernel that its launches run beside it; `None` if it is no kernel of mixed
-    /// batches.
+    /// Returns the prefill kernel that launches of this kernel run beside it; `None` if this kernel is not
+    /// for mixed batches.
     fn beside(&self) -> Option<Contract> {
         None
     }
 
-    /// Returns the reason why a device that could run this kernel prefers another kernel; `None` if there is
-    /// no such reason.
+    /// Returns the reason why a device prefers another kernel although it could run this one; `None` if there
+    /// is no such reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit the kernel's edges, small enough for the simulator.
+    /// Returns problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// Returns the edges and larger problems, for a GPU.
+    /// Returns the problems of [`Subject::edges`] and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
 
-    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
-    /// race. On a GPU, only the written numbers are wrong.
+    /// Returns problems with invalid integers, which make several blocks write the same rows. The simulator
+    /// reports a race. On a GPU, only the written numbers are wrong.
     fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }
@@ -77,7 +77,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Returns the reason why a device cannot run a subject with this build's kernels; `None` if it can.
+/// Returns the reason why a device cannot run a subject with this build's kernels; `None` if it can run it.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];
@@ -116,7 +116,7 @@ pub enum Task {
     Forward(Case),
     /// Attention on a cache.
     Cache(DecodeCase),
-    /// New keys and values.
+    /// An append of new keys and values.
     Append(AppendCase),
     /// A merge of partial states.
     Merge(MergeCase),
@@ -145,8 +145,8 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, prefill on a KV
-/// cache, or both in one batch.
+/// The kind of an attention kernel's problems: on tensors, decode, decode on a latent cache, prefill on a KV
+/// cache, or decode and prefill in one batch.
 enum Cases {
     Tensors,
     Decode,
@@ -228,7 +228,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // Launches one after another, with splits that several blocks share.
+            // The launches follow one another. Several blocks share the splits.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),

@@ -79,7 +79,7 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// A view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
+    /// Creates a view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
@@ -109,10 +109,10 @@ impl<'a> HostTensor<'a> {
         Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides })
     }
 
-    /// A contiguous BSHD tensor.
+    /// Creates a contiguous BSHD tensor.
     ///
     /// # Errors
-    /// See [`HostTensor::new`].
+    /// Returns the errors of [`HostTensor::new`].
     pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
@@ -126,12 +126,12 @@ impl<'a> HostTensor<'a> {
         HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }
     }
 
-    /// `[batch, rows, heads, head_dim]`.
+    /// Returns the shape `[batch, rows, heads, head_dim]`.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

@@ -1,4 +1,4 @@
-//! Append: new keys and values in cudarc's slices, for a KV cache there.
+//! Append: writes new keys and values to a KV cache. All of them are cudarc's slices.
 use super::cache::PagesMut;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, Number, SlotNumber, StreamGuards};
@@ -31,7 +31,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut guards)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
     }
 
@@ -59,7 +59,7 @@ impl FlashAttention {
         }
         let append = Append::latent(rows, pages, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

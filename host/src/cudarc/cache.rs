@@ -32,23 +32,23 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// The layout of keys, and of values: `[pages, page, heads, head_dim]`.
+/// The layout of keys and of values: `[pages, page, heads, head_dim]`.
 #[derive(Clone, Copy)]
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// The place of values.
+    /// Where values lie.
     values: Values,
 }
 
-/// The place of the values of pages.
+/// Where the values of pages lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Values {
     /// In a separate buffer.
     Apart,
     /// Behind the keys of their page, in one buffer.
     Interleaved,
-    /// In the first columns of keys.
+    /// In the first columns of keys; the number is the number of these columns.
     Latent(usize),
 }
 
@@ -58,7 +58,7 @@ impl Layout {
         Layout { shape, strides: one.strides, values }.doubled()
     }
 
-    /// Returns the layout with room for interleaved values.
+    /// Returns the layout with space for interleaved values.
     fn doubled(mut self) -> Self {
         self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.values == Values::Interleaved));
         self
@@ -253,7 +253,7 @@ impl<'a, C: Number> Cache<'a, C> {
         self
     }
 
-    /// Returns the columns of a latent cache's values.
+    /// Returns the number of columns of a latent cache's values.
     pub(super) fn latent_columns(&self) -> Option<usize> {
         match self.pages.layout.values {
             Values::Latent(columns) => Some(columns),

@@ -37,8 +37,9 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from `window_size_left`
-    /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
+    /// Computes [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from
+    /// `window_size_left` before its position to `window_size_right` after it, both inclusive. `None` is
+    /// unbounded.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -58,7 +59,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
+    /// Computes [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -80,7 +81,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -103,7 +104,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
+    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -127,10 +128,10 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence `b` begins
-    /// at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where sequence `b + 1`
-    /// begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is aligned
-    /// bottom-right.
+    /// Computes attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence
+    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where
+    /// sequence `b + 1` begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is
+    /// aligned bottom-right.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -154,7 +155,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -179,7 +180,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
+    /// Computes [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -205,7 +206,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
@@ -232,7 +233,7 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
+    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].

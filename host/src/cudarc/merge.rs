@@ -20,7 +20,8 @@ pub struct State<'a, S> {
 }
 
 impl<'a, S: Number> State<'a, S> {
-    /// O, `[batch, seqlen, heads, head_dim]`, and its LSE: natural, contiguous `[batch, heads, seqlen]`.
+    /// Creates a state: O, `[batch, seqlen, heads, head_dim]`, and its LSE, natural and contiguous `[batch,
+    /// heads, seqlen]`.
     pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
@@ -106,7 +107,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 /// Number of cached plans: enough for the shapes of one step of a model, and for some of the previous step.
 const MOST: usize = 16;
 
-/// The last plans, the most recent first, with their [keys](key).
+/// The most recently used plans with their [keys](key), the latest first.
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// Returns the plan of a request that runs fastest, regardless of its scratch memory.
+    /// Returns the fastest plan of a request, regardless of the size of its scratch memory.
     ///
     /// # Errors
     /// Returns the errors of planning.
@@ -41,7 +41,7 @@ impl Plans {
 }
 
 /// Returns the request without addresses and sizes of memory. One plan serves all requests that differ only
-/// in these, because each launch validates its tensors.
+/// in addresses and sizes, because each launch validates its tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

@@ -13,14 +13,14 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct ScratchMemory {
     workspace: Option<CudaSlice<u8>>,
-    /// All zero before and after each launch.
+    /// The counters. All are zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
-    /// Whether a graph may use the memory. Such memory is never freed.
+    /// Whether a graph may use the memory. This crate never frees such memory.
     captured: bool,
 }
 
 impl ScratchMemory {
-    /// Empty scratch memory. Kernels without splits need no more.
+    /// Creates empty scratch memory. Kernels without splits need no more.
     pub fn new() -> Self {
         Self::default()
     }
@@ -73,7 +73,7 @@ impl ScratchMemory {
         Ok(())
     }
 
-    /// Returns the memory, in the order of a stream.
+    /// Returns the memory for a launch, in the order of a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         guards: &mut StreamGuards<'t, MOST>,

@@ -47,7 +47,7 @@ pub struct SimDriver {
 }
 
 impl SimDriver {
-    /// Returns a card of [`Capabilities::PROFILES`] with every check on.
+    /// Returns a card of [`Capabilities::PROFILES`], simulated with every check on.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
@@ -105,7 +105,7 @@ impl SimDriver {
     }
 
     /// Takes the coverage of each kernel's instructions in all launches since the last call, and the number
-    /// of executed instructions. Empty unless [`Options::coverage`] is on.
+    /// of executed instructions. Both are empty unless [`Options::coverage`] is on.
     pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
         std::mem::take(&mut *lock(&self.coverage))
     }
@@ -237,7 +237,7 @@ impl Harness for SimDriver {
     }
 
     fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
-        // The simulator guarantees no larger alignment than drivers promise.
+        // The simulator guarantees no larger alignment than CUDA drivers promise.
         let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
         self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })

@@ -6,7 +6,7 @@ use crate::place::Place;
 use crate::request::Append;
 use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots};
 
-/// Returns the launch of the kernel, for valid tensors.
+/// Returns the launch of the append kernel, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many tokens or columns for one launch.

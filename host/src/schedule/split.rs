@@ -4,8 +4,8 @@ use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
-/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads the byte count of the
-/// keys and values of 64 queries.
+/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads as many bytes as the keys
+/// and values of 64 queries have.
 const MAX_SPLITS: u64 = 32;
 /// Minimum number of key blocks per split.
 const MIN_BLOCKS: u64 = 2;
@@ -22,7 +22,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Returns the splits of `entry` for a problem; `None` if it does not split.
+    /// Returns the splits of `entry` for a problem; `None` if the entry does not split.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.
@@ -48,7 +48,7 @@ impl Split {
         }
     }
 
-    /// Splits per tile.
+    /// Returns the number of splits per tile.
     pub const fn splits(&self) -> u32 {
         self.splits.get()
     }
@@ -91,7 +91,7 @@ impl Split {
     }
 }
 
-/// Splits per tile, each with at least [`MIN_BLOCKS`] key blocks.
+/// Returns the number of splits per tile. Each split has at least [`MIN_BLOCKS`] key blocks.
 fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     let tiles = p.tiles(entry.tile_m);
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&entry.contract));
@@ -106,9 +106,10 @@ fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     }
 }
 
-/// Work of the busiest thread block in key blocks, if `resident` blocks take split after split. A split costs
-/// its key blocks, the part of its first loads and last product that the next split does not hide, and its
-/// stores if a tile has several splits; then the combine kernel. (Costs are estimates for an H200.)
+/// Returns the work of the busiest thread block in key blocks, if `resident` blocks take split after split. A
+/// split costs its key blocks, and the part of its first loads and last product that the next split does not
+/// hide. If a tile has several splits, each split also costs its stores, and the launch costs the combine
+/// kernel. (Costs are estimates for an H200.)
 fn longest(tiles: u64, resident: u64, blocks: u64, splits: u64) -> u64 {
     let [split, combine] = if splits == 1 { [2, 0] } else { [3, 3] };
     let rounds = tiles.saturating_mul(splits).div_ceil(resident.max(1));

@@ -4,7 +4,7 @@ use crate::request::Append;
 use crate::{Capabilities, Error};
 use spec::{APPENDS, Target};
 
-/// Returns the first append kernel for these dtypes that the device can run and the reason.
+/// Returns the first append kernel for these dtypes that the device can run, and the reason for it.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there is none.

@@ -15,8 +15,8 @@ fn solves(e: &AttnInfo, p: &Problem, columns: usize) -> bool {
     e.dtype == p.dtype && e.head_dim as usize >= p.head_dim && e.head_dim_v as usize >= columns
 }
 
-/// Returns the named entry, or the best one: the fewest thread blocks, then the fewest rows, then the most
-/// stages. The choice does not depend on the batch, so chunks are batch-invariant.
+/// Returns the named entry, or the best one. The best entry has the fewest thread blocks, then the fewest
+/// rows, then the most stages. The choice does not depend on the batch, so chunks are batch-invariant.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the

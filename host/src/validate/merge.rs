@@ -6,7 +6,7 @@ use crate::request::{LseView, Merge, TensorView};
 
 names!(STATE_O "states.o" STATE_LSE "states.lse");
 
-/// Checks everything except kernel support and the size of the launch.
+/// Checks everything except whether a kernel supports the merge in one launch.
 pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
     let [batch, rows, heads, head_dim] = m.o.shape;
     if m.o.shape.contains(&0) {
@@ -40,8 +40,8 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
         }
         let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));
         let own_lse: Part = (&STATE_LSE, Some(row_values(&STATE_LSE, &state.lse, values, Use::Read)?));
-        // A thread writes its part of a row after all readers of the row's values have read, so an output may
-        // alias its own state.
+        // A thread writes its part of a row after all readers of the row's values have read. An output may
+        // therefore overlap its own state.
         let not_its_own = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
         let in_place = m.lse.is_some_and(|view| is_values_of(&view, &state.lse));
         disjoint(&[own_o, not_its_own], 1)?;

@@ -3,19 +3,19 @@ use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;
 
-/// K, for a request on tensors.
+/// Returns K, for a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [k, _] = f.kv.tensors_mut().expect("tensors");
     k
 }
 
-/// V, for a request on tensors.
+/// Returns V, for a request on tensors.
 pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [_, v] = f.kv.tensors_mut().expect("tensors");
     v
 }
 
-/// Varlen queries.
+/// Returns varlen queries.
 pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     match &mut f.queries {
         Queries::Varlen(queries) => queries,
@@ -23,7 +23,7 @@ pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     }
 }
 
-/// Varlen keys.
+/// Returns varlen keys.
 pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     match &mut f.kv {
         KeysValues::Varlen { keys, .. } => keys,

@@ -5,18 +5,18 @@ use anyhow::{Result, ensure};
 use candle::{D, Tensor};
 use std::collections::VecDeque;
 
-/// The division of a device among requests.
+/// How requests share a device.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Sequences per step.
     pub seats: usize,
-    /// Maximum of prompt tokens per step.
+    /// Maximum number of prompt tokens per step.
     pub chunk: usize,
     /// Rows of a page.
     pub page: usize,
     /// Pages of the KV cache.
     pub pages: usize,
-    /// Maximum of positions per sequence.
+    /// Maximum number of positions per sequence.
     pub positions: usize,
     /// Temperature of sampling; 0 is greedy.
     pub temperature: f64,
@@ -27,7 +27,7 @@ pub struct Settings {
 /// A token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The request's number, from `submit`.
+    /// The number of the request, which `submit` returned.
     pub request: usize,
     /// The next token.
     pub token: u32,
@@ -51,11 +51,11 @@ struct Seat {
     tokens: Vec<u32>,
     /// Number of tokens in the KV cache.
     kept: usize,
-    /// Maximum of tokens that may follow.
+    /// Maximum number of tokens that may follow.
     left: usize,
 }
 
-/// Returns whether a prompt and the tokens that may follow fit into `most`.
+/// Checks that a prompt and the tokens that may follow fit into `most` tokens.
 ///
 /// # Errors
 /// Returns an error if they do not fit.
@@ -75,7 +75,7 @@ impl<'m> Engine<'m> {
         Engine { model, attention, settings, waiting, seats, submitted: 0 }
     }
 
-    /// Adds a request: a prompt, and the maximum of new tokens. Returns its number.
+    /// Adds a request: a prompt, and the maximum number of new tokens. Returns the request's number.
     ///
     /// # Errors
     /// Returns an error if a prompt is empty, or longer than the KV cache or the model permits.
@@ -148,7 +148,7 @@ impl<'m> Engine<'m> {
     fn admit(&mut self) -> Result<()> {
         while self.seats.len() < self.settings.seats
             && let Some(first) = self.waiting.front()
-            // Reserves the maximum, so that no sequence must stop early.
+            // Reserves room for the maximum number of tokens, so that no sequence must stop early.
             && self.attention.admit(first.request, first.tokens.len() + first.left)?
         {
             self.seats.extend(self.waiting.pop_front());

@@ -1,4 +1,4 @@
-//! A model of Llama's family, except its attention.
+//! A model of Llama's family, without its attention.
 use crate::config::Config;
 use crate::step::{Part, Rows, Step};
 use crate::weights::Weights;
@@ -8,7 +8,7 @@ use candle_nn::{ops, rotary_emb};
 
 /// Stores keys and values, and computes attention over them.
 pub trait Attention {
-    /// Returns the maximum of tokens per sequence.
+    /// Returns the maximum number of tokens per sequence.
     fn most(&self) -> usize {
         usize::MAX
     }
@@ -28,7 +28,7 @@ pub trait Attention {
     fn begin(&mut self, parts: &[Part]) -> Result<()>;
 
     /// Stores a layer's keys and values of this step, `[rows, key heads, head dim]`. Then computes attention
-    /// of its queries, `[rows, heads, head dim]`, over all keys of their sequences.
+    /// of the step's queries, `[rows, heads, head dim]`, over all keys of their sequences.
     ///
     /// # Errors
     /// Returns an error if the device or the kernels fail.
@@ -78,7 +78,7 @@ impl Linear {
     }
 }
 
-/// `x` times a checkpoint's weight, which is `[out, in]`.
+/// Returns `x` times a checkpoint's weight. The weight is `[out, in]`.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.matmul(&weight.t()?)?)
 }
@@ -117,7 +117,7 @@ impl Model {
         self.embedding.dtype()
     }
 
-    /// Logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if any.
+    /// Returns the logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if it asks for any.
     ///
     /// # Errors
     /// Returns an error if the device or attention fails.

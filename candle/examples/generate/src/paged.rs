@@ -12,7 +12,7 @@ pub struct Paged {
     caches: Vec<KvCache>,
     pool: PagePool,
     sequences: HashMap<usize, Sequence>,
-    /// Maximum of tokens per sequence.
+    /// Maximum number of tokens per sequence.
     most: usize,
     step: Step,
     parts: Vec<Part>,
@@ -63,7 +63,7 @@ impl Attention for Paged {
     }
 
     fn begin(&mut self, parts: &[Part]) -> Result<()> {
-        // Keys and values that the previous step wrote.
+        // Counts the keys and values that the previous step wrote.
         for part in std::mem::replace(&mut self.parts, parts.to_vec()) {
             if let Some(sequence) = self.sequences.get_mut(&part.sequence) {
                 sequence.advance(part.rows);

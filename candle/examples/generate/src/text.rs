@@ -1,4 +1,4 @@
-//! Text to tokens and back, and streaming output.
+//! Converts text to tokens and back, and streams output.
 use anyhow::{Context, Result, anyhow};
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     Tokenizer::from_file(&path).map_err(failed).with_context(|| format!("cannot use {}", path.display()))
 }
 
-/// Tokens of a prompt, including the checkpoint's leading special tokens.
+/// Returns the tokens of a prompt, including the checkpoint's leading special tokens.
 ///
 /// # Errors
 /// Returns an error if the tokenizer fails.
@@ -28,8 +28,8 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Prints the texts of several requests in order. It streams the first unfinished text; the other texts
-/// follow.
+/// Prints the texts of several requests in order. The printer streams the first unfinished text. It prints
+/// the other texts after it.
 pub struct Printer<'t, W> {
     tokenizer: &'t Tokenizer,
     out: W,
@@ -39,7 +39,7 @@ pub struct Printer<'t, W> {
 
 struct Text {
     tokens: Vec<u32>,
-    /// Bytes of the decoded text that have been printed.
+    /// Number of bytes of the decoded text that have been printed.
     printed: usize,
     done: bool,
 }
@@ -52,7 +52,7 @@ impl<'t, W: Write> Printer<'t, W> {
         Printer { tokenizer, out, turn: 0, texts: prompts.iter().map(text).collect() }
     }
 
-    /// Returns a token of a request; `last` if none follows.
+    /// Takes a token of a request. `last` says that no token of the request follows.
     ///
     /// # Errors
     /// Returns an error if the output cannot be written.

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Tensors by their names in the checkpoint, on a device and of one type.
+/// Tensors by their names in the checkpoint. All are on one device and of one type.
 pub struct Weights {
     tensors: HashMap<String, Tensor>,
 }
@@ -40,8 +40,8 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores are
-    /// larger, so that attention is not uniform.
+    /// Draws random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores
+    /// are larger, so that attention is not uniform.
     ///
     /// # Errors
     /// Returns an error if the weights do not fit on the device.
@@ -126,7 +126,7 @@ impl Weights {
     }
 }
 
-/// Returns the kernels' dtype: the checkpoint's, if it has 16 bits.
+/// Returns the dtype for kernels: the checkpoint's dtype, if it has 16 bits.
 fn half(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F16 } else { DType::BF16 }
 }

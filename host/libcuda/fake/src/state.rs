@@ -80,7 +80,7 @@ pub struct Object {
 
 /// The driver's state, except the contexts of each thread.
 pub struct State {
-    /// The version that `cuDriverGetVersion` returns: 13000 is 13.0.
+    /// The version that `cuDriverGetVersion` returns, for example 13000 for 13.0.
     pub version: i32,
     /// Objects by handle.
     pub objects: BTreeMap<usize, Object>,
@@ -104,7 +104,7 @@ impl Default for State {
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The thread's stack of contexts; the current one is last.
+    /// The thread's stack of contexts. The current context is the last one.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
@@ -141,7 +141,7 @@ pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) ->
 }
 
 impl State {
-    /// Returns the thread's current context. It must be retained.
+    /// Returns the thread's current context. The context must be retained.
     pub fn current(&self) -> Result<usize, Refusal> {
         let Some(context) = contexts(|all| all.last().copied()) else {
             return refuse(INVALID_CONTEXT, "no context is current");

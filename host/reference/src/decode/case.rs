@@ -8,7 +8,7 @@ use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Splits};
 
-/// Rows of Q and O behind the last sequence of a varlen batch.
+/// Number of rows of Q and O behind the last sequence of a varlen batch.
 const NOBODYS: usize = 3;
 
 /// Memory layout of keys and values.
@@ -42,7 +42,7 @@ pub struct DecodeCase {
     pub dtype: DType,
     /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values.
     pub cache: DType,
-    /// Keys of each sequence that the cache holds. The rows behind them are NaN.
+    /// Number of keys of each sequence that the cache holds. The rows behind these keys are NaN.
     pub filled: Vec<usize>,
     /// Seed of each sequence's queries, keys and values.
     pub seeds: Vec<u64>,
@@ -56,13 +56,14 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Columns of values in a latent cache, the first of the keys' columns; `None` in other KV caches.
+    /// Number of columns of values in a latent cache, which are the first columns of keys; `None` in other KV
+    /// caches.
     pub latent: Option<usize>,
     /// Memory layout of keys and values.
     pub pages: Pages,
     /// The keys that a query sees.
     pub mask: Mask,
-    /// Factor of the scores; `None` for the default, which a latent cache lacks.
+    /// Factor of the scores; `None` is the default. A latent cache has no default.
     pub scale: Option<f32>,
     /// Softcap of the scores.
     pub softcap: Option<f32>,
@@ -84,7 +85,8 @@ pub struct DecodeCase {
 }
 
 impl DecodeCase {
-    /// f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask, counters.
+    /// Creates a case: f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask,
+    /// counters.
     pub fn new(filled: impl Into<Vec<usize>>) -> Self {
         let filled = filled.into();
         DecodeCase {
@@ -160,7 +162,7 @@ impl DecodeCase {
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
 
-    /// Gives the case the scores of an entry, and bits of the case's sizes.
+    /// Gives the case the scores of an entry, and bits for the case's sizes.
     pub(super) fn of(self, entry: &AttnInfo) -> Self {
         let case = DecodeCase { sinks: self.sinks || entry.scores.sink, bias: entry.scores.bias, ..self };
         DecodeCase { mask: fit(case.whole()).mask, ..case }
@@ -180,8 +182,8 @@ impl DecodeCase {
         }
     }
 
-    /// `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact, because
-    /// scales are powers of two.
+    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact,
+    /// because scales are powers of two.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
@@ -189,7 +191,7 @@ impl DecodeCase {
         }
     }
 
-    /// Returns the bytes of such a value in the cache.
+    /// Converts a value that [`DecodeCase::number`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let bytes = bits.to_ne_bytes();
         let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
@@ -197,7 +199,7 @@ impl DecodeCase {
         bytes.into_iter().take(count)
     }
 
-    /// Returns the value of such bytes, in the queries' type.
+    /// Converts bytes of the cache to a value of the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
@@ -205,7 +207,7 @@ impl DecodeCase {
         }
     }
 
-    /// Elements of one key over all key heads.
+    /// Returns the number of elements of one key over all key heads.
     pub(super) fn row(&self) -> usize {
         self.heads[1] * self.head_dim
     }
@@ -235,8 +237,8 @@ impl std::fmt::Display for Pages {
 }
 
 impl std::fmt::Display for DecodeCase {
-    /// Example: `f16 on e4m3, 7 sequences of up to 700 keys, pages of 16 NHD, queries 1, heads 16/2,
-    /// head_dim 64, ..`.
+    /// Prints, for example, `f16 on e4m3, 7 sequences of up to 700 keys, pages of 16 NHD, queries 1, heads
+    /// 16/2, head_dim 64, ..`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;

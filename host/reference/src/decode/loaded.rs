@@ -30,7 +30,7 @@ pub struct DecodeOutcome {
     counters: Vec<u32>,
     /// First row of each sequence.
     starts: Vec<usize>,
-    /// Elements that belong to no sequence but were written.
+    /// The number of elements that belong to no sequence but were written.
     strays: usize,
 }
 
@@ -72,17 +72,17 @@ impl DecodeOutcome {
         DecodeOutcome { o, lse, lses, counters: numbers!(u32, written.counters), starts, strays }
     }
 
-    /// O of sequence `b`, `[queries][heads][head_dim]`.
+    /// Returns O of sequence `b`, `[queries][heads][head_dim]`.
     pub fn o(&self, b: usize) -> &[u16] {
         part(&self.o, &self.starts, b)
     }
 
-    /// LSE of sequence `b`, `[heads][queries]`.
+    /// Returns LSE of sequence `b`, `[heads][queries]`.
     pub fn lse(&self, b: usize) -> &[f32] {
         part(&self.lses, &self.starts, b)
     }
 
-    /// Counters after the launch; all must be 0.
+    /// Returns the counters after the launch. All must be 0.
     pub fn counters(&self) -> &[u32] {
         &self.counters
     }
@@ -92,7 +92,7 @@ impl DecodeOutcome {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
 
-    /// Elements that belong to no sequence but were written.
+    /// Returns the number of elements that belong to no sequence but were written.
     pub fn strays(&self) -> usize {
         self.strays
     }
@@ -143,7 +143,7 @@ impl Work for DecodeMemory {
         let [keys, values] = self.views(&inputs[POOL..][..case.buffers()[0]]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
-            // The keys' scales are in device memory, one per head. The values' scale is a number.
+            // The scales of keys are in device memory, one per head. The scale of values is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }

@@ -29,7 +29,7 @@ impl DecodeCase {
         }
     }
 
-    /// `cu_seqlens_q`, as device memory holds it.
+    /// Returns `cu_seqlens_q`, as device memory holds it.
     pub(super) fn told_starts(&self, told: Told) -> Vec<i32> {
         let starts = self.starts().into_iter().map(|start| start as i32);
         let Told::Lost(seed) = told else { return starts.collect() };

@@ -86,7 +86,7 @@ pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
-/// Returns a random multiple of 8; small and large ones are equally frequent.
+/// Returns a random multiple of 8. Small and large multiples are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
     8 * (1 + below(random, most))
@@ -101,7 +101,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
     }
 }
 
-/// Random lengths: short ones, long ones, and some of 0.
+/// Returns random lengths: short ones, long ones, and some of 0.
 pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
@@ -146,11 +146,11 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         cu_seqlens_k: starts(&keys, spare),
         seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
     };
-    // At least one row per sequence, and some unused rows.
+    // There is at least one row per sequence, and there are some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
-    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`. Row `b` would then
-    // have to be sequence `b`'s.
+    // If there is one row per sequence and each sequence has one query, kernels need not read `cu_seqlens_q`.
+    // Row `b` would then have to be the query of sequence `b`.
     rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
@@ -173,7 +173,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
-    // Every decode kernel accepts eight rows.
+    // Every decode kernel accepts at least eight rows.
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);
