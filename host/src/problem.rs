@@ -159,7 +159,7 @@ impl Problem {
         [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
     }
 
-    /// Returns the number of columns of a latent cache's values; `None` on other keys and values.
+    /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
         self.cache.and_then(|cache| cache.latent)
     }

@@ -116,7 +116,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// Returns a name; `None` for a null pointer.
+/// Returns a name, or `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -129,7 +129,7 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// Returns the address of memory; `None` if it is null.
+/// Returns the address of memory, or `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }

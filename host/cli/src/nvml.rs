@@ -97,7 +97,7 @@ impl Gpu {
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
     }
 
-    /// Returns the number that a function of the device returns; `None` on an error.
+    /// Returns the number that a function of the device returns, or `None` on an error.
     fn number(&self, name: &str) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, *mut c_uint) -> Code;
         let mut value = 0;

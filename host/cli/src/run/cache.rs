@@ -37,8 +37,8 @@ pub(crate) struct Input {
     starts: Vec<usize>,
     /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
     pool: [Vec<u8>; 2],
-    /// The number of columns of a latent cache's values, which are the first columns of keys; `None` if the
-    /// file has values.
+    /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
+    /// the file has values.
     v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],

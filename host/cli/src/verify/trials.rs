@@ -12,7 +12,7 @@ use std::borrow::Cow;
 pub(crate) struct Row {
     pub name: Cow<'static, str>,
     pub family: Cow<'static, str>,
-    /// The mask of the kernel; `None` for kernels without queries.
+    /// The mask of the kernel, or `None` for kernels without queries.
     pub mask: Option<Cow<'static, str>>,
     /// Number of cases. A case may be several launches of one plan.
     pub cases: usize,
