@@ -11,8 +11,8 @@ use ferroflash::{plan::ScratchBytes, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use parts::cache;
 
-/// A batch of 8 sequences with at most 512 queries each. It has the number of rows that equal numbers of
-/// queries would have.
+/// A batch of 8 sequences with at most 512 queries each. The batch has the number of rows that equal numbers
+/// of queries would have.
 const BATCH: Shape = Shape {
     dtype: DType::F16,
     batch: 8,
