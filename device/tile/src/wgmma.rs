@@ -240,7 +240,7 @@ impl<const W: usize> Warpgroup<W> {
             // SAFETY: `rare` is the same in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: the lanes of each warp are converged again after the branch.
+        // SAFETY: all lanes of a warp take the same branch, so the warpgroup is still converged.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
         // SAFETY: the second product's steps come in order.
