@@ -92,7 +92,7 @@ impl Input {
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: a cached sequence's last query has the last key's position; leave --top-left out".into(),
+                "--top-left: on a cache, the last query has the last key's position; leave it out".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
