@@ -71,8 +71,9 @@ pub struct Compiled {
 }
 
 impl<M: MaskMarker + 'static> VariantKernel<M> {
-    /// Kernel `K`, compiled as `symbol`. [`Attention::load`](crate::Attention::load) checks that `ptx` has
-    /// this kernel, with these parameters and threads.
+    /// Creates an entry of the list: kernel `K`, compiled as `symbol`.
+    /// [`Attention::load`](crate::Attention::load) checks that `ptx` has this kernel, with these parameters
+    /// and threads.
     ///
     /// A mixed batch has two kernels in each launch, which a variant does not have:
     ///

@@ -7,8 +7,8 @@ use crate::on_cache::{FAR, Shape, card, decode};
 use crate::parts::cache;
 use ferroflash::{plan::ScratchBytes, request::*, *};
 
-/// A batch of 8 sequences with at most 512 queries each. It has the number of rows that equal numbers of
-/// queries would have.
+/// A batch of 8 sequences with at most 512 queries each. The batch has the number of rows that equal numbers
+/// of queries would have.
 const BATCH: Shape = Shape {
     dtype: DType::F16,
     batch: 8,

@@ -90,7 +90,7 @@ fn the_planner_chooses() {
 }
 
 /// There are few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head
-/// dim 128. It does not run for a window, in which a sequence sees only some keys.
+/// dim 128. Hopper's kernel does not run for a window, in which a sequence sees only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {

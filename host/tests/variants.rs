@@ -290,8 +290,8 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
-/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. Its
-/// fallback does not.
+/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. The
+/// fallback of such a plan does not.
 #[test]
 fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
     let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {

@@ -59,8 +59,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// Varlen sequences; see [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
-    /// integers for `n` sequences.
+    /// Creates inputs of varlen sequences; see [`AttentionRequest::varlen`]. `cu_seqlens_q` and
+    /// `cu_seqlens_k` have `n + 1` integers for `n` sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,

@@ -21,8 +21,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// A handle of the context that `cust` made. It enters the context, and the driver's objects keep it
-    /// alive.
+    /// A handle of the context that `cust` made. The driver enters the context through this handle, and its
+    /// objects keep the handle alive.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }

@@ -85,8 +85,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Returns whether the entry is batch-invariant for this problem. Its warps must split keys like the warps of
-/// an entry for any pages, so that pages do not matter.
+/// Returns whether the entry is batch-invariant for this problem. The entry's warps must split keys like the
+/// warps of an entry for any pages, so that pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);

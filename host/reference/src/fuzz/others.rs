@@ -29,8 +29,8 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     latent::draw,
 ];
 
-/// A random valid problem of a family in [`FAMILIES`]. It consists of several launches of one plan. Each
-/// launch finds other integers in device memory, and some of these integers are invalid.
+/// A random valid problem of a family in [`FAMILIES`]. The problem consists of several launches of one plan.
+/// Each launch finds other integers in device memory, and some of these integers are invalid.
 pub struct Other {
     /// The seed that drew the problem.
     pub seed: u64,
