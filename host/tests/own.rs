@@ -1,14 +1,11 @@
 //! Tests variants of the caller: which of their kernels run and why, the parameters of these kernels, and the
 //! errors of wrong variants.
-mod fake;
-mod fake_ptx;
-mod on_cache;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::variant::{Variant, VariantKernel};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 use spec::{
     And, Causal, Decode, F16, Fwd, FwdHopper, FwdParams, HopperParams, Local, MaskMarker, Paged, PagedParams,
     Rows, Scored, Sink, SinkParams, Split, SplitParams, TensorMap, Varlen, VarlenParams, With,

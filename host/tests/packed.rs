@@ -1,8 +1,7 @@
 //! Tests varlen sequences: the planner's kernels, their numbers of blocks, and the refused requests.
-mod parts;
 
+use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::{forward_params, k, keys, queries, v};
 
 /// Distance of the buffers.
 const FAR: u64 = 1 << 44;

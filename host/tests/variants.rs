@@ -1,13 +1,10 @@
 //! Tests biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run,
 //! and their parameters.
-mod fake;
-mod fake_ptx;
-mod on_cache;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 use spec::MergeParams;
 
 /// Numbers of sequences, query heads, queries and keys of the requests that cases change.

@@ -10,10 +10,10 @@ pub mod params;
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The alignment as a value.
+    /// The same alignment, as a value.
     const KIND: PageKind;
 }
-/// Pages of a multiple of 16 keys, and dense KV caches.
+/// The kernel reads pages of a multiple of 16 keys, and dense KV caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles;
 /// The kernel reads pages of any size.
