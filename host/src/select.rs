@@ -134,8 +134,8 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
 }
 
 /// Returns the named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem.
-/// Its dtype and scores must be equal (a merge kernel may add sinks), its mask must be at least as general,
-/// and its head dim at least as large.
+/// The kernel's dtype and scores must equal the problem's (a merge kernel may add sinks), the kernel's mask
+/// must be at least as general, and its head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry = match p.variant {

@@ -1,8 +1,7 @@
 //! Tests ALiBi slopes: the planner's kernels, their parameters, and the refused requests.
-mod parts;
 
+use crate::parts::forward_params;
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::forward_params;
 
 /// Distance of the buffers.
 const FAR: u64 = 1 << 40;

@@ -1,13 +1,10 @@
 //! Tests biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run,
 //! and their parameters.
-mod fake;
-mod fake_ptx;
-mod on_cache;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 use spec::MergeParams;
 
 /// Numbers of sequences, query heads, queries and keys of the requests that cases change.
@@ -293,8 +290,8 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
-/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. Its
-/// fallback does not.
+/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. The
+/// fallback of such a plan does not.
 #[test]
 fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
     let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {

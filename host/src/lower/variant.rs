@@ -7,7 +7,7 @@ use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// Returns the launch with the parameters of its kernel's mask, and then of its scores.
+/// Adds the parameters of the kernel's mask, and then of its scores, to a launch.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
@@ -33,9 +33,9 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
 /// block mask of the kernel's tiles.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`], which names both numbers of bytes. This refuses a type that gives a kernel
-/// no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is of
-/// another kernel or of another request.
+/// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
+/// kernel no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is
+/// of another kernel or of another request.
 pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
     if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {

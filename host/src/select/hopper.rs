@@ -26,17 +26,17 @@ struct Line {
 }
 
 impl Line {
-    /// Returns a line for every mask. It holds from 1024 keys and one tile per SM on: an SM holds one block,
-    /// so a tile must be long enough to pay for its prologue.
+    /// Returns a line for every mask. The line holds from 1024 keys and one tile per SM on: an SM holds one
+    /// block, so a tile must be long enough to pay for its prologue.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
         let tiles_per_100_sms = 100;
         Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// Returns a line for shorter problems. It needs at least this number of keys, more than half a tile of
-    /// queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute better over
-    /// the SMs.
+    /// Returns a line for shorter problems. The line needs at least this number of keys, more than half a
+    /// tile of queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute
+    /// better over the SMs.
     const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }

@@ -36,8 +36,8 @@ impl ScoreKinds {
         ScoreKinds { sink: self.sink || other.sink, bias, own: self.own || other.own || two }
     }
 
-    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`: `_sink`, `_bias` (a
-    /// bias of that dtype), `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`. The part contains
+    /// `_sink`, `_bias` (a bias of Q's dtype) or `_bias_f32`, and is empty for [`ScoreKinds::NONE`].
     pub fn name(self, dtype: DType) -> impl fmt::Display {
         ScoreName(self, dtype)
     }

@@ -212,8 +212,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         .collect()
 }
 
-/// `case` with a modest softcap, and with larger softcaps, whose tangents need a relative precision: for
-/// scores far below the cap, and for scores near the cap.
+/// `case` with three softcaps: a modest one, one far above the scores, and a large one near the scores. The
+/// tangents of the last two need a relative precision.
 fn capped(case: Case) -> [Case; 3] {
     let with = |softcap| case.problem.softcap(softcap);
     [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })
