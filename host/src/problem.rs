@@ -185,7 +185,7 @@ impl Problem {
 
     /// The transformations of scores for which only some kernels exist.
     pub fn score_kinds(&self) -> ScoreKinds {
-        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
+        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, ..ScoreKinds::NONE };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
@@ -232,6 +232,11 @@ impl Problem {
             mask => mask.sides(),
         };
         (clamp(left), clamp(right))
+    }
+
+    /// Whether the problem has slopes, a causal mask and no softcap.
+    pub(crate) fn has_causal_slopes(&self) -> bool {
+        self.alibi && self.softcap.is_none() && self.sides() == (Window::UNBOUNDED, 0)
     }
 
     /// The kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With softcap: the
