@@ -143,7 +143,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         Some(variant) => variant::by_name(variant, p, name)?,
         None => kernels::by_name(name, mask)?,
     };
-    let sloped = hopper_variant::takes_slopes(entry, q);
+    let sloped = hopper_variant::takes_slopes(entry, p);
     let general = sloped || variant::covers(entry.mask, mask, false);
     let scores = p.score_kinds();
     let merges = scores.sink && !entry.scores.sink;

@@ -32,8 +32,8 @@ pub trait ScoreMod: ScoreMarker {
         s
     }
 
-    /// Changes a warp's scores. `scale` turns them into scaled products, if [`ScoreMod::SCALED`] asks for these
-    /// and they are none yet.
+    /// Changes a warp's scores. `scale` turns them into scaled products, if [`ScoreMod::SCALED`] asks for
+    /// these and they are none yet.
     #[doc(hidden)]
     #[inline(always)]
     fn change<const W: usize, const N: usize>(&self, acc_s: &mut Acc<W, N>, scale: Option<f32>, at: At) {

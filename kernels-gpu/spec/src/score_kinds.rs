@@ -7,8 +7,8 @@ use core::fmt;
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
-    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes without
-    /// it.
+    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes
+    /// without it.
     pub alibi: bool,
     /// An additive bias, and its dtype: [`crate::Bias`].
     pub bias: Option<DType>,

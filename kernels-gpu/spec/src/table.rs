@@ -273,8 +273,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
     $crate::lines! { $emit
-    /// Every compiled Hopper kernel whose mask or scores have parameters, for dense tensors. Kernels of one head
-    /// dim, mask and scores are sorted by preference for long sequences.
+    /// Every compiled Hopper kernel whose mask or scores have parameters, for dense tensors. Kernels of one
+    /// head dim, mask and scores are sorted by preference for long sequences.
     HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
     d64 [Causal] sink_192x96: With<FwdHopper<E, Scored<Mask, Sink>, 3, 6, 4, 3, true>>;
     d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
