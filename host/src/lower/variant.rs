@@ -1,6 +1,6 @@
 //! Parameters of masks and scores, which follow the kernel's own parameters.
 use super::block_mask;
-use super::tensors::integers;
+use super::tensors::{integers, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
@@ -21,6 +21,10 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
     };
     let launch = match (kernel.scores.sink, r.scores.sinks) {
         (true, Some(Sinks { address: base, .. })) => launch.with(&SinkParams { base }),
+        _ => launch,
+    };
+    let launch = match (kernel.scores.alibi, &r.scores.alibi) {
+        (true, Some(view)) => launch.with(&slopes(Some(view))),
         _ => launch,
     };
     match (kernel.scores.bias, &r.scores.bias) {
