@@ -62,7 +62,7 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }

@@ -1,4 +1,4 @@
-//! Planning: pure functions from requests to launches. They touch no device.
+//! Planning: pure functions from requests to launches. Planning touches no device.
 //!
 //! Planning validates every request, selects a kernel, schedules its work, and lowers both to a [`Launch`]. A
 //! [`Plan`] stores everything that does not depend on tensors. [`Plan::bind`] lowers again, for other tensors
@@ -42,8 +42,8 @@ pub(crate) mod sealed {
         }
     }
 
-    /// The part of a request that a plan stores. It borrows nothing, and does not contain the name of a
-    /// kernel.
+    /// The part of a request that a plan stores. This part borrows nothing, and does not contain the name of
+    /// a kernel.
     pub trait Subject: Copy + Debug + PartialEq {
         /// A kernel with its schedule. Sizes and device determine both.
         type Kernel: Kernels;
@@ -91,8 +91,8 @@ pub struct Chosen<K> {
     fallback: Option<K>,
 }
 
-/// A plan: how a request is launched, and why. It serves every request of the same problem, with any tensors.
-/// A plan can be compared and copied, not edited.
+/// A plan: how a request is launched, and why. A plan serves every request of the same problem, with any
+/// tensors. A plan can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<S: Subject = AttentionRequest<'static>> {
     subject: S,
@@ -118,10 +118,10 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
     plan_with(request, on, &Tuning::new())
 }
 
-/// [`plan`] with measured choices for this device, which override the selection tables.
+/// Does the work of [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
-/// Returns the errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
+/// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
     on.check()?;
     request.validate()?;
@@ -190,7 +190,7 @@ impl<S: Subject> Plan<S> {
     /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
+    /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let named = request.config();
@@ -244,13 +244,14 @@ impl Plan {
 /// fails if that kernel would have 2^31 or more of its smaller tiles.
 ///
 /// # Errors
-/// Returns [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves
-/// it on this device.
+/// Returns [`Error::Invalid`] if the problem contradicts itself, or [`Error::Unsupported`] if no kernel
+/// solves it on this device.
 pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contract, Error> {
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// [`supports`] with this scratch memory; also returns the reason, as in [`Plan::reason`].
+/// Does the work of [`supports`] with this scratch memory, and also returns the reason, as in
+/// [`Plan::reason`].
 ///
 /// # Errors
 /// Returns the errors of [`supports`].

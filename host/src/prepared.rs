@@ -21,8 +21,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
-    /// [`Error::Unsupported`] if this build carries no PTX for the kernel.
+    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds,
+    /// or [`Error::Unsupported`] if this build carries no PTX for the kernel.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }
@@ -33,7 +33,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - `K::Params` is plain data without padding, and its values meet its documentation.
+    /// - `K::Params` is plain data without padding, and `params` has values that the documentation of
+    ///   `K::Params` permits.
     /// - The memory that `params` points to is device memory of `driver`'s context and lives until the launch
     ///   has run. Until then, other work writes none of the kernel's inputs and does not touch its outputs,
     ///   except in the order of this stream.

@@ -159,7 +159,7 @@ impl Problem {
         [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
     }
 
-    /// Returns the number of columns of a latent cache's values; `None` on other keys and values.
+    /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
         self.cache.and_then(|cache| cache.latent)
     }
@@ -187,7 +187,7 @@ impl Problem {
 
     /// Returns the kinds of score transformations that a kernel must support.
     pub fn score_kinds(&self) -> ScoreKinds {
-        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
+        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, ..ScoreKinds::NONE };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
@@ -235,6 +235,11 @@ impl Problem {
             mask => mask.sides(),
         };
         (clamp(left), clamp(right))
+    }
+
+    /// Returns whether the problem has slopes, a causal mask and no softcap.
+    pub(crate) fn has_causal_slopes(&self) -> bool {
+        self.alibi && self.softcap.is_none() && self.sides() == (Window::UNBOUNDED, 0)
     }
 
     /// Returns the kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With
@@ -322,7 +327,7 @@ impl AttentionRequest<'_> {
 
 impl std::fmt::Display for Problem {
     /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
-    /// of each pair, the first number belongs to Q and the second to K.
+    /// the first number of a pair belongs to Q, the second to K.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self;
         let dtype = dtype.name();

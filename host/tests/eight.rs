@@ -1,16 +1,11 @@
-//! Prefill and mixed batches on e4m3 KV caches: the kernels that the planner selects, with their reasons, the
+//! Tests prefill and mixed batches on e4m3 KV caches: the kernels that the planner selects, with their reasons, the
 //! refused requests, and the scales in the parameters.
-mod fake;
-mod fake_ptx;
-mod on_cache;
-mod parts;
-
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::cache;
 use core::mem::{offset_of, size_of};
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
 use ferroflash::{request::*, *};
-use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 use spec::{ManyParams, PagedParams, PerHead};
 
 /// 8 sequences of 512 queries on at most 4096 keys.
@@ -139,7 +134,6 @@ fn scales_are_in_the_parameters() -> Result<(), Error> {
         attention.load(&plan)?;
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, &request, &7) }?;
-        assert!(attention.driver().loaded().iter().any(|own| own == plan.contract().symbol));
         let launches = attention.driver().launches();
         let params = &launches.last().expect("a launch").params;
         assert_eq!(params.len(), size);

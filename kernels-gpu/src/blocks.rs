@@ -61,8 +61,8 @@ impl BlockRange {
 }
 
 /// Calls `$step(n, is_edge)` for each key block of a range, from the last block to the first. An edge needs a
-/// mask. It is a macro because an inlined function with a closure adds instructions to main loops (128x48 of
-/// varlen tensors on sm_90: 685 instead of 681).
+/// mask. This is a macro because an inlined function with a closure adds instructions to main loops (128x48
+/// of varlen tensors on sm_90: 685 instead of 681).
 macro_rules! each_key_block {
     ($mask:ty, $range:expr, $step:ident) => {
         for n in ($range.interior.1..$range.end).rev() {
@@ -74,7 +74,7 @@ macro_rules! each_key_block {
         for n in ($range.interior.0..$range.interior.1).rev() {
             $step(n, false);
         }
-        if <$mask>::LEFT {
+        if const { <$mask>::LEFT && !<$mask>::LISTED } {
             for n in ($range.start..$range.interior.0).rev() {
                 $step(n, true);
             }

@@ -1,11 +1,11 @@
 //! Forward attention on keys and values of another type than the operands ([`crate::mainloop`]): the block
 //! converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys' scale
 //! is a factor of the scores' scale, the values' scale a factor of O.
-use crate::blocks::BlockRange;
 use crate::forward::{ByBlock, QPlace, Tile};
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
+use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
 use spec::{FwdDequant, FwdParams, Kernel};
 use tile::copy::{TileSource, TileWalk, Walk};
@@ -95,8 +95,9 @@ impl<
         let p = &scaled(p, tile.scale(0) * S::FACTOR);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
-        let mask = Mask::keys(variant, &of);
-        let range = tile.share(BlockRange::of(mask, &rows, N as u32 * 16));
+        let tile_n = N as u32 * 16;
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n], mine.warp());
+        let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
@@ -104,7 +105,10 @@ impl<
 
         // Prologue: Q and the last key/value block, both in flight.
         let (q, stages): (QPlace<C, E, M, D>, KvPlace<C, E, S, N, D>) = smem.split();
-        let [mut k, mut v] = tile.stored::<S, D>(p).map(|rows| rows.walk(range.end - 1, block));
+        let [k, v] = tile.stored::<S, D>(p).map(|rows| rows.walk(range.end - 1, block));
+        let next = mask.next(range);
+        let mut k = mask.lead(k, &next, (1, false), block);
+        let mut v = mask.lead(v, &next, (1, true), block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
         let kv = stages.start(|slot| {
             slot.k.copy_edge(&mut k, block);

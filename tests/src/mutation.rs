@@ -146,8 +146,8 @@ pub fn unused_excuses() -> Vec<String> {
     harmless::unused()
 }
 
-/// Size of a worker's stack in bytes. It is large because a worker that waits for a part of one trial starts
-/// another trial.
+/// Size of a worker's stack in bytes. The stack is large because a worker that waits for a part of one trial
+/// starts another trial.
 pub const STACK: usize = 64 << 20;
 
 /// Number of mutants that run first, to find out which trials catch the most mutants.
@@ -181,8 +181,8 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
     (Fate::Survived, None)
 }
 
-/// Whether a survivor differs from the unbroken kernel in at least one trial. It does not differ if, between
-/// the same synchronisations, each warp makes the same accesses with the same values.
+/// Whether a survivor differs from the unbroken kernel in at least one trial. The survivor does not differ
+/// if, between the same synchronisations, each warp makes the same accesses with the same values.
 fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
     let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
     let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));

@@ -1,5 +1,5 @@
 //! Copies `examples/your-own-attention` to a folder outside of the repository, as a user would, and runs its
-//! tests there. They run the kernels of the copied crate in the simulator. The test needs the device
+//! tests there. The tests run the kernels of the copied crate in the simulator. The test needs the device
 //! compiler.
 use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 use std::hash::{DefaultHasher, Hash, Hasher};

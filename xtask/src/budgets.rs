@@ -8,7 +8,7 @@ use crate::process::Result;
 
 /// The compressed code of the kernels that every user's library embeds, in MB: all kernels but the lineage's,
 /// without source lines, which only a simulator needs. Every program that uses FerroFlash contains this code.
-/// It once had 2.4 MB, and 4.2 MB when each module was compressed alone.
+/// This code once had 2.4 MB, and 4.2 MB when each module was compressed alone.
 pub const EMBEDDED_MB: f64 = 4.0;
 
 /// Size of the largest package, in MB: a registry accepts 10 MiB.
@@ -25,7 +25,7 @@ pub const DEMO_MINUTES: f64 = 6.0;
 /// Processor time of `cargo xtask test` alone, in minutes: six minutes on two cores.
 pub const TEST_MINUTES: f64 = 12.0;
 
-/// Prints the processor time of a task beside its budget, if the system reports the time. It never fails,
+/// Prints the processor time of a task beside its budget, if the system reports the time. This never fails,
 /// because a user's machine may be slow.
 pub fn show(what: &str, most: f64) {
     if let Some(used) = processor_time() {
@@ -44,7 +44,8 @@ pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
     if used <= most { Ok(()) } else { Err(format!("{line}: above the budget").into()) }
 }
 
-/// The processor time of this process and of its ended children; `None` if the system does not report it.
+/// The processor time of this process and of its ended children; `None` if the system does not report the
+/// time.
 pub fn processor_time() -> Option<Duration> {
     of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
 }

@@ -44,8 +44,8 @@ impl Calibration {
         }
     }
 
-    /// The time on this machine, divided by the time on the reference machine. It is the mean of all samples,
-    /// or 1 if there are none.
+    /// The time on this machine, divided by the time on the reference machine. The result is the mean of all
+    /// samples, or 1 if there are none.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;

@@ -96,8 +96,8 @@ fn workspace(root: &Path, nvcc: &toolkit::Nvcc) -> Command {
     command
 }
 
-/// The build folder of candle's workspace. It is separate from the root workspace's build folder, because
-/// that one builds crates with other features.
+/// The build folder of candle's workspace. The folder is separate from the root workspace's build folder,
+/// where crates have other features.
 fn target(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from).join("candle")
 }

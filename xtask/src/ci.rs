@@ -40,7 +40,7 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// `cargo xtask ci`: runs every check that a change must pass. It runs all steps, even after a step has
+/// `cargo xtask ci`: runs every check that a change must pass. The task runs all steps, even after a step has
 /// failed. The last lines give the time of each step, and name the failed steps.
 ///
 /// The steps share their builds: they use the same profile, the same features, and the same flags for rustc.

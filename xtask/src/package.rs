@@ -106,7 +106,8 @@ pub fn run(root: &Path) -> Result {
 }
 
 /// If machine code of `cargo xtask build-cubin` was made from this PTX, puts it into the package. Returns
-/// whether it did. Without machine code, the feature `cubins` does not build from the package.
+/// whether the package has machine code. Without machine code, the feature `cubins` does not build from the
+/// package.
 fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     let (made, carried) = (root.join("target/cubin"), stage.join("host/cubins"));
     for module in modules {

@@ -68,7 +68,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file())
 }
 
-/// A line on the terminal which shows that a step is running. It is silent without a terminal.
+/// A line on the terminal which shows that a step is running. Without a terminal, nothing is shown.
 pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.set_style(

@@ -17,8 +17,8 @@ const TARGET: &str = "nvptx64-nvidia-cuda";
 pub enum DebugInfo {
     /// The PTX contains no source lines.
     None,
-    /// The PTX contains `.file` and `.loc` lines, followed by the inlined calls as comments. They do not
-    /// change the instructions.
+    /// The PTX contains `.file` and `.loc` lines, followed by the inlined calls as comments. These lines do
+    /// not change the instructions.
     #[default]
     Lines,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Compiled {
 
 impl Invocation<'_> {
     /// Compiles the crate with the kernels `symbols`, or with all kernels if there are no symbols. Cargo
-    /// decides what is fresh.
+    /// compiles only what has changed.
     pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);

@@ -53,7 +53,8 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     let ours = size_of::<A>();
     let is_whole = size.is_multiple_of(align_of::<A>() as u64);
     if size < A::LEAST as u64 || size > 1 << 16 || !is_whole {
-        let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
+        let expected =
+            format_args!("it must be sizeof(ferroflash_{}_t), here {ours}; use {}", A::NAME, A::INIT);
         return Err(invalid(A::SIZE, size, expected));
     }
     // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
@@ -116,7 +117,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// Returns a name; `None` for a null pointer.
+/// Returns a name, or `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -129,7 +130,7 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// Returns the address of memory; `None` if it is null.
+/// Returns the address of memory, or `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
@@ -152,7 +153,7 @@ pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> 
         (Ok(count), Ok(0)) => Ok(Splits::Exactly(count)),
         (Ok(0), Ok(keys)) => Ok(Splits::Chunk(keys)),
         (Err(_), _) => Err(invalid("splits", splits, "it must be 0 or more")),
-        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is not")),
+        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is set")),
     }
 }
 

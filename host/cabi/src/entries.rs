@@ -9,7 +9,7 @@ pub extern "C" fn ferroflash_entry_count() -> usize {
     KERNELS.len()
 }
 
-/// Returns the name of a compiled kernel; null for an index past the last kernel.
+/// Returns the name of a compiled kernel, or null for an index past the last kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
     entry_names().get(index).map_or(std::ptr::null(), |name| name.as_ptr())

@@ -12,7 +12,7 @@ const LINES: Duration = Duration::from_secs(10);
 /// The progress of one command on standard error. Dropping the value ends the lines.
 pub(super) struct Progress {
     bar: ProgressBar,
-    /// The channel on which the printing thread waits; `None` on a terminal.
+    /// The channel on which the printing thread waits, or `None` on a terminal.
     _end: Option<mpsc::Sender<()>>,
 }
 

@@ -19,14 +19,14 @@ pub(super) struct Results {
 /// Milliseconds of the steps of one attention.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Took {
-    /// Copying the inputs to the device; `None` on the CPU.
+    /// Copying the inputs to the device, or `None` on the CPU.
     pub upload: Option<f64>,
-    /// Loading the kernel, which the driver may compile; `None` on the CPU.
+    /// Loading the kernel, which the driver may compile, or `None` on the CPU.
     pub load: Option<f64>,
-    /// The kernel's time by the device's clock; `None` if no kernel ran on a device.
+    /// The kernel's time by the device's clock, or `None` if no kernel ran on a device.
     pub kernel: Option<f64>,
-    /// The time that the CPU took to simulate the kernel, or to compute the reference. It is not a device's
-    /// time.
+    /// The time that the CPU took to simulate the kernel, or to compute the reference. The time is not a
+    /// device's time.
     pub cpu: Option<f64>,
 }
 

@@ -89,7 +89,7 @@ enum Checker {
 #[derive(Serialize)]
 struct Findings {
     device: String,
-    /// Schedules per problem; `None` on a GPU.
+    /// Schedules per problem, or `None` on a GPU.
     schedules: Option<u64>,
     clean: bool,
     seconds: f64,
@@ -255,7 +255,7 @@ struct Simulator<'a> {
     seeds: u64,
 }
 
-/// Returns the simulator's options; `None` if the GPU checks the kernels.
+/// Returns the simulator's options, or `None` if the GPU checks the kernels.
 fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
     let own = [
         ("--ptx", args.ptx.is_some()),

@@ -66,7 +66,7 @@ struct Row {
     rounds: usize,
     launches: u64,
     differing: u64,
-    /// Growth of device memory from the first round to the last; `None` if it is unknown.
+    /// Growth of device memory from the first round to the last, or `None` if it is unknown.
     device_growth_bytes: Option<i64>,
     process_growth_bytes: Option<i64>,
     failures: Vec<String>,

@@ -21,8 +21,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// A handle of the context that `cust` made. It enters the context, and the driver's objects keep it
-    /// alive.
+    /// A handle of the context that `cust` made. The driver enters the context through this handle, and its
+    /// objects keep the handle alive.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
@@ -31,8 +31,8 @@ impl CustDriver {
     /// Returns a driver on the primary context of a device.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
-    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the machine has no driver, or [`Error::Invalid`] if it has no such
+    /// device, or [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
@@ -40,8 +40,8 @@ impl CustDriver {
     /// Returns a driver on the caller's context, which the driver retains.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older
-    /// than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the context is not usable, or [`Error::Unsupported`] if the driver is
+    /// older than CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)
@@ -205,8 +205,8 @@ impl Driver for CustDriver {
         let _entered = self.enter()?;
         let params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter; the rest
-        // is the caller's promise.
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
+        // caller promises valid memory and a valid stream.
         let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }

@@ -7,7 +7,7 @@ use crate::{DType, Error};
 use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// The part of a merge on which a launch depends. It does not contain the list of states.
+/// The part of a merge on which a launch depends. This part does not contain the list of states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Merged {
     first: State,
@@ -25,7 +25,7 @@ pub struct Merged {
 
 impl Merged {
     /// # Errors
-    /// Returns [`Error::Invalid`] if there is no state; [`Error::Unsupported`] if the states do not lie at
+    /// Returns [`Error::Invalid`] if there is no state, or [`Error::Unsupported`] if the states do not lie at
     /// equal distances.
     pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;

@@ -85,8 +85,8 @@ impl KvPages {
     /// | `q` | `[batch, queries, heads, 576]` | `q_nope W_UK` (absorbed, 512 columns), then the rotated `q_pe` |
     /// | `o` | `[batch, queries, heads, 512]` | multiply each head by its `W_UV` |
     ///
-    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is `1 / sqrt(128 +
-    /// 64)`, times the square of YaRN's `mscale`.
+    /// The request must set a scale, because no default follows from 576 columns: DeepSeek's is `1 / sqrt(128
+    /// + 64)`, times the square of YaRN's `mscale`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -117,7 +117,7 @@ impl KvPages {
         Self::new(rows, values)
     }
 
-    /// Returns the columns of a latent cache's values; `None` if keys and values have equal numbers of
+    /// Returns the columns of a latent cache's values, or `None` if keys and values have equal numbers of
     /// columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];

@@ -1,7 +1,7 @@
-//! Varlen: sequences of any lengths in one tensor. Their offsets live in device memory.
+//! Varlen: sequences of any lengths in one tensor. The sequences' offsets live in device memory.
 
-/// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned, because valid
-/// values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
+/// 32-bit integers in device memory: lengths or page indices. The integers may be signed or unsigned, because
+/// valid values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
 /// results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
@@ -55,7 +55,7 @@ pub struct VarlenKeys {
     /// `batch + 1` offsets, 0 first: the start of each sequence in the rows of K and V, and the end of the
     /// last one.
     pub cu_seqlens_k: Index,
-    /// `batch` integers: the number of valid keys per sequence; `None` if all rows are valid.
+    /// `batch` integers: the number of valid keys per sequence, or `None` if all rows are valid.
     pub seqused_k: Option<Index>,
     /// Upper bound of the keys per sequence. The selection of a kernel depends on it, and a kernel may ignore
     /// further keys.

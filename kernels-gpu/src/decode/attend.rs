@@ -120,7 +120,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(!Mask::LEFT, "the schedule knows no sequence's queries, so it finds no first key") }
+        const { assert!(!Mask::LEFT, "these decode kernels begin with key 0: the mask must not have `LEFT`") }
         attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
     }
 }
@@ -142,6 +142,7 @@ fn attend_all<
     mut block: Block<C>,
     smem: Smem<C>,
 ) {
+    const { assert!(!Mask::LISTED, "`Decode` takes all keys: `BlockSparse` needs `Fwd`") }
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
     let few = p.keys(block.warp().lane());

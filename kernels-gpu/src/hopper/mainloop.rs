@@ -84,14 +84,15 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
+        const { assert!(!Mask::LISTED, "Hopper's kernels take ranges of blocks: `BlockSparse` needs `Fwd`") }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
         let mask = Mask::keys(variant, &of);
         let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // There are more splits than blocks, and this split got none. It therefore takes a block behind
-            // all keys that any row sees.
+            // There are more splits than blocks, and this split got none. The split therefore takes a block
+            // behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {

@@ -2,10 +2,10 @@
 //! every kernel of the table.
 //!
 //! A kernel's symbol contains its family, types, head dim and mask, and words that distinguish its tiling or
-//! schedule. [`sample`] starts with the kernels that the planner selects for the small problems of tests. It
-//! then adds kernels of the table until every such word of every family has appeared. With each kernel, it
-//! adds the other kernels of the kernel's launches. *`tests/tests/sample.rs` compares the sample with the
-//! table's fields: family, schedule, mask, dtype, head dim, layout.*
+//! schedule. [`sample`] starts with the kernels that the planner selects for the small problems of tests. The
+//! function then adds kernels of the table until every such word of every family has appeared. With each
+//! kernel, it adds the other kernels of the kernel's launches. *`tests/tests/sample.rs` compares the sample
+//! with the table's fields: family, schedule, mask, dtype, head dim, layout.*
 use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

@@ -119,8 +119,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is redundant if, on every path since an
-/// earlier fence, no instruction accesses a register that later products use, up to the next wait or fence.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is if no instruction on any path since
+/// an earlier fence accesses a register that products behind it use, up to the next wait or fence.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
@@ -138,9 +138,9 @@ pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     !open
 }
 
-/// Whether the wait for bulk stores at byte `at` of `text` is redundant. It is redundant if, on every path,
-/// another wait behind the last store has waited until the store's source was read, and if the kernel reads
-/// no device memory afterwards.
+/// Whether the wait for bulk stores at byte `at` of `text` is redundant. The wait is redundant if, on every
+/// path, another wait behind the last store has waited until the store's source was read, and if the kernel
+/// reads no device memory afterwards.
 pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     let (mut sent, mut read) = (false, false);
     walk(text, body(text, at), false, |place, line, sending| {
@@ -169,7 +169,7 @@ fn body(text: &str, at: usize) -> usize {
 
 /// Follows all paths from byte `start` of `text`, line by line. `visit` receives the position of a line, the
 /// line, and the state of the path before the line. It returns the state behind the line, or `None` to end
-/// the path. A path also ends with the kernel, and at a line that another path has reached in the same state.
+/// the path. A path also ends with the kernel, and at a line that another path has reached in this state.
 fn walk<T: Copy + Eq + Hash>(
     text: &str,
     start: usize,

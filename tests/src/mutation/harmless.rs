@@ -19,7 +19,7 @@ struct Harmless {
     instruction: &'static str,
     /// One of the instruction's source lines: the end of its file's name, and a text in the line.
     source: Source,
-    /// Another one of these source lines, in the same form.
+    /// Another source line of the instruction, in the same form.
     within: Source,
     /// Whether the class applies to the kernel with this symbol.
     kernels: fn(&str) -> bool,
@@ -346,8 +346,8 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     }
 }
 
-/// The reason why equality never occurs in a comparison. It follows from the compared values, or from the use
-/// of the result.
+/// The reason why equality never occurs in a comparison. The reason follows from the compared values, or from
+/// the use of the result.
 fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'static str> {
     let [_, predicate, ..] = words(instruction)[..] else { return None };
     let uses: Vec<&str> = text.lines().filter(|line| words(line).contains(&predicate)).collect();

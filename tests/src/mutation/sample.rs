@@ -3,7 +3,8 @@ use ptx_sim::mutate::{Mutant, Operator};
 use reference::Random;
 use std::collections::BTreeMap;
 
-/// A selection of mutants per operator of a kernel, which a seed determines. It is the same on every machine.
+/// A selection of mutants per operator of a kernel, which a seed determines. The selection is the same on
+/// every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The largest number of mutants per operator; `None` selects all.

@@ -38,8 +38,8 @@ const KEPT: [&str; 12] = [
     "SSL_CERT_FILE",
 ];
 
-/// A user's first program. It plans for a card, names a kernel by type, and checks that it contains the PTX
-/// of every kernel of the table.
+/// A user's first program. The program plans for a card, names a kernel by type, and checks that it contains
+/// the PTX of every kernel of the table.
 const PROGRAM: &str = r#"
 use ferroflash::{Attention, Capabilities, DType, Error};
 use ferroflash::driver::RawDriver;

@@ -96,7 +96,7 @@ pub trait WordRows {
 
 /// An element type whose rows become B operands of type `A`.
 pub trait LoadAs<A: TensorCore>: TensorCore {
-    /// Whether a product needs a factor other than 1.
+    /// Whether products with such operands need a factor other than 1.
     const SCALED: bool;
     /// Converts the words of one column. Four lanes share a column, and each of them holds two words of the
     /// column per k-step. Returns the operand, and the factor for products with this operand.
@@ -150,7 +150,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
         if !Q::SCALED {
             return (ColFrag(to, PhantomData), ColVec::splat(1.0));
         }
-        // The lane has loaded row `lane / 4`. It holds products of column `lane % 4 * 2` and the next column.
+        // The lane has loaded row `lane / 4`. The lane holds products of column `lane % 4 * 2` and the next
+        // column.
         let factors = core::array::from_fn(|g| {
             [0, 1].map(|i| {
                 let lane = (warp.lane % 4 * 2 + i) * 4;

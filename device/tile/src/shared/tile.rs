@@ -84,7 +84,7 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
             assert!(
                 layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
                     == layout::panel_chunks(Self::ROW_CHUNKS),
-                "the first columns must be of the same panels"
+                "the first columns must have the same panels"
             )
         }
         // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow
@@ -98,12 +98,12 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
         &self,
         group: SplitGroup<OF>,
     ) -> Ready<'_, SharedTile<E, R, P>> {
-        const { assert!(P * OF == C, "the shares must make up the columns") }
+        const { assert!(P * OF == C, "the shares must cover the columns") }
         const {
             assert!(
                 layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
                     == layout::panel_chunks(Self::ROW_CHUNKS),
-                "a share must be of the same panels"
+                "a share must have the same panels"
             )
         }
         // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow

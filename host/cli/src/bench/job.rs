@@ -37,7 +37,7 @@ pub(super) struct Row {
     pub times: Times,
     pub tflops: f64,
     pub gb_per_s: f64,
-    /// Median clock of the SMs during the measurement; `None` if the driver does not report it.
+    /// Median clock of the SMs during the measurement, or `None` if the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<f64>,
 }
@@ -127,7 +127,7 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the row of the report; `None` without samples.
+    /// Returns the row of the report, or `None` without samples.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
         let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();

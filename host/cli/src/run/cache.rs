@@ -27,8 +27,8 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum number of keys. It is varlen if the sequences' query
-    /// counts differ.
+    /// The problem of `batch` sequences with the maximum number of keys. The problem is varlen if the
+    /// sequences' query counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
@@ -37,8 +37,8 @@ pub(crate) struct Input {
     starts: Vec<usize>,
     /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
     pool: [Vec<u8>; 2],
-    /// The number of columns of a latent cache's values, which are the first columns of keys; `None` if the
-    /// file has values.
+    /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
+    /// the file has values.
     v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
@@ -92,8 +92,7 @@ impl Input {
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"
-                    .into(),
+                "--top-left: on a cache, the last query has the last key's position; leave it out".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
