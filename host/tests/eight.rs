@@ -1,5 +1,5 @@
-//! Tests prefill and mixed batches on e4m3 KV caches: the kernels that the planner selects, with their reasons, the
-//! refused requests, and the scales in the parameters.
+//! Tests prefill and mixed batches on e4m3 KV caches: the kernels that the planner selects and their reasons,
+//! the refused requests, and the scales in the parameters.
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
 use crate::on_cache::{FAR, Shape, card, decode};
@@ -64,7 +64,8 @@ const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
     ("l4", Shape { page: None, ..DENSE }, same, "paged_f16_e4m3_d128_causal_128x32_native", MANY),
     // Cards without a conversion instruction.
     ("a100", DENSE, same, "paged_f16_e4m3_d128_local_128x32", MANY),
-    ("a10", Shape { head_dim: 64, dtype: DType::Bf16, ..DENSE }, same, "paged_bf16_e4m3_d64_local_128x64", MANY),
+    ("a10", Shape { head_dim: 64, dtype: DType::Bf16, ..DENSE }, same,
+        "paged_bf16_e4m3_d64_local_128x64", MANY),
     ("a100", PACKED, same, "paged_f16_e4m3_d128_local_128x32", VARLEN),
     // Hopper's kernels read KV caches of the queries' dtype.
     ("h200", DENSE, same, "paged_f16_e4m3_d128_causal_128x32_native", "an e4m3 KV cache"),

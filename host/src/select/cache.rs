@@ -76,8 +76,8 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let portable = portable.ok_or_else(|| {
         let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
         let reason = if cache_dtype == DType::E4m3 {
-            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per key \
-             head), equal query counts per sequence, and no ALiBi slopes"
+            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per \
+             key head), equal query counts per sequence, and no ALiBi slopes"
         } else {
             "ALiBi slopes on a KV cache support head_dim up to 256"
         };
