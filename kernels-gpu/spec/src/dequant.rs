@@ -35,7 +35,7 @@ impl<
         S::TARGET
     };
     const THREADS: u32 = {
-        assert!(M % W == 0, "the warps' row tiles must make up the block's");
+        assert!(M.is_multiple_of(W), "the warps' row tiles must make up the block's");
         (M / W) as u32 * 32
     };
     const SMEM_BYTES: usize = tile_bytes::<E>() * D * (M + 2 * N) + tile_bytes::<S>() * D * 2 * N;
