@@ -51,7 +51,7 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     let replacement = Replacement { folder: folder.to_owned(), symbols };
     REPLACEMENT
         .set(replacement)
-        .map_err(|_| invalid("a process replaces kernels once; put all files into one folder"))?;
+        .map_err(|_| invalid("a process can replace kernels only once; put all files into one folder"))?;
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 

@@ -235,12 +235,16 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
-    /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
-    /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
-    /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
-    /// In this case, split a batch of single queries and prompts into two requests: the first `n` sequences
-    /// as `[n, 1, heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`,
-    /// block table and lengths of the second request begin at index `n`.
+    /// Sets the layout of the queries.
+    ///
+    ///
+    /// Varlen queries on a KV cache may be a mixed batch: one launch runs a decode kernel on the sequences of
+    /// few queries and a prefill kernel on the others. docs/limits.md, "Mixed batches", lists the conditions.
+    ///
+    /// If the conditions do not hold, prefill kernels take all sequences, without split-KV. Two requests are
+    /// then faster. The first request has the first `n` sequences, which have one query each: its `q` and `o`
+    /// have the shape `[n, 1, heads, head_dim]`, and decode kernels run it. The second request has the other
+    /// sequences, as varlen. Its `cu_seqlens_q`, block table and lengths begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self

@@ -1,4 +1,4 @@
-//! Selection: tables of kernels, with the reason in each line.
+//! Selects kernels from tables. Each line of a table names a kernel and the reason for choosing it.
 mod append;
 mod cache;
 mod decode;

@@ -181,7 +181,7 @@ fn e4m3(d: &mut AttentionRequest<'static>) {
     cache(d).pages.values.dtype = DType::E4m3;
 }
 
-/// Returns a request with equal numbers of key heads and query heads, of 8 columns.
+/// Returns a request with equal numbers of key heads and query heads. The head dim is 8.
 fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }

@@ -163,8 +163,10 @@ pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c:
     dot_add(terms, c, 25)
 }
 
-/// Computes one step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A
-/// subnormal 16-bit input has the exponent that it has as an f32.
+/// Computes the sum of `c` and the products of `terms`, as one step of the tensor core does. The function
+/// shifts every term to the largest exponent, and truncates it to `fraction` fraction bits. It then adds the
+/// terms exactly, and rounds the sum toward zero. A subnormal 16-bit input has the exponent that it has as an
+/// f32.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
     // Only infinities and NaN among the inputs are special. Products of finite inputs are exact, even large
@@ -188,7 +190,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
         let negative = c.is_sign_negative() && terms.clone().all(|(a, b)| (a * b).is_sign_negative());
         return if negative { -0.0 } else { 0.0 };
     }
-    // This function converts a term to units of 2^(top - fraction), truncated toward zero.
+    // Converts a term to units of 2^(top - fraction), truncated toward zero.
     let align = |sign: bool, exponent: i32, significand: u64, scale: i32| {
         let shift = exponent - scale - (top - fraction as i32);
         let units = if shift >= 0 {

@@ -91,8 +91,9 @@ fn garbage_lengths_and_pages() {
     }
 }
 
-/// Launches that together need every clamp of decode kernels: few and many sequences, lengths that are off by
-/// one, invalid lengths, unused pages.
+/// Launches with invalid device data. If a decode kernel loses any one clamp, except those in
+/// [`SUPERFLUOUS`], at least one of these launches goes wrong. The launches have few and many sequences,
+/// lengths that are off by one, invalid lengths, and unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
     let plain =

@@ -18,7 +18,8 @@ use crate::budgets::processor_time;
 /// same time. The budgets were measured on that machine.
 const REFERENCE: f64 = 0.9;
 
-/// Number of functions in the compiled source. Each function has its own copy of the sort.
+/// Number of functions in the compiled source. The compiler instantiates the standard library's sort once per
+/// function.
 const FUNCTIONS: u32 = 8;
 
 /// Samples of the machine's speed during a measurement.

@@ -107,8 +107,9 @@ pub fn ci(root: &Path) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// The mutants that ci runs: for two small kernels, one mutant per operator. The step tests the way from the
-/// mutation to the page of scores. The tests run more mutants.
+/// The mutants that ci runs: for two small kernels, one mutant per operator. This step of ci tests the whole
+/// mutation tool: it mutates the PTX, runs the mutants, and writes the page of scores. The tests run more
+/// mutants.
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 

@@ -98,7 +98,8 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// Compiles the kernels, and returns the environment for building a library that contains them.
+/// Compiles the sample of the kernels, or all kernels. Returns the environment for the build of a library
+/// that contains these kernels.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
         kernels::ptx(root, &Build::all())?;
@@ -111,7 +112,8 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
     Ok(Some((PTX_DIR, folder)))
 }
 
-/// Runs every test of the workspace on the sample of the kernels, or on all of them.
+/// Runs the tests of the workspace. With `all`, the library contains all kernels, and every test program
+/// runs. Without `all`, the library contains the sample, and the programs of [`LEFT_OUT`] do not run.
 pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
@@ -132,15 +134,16 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Runs every test that launches kernels on the sample, like `cargo xtask test`. This is a step of `ci`.
-/// After it, `ci` runs all tests on all kernels, each kernel on its edge cases.
+/// Runs the tests of the packages in [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci`
+/// calls this function before it runs all tests on all kernels.
 pub fn on_sample(root: &Path) -> Result {
     let environment = modules(root, false)?;
     let packages = LAUNCHING.map(|package| ["--package", package]).concat();
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
     for job in &mut jobs {
-        // With this variable, tests of random problems draw more problems.
+        // If the environment variable `CI` is set, tests of random problems draw more problems. The long test
+        // runs later, on all kernels.
         job.command.args(["--skip", "every_kernel_on_its_edges"]).env_remove("CI");
     }
     queue::run(jobs, &times(root))

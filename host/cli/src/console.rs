@@ -54,7 +54,7 @@ impl Console {
         self.ptx_dir = Some(folder.to_owned());
         let (folder, names) = (folder.display(), kernels.join(", "));
         let count = kernels.len();
-        self.note(format_args!("--ptx-dir replaces {count} of the kernels by files of {folder}: {names}"));
+        self.note(format_args!("--ptx-dir replaces kernels ({count}) by files of {folder}: {names}"));
         self.replaced = kernels;
     }
 

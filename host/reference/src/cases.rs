@@ -195,8 +195,8 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
-        // `slices` takes many products, so only one dtype runs it.
+        // `many` has more tiles, and `slices` has more splits, than the simulated cards can hold blocks at
+        // once. `slices` computes many products, so only f16 kernels run it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));

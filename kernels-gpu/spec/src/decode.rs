@@ -31,8 +31,9 @@ impl PageMarker for Rows {
 /// has its own stream of `SLOTS` tiles of 16 keys.
 ///
 /// Kernels of [`crate::Causal`] and [`crate::Local`] take the mask from [`DecodeParams::window`]; causal
-/// kernels also run full masks. Kernels of other masks read all keys of a sequence, and their combine kernels
-/// need an unbounded window. Every decode kernel has a parameter for sinks.
+/// kernels also run full masks. Kernels of other masks read all keys of a sequence. For these kernels, the
+/// window in the combine kernel's parameters must be unbounded. Every decode kernel has a parameter for
+/// sinks.
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );

@@ -1,5 +1,6 @@
-//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. The file also maps
-//! query blocks to sequences: the host's grid and the device's decoding of it, side by side.
+//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. This file also
+//! contains the mapping from query blocks to sequences. The host computes the grid from the mapping. A thread
+//! block finds its sequence with the mapping.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;

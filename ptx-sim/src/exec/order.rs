@@ -89,8 +89,9 @@ pub(super) struct Observer<'b> {
     /// The warp's knowledge of other blocks.
     pub others: &'b Knowledge,
     pub block: u32,
-    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents of the
-    /// block, some of which write through the generic proxy.
+    /// `None` for an access through the generic proxy. For an access through the asynchronous proxy, the
+    /// first element has for each agent the clock up to which this proxy sees the agent's writes. The second
+    /// element says which agents write through the generic proxy.
     pub proxy: Option<(&'b [u32], Agents)>,
 }
 

@@ -37,10 +37,12 @@ pub(super) struct Step {
     warp: usize,
     /// Operands that must be the same in all warps.
     operands: [u64; 3],
-    /// For a product: the index of its accumulators, the knowledge that all warps have at the step, and the
-    /// writes that their proxy sees.
+    /// For a product: the index of its accumulators in [`Products`].
     pub tile: usize,
+    /// For each agent: the latest clock that every warp which has reached the step knows.
     pub row: Vec<u32>,
+    /// For each agent: the latest clock up to which the asynchronous proxy of every such warp sees the
+    /// agent's writes. Empty if the step is no product.
     pub proxy: Vec<u32>,
 }
 

@@ -101,7 +101,7 @@ unsafe impl MapKind for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
@@ -149,7 +149,7 @@ unsafe impl MapKind for RaggedMap {
         })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {

@@ -21,8 +21,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Shuffles the pages, among them pages that belong to no sequence. A sequence that `shares` takes its
-    /// first page from the previous sequence.
+    /// Shuffles the pages, among them pages that belong to no sequence. If `shares(b)` is true, sequence `b`
+    /// and sequence `b - 1` have the same first page.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,

@@ -39,18 +39,19 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // These cases have one long sequence over all SMs; several queries; a head dim between two entries' head
-    // dims; missing rows.
+    // One long sequence, whose keys all SMs share.
     cases.push(plain(&[1500]));
+    // Several queries per sequence, and a sequence with fewer keys than queries.
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
-    // With more rows than one block takes, there are several blocks of rows.
+    // More rows than one block takes, so several blocks share the rows.
     cases.push(DecodeCase {
         queries: (rows + 1).min(21),
         heads: [6, 2],
         mask: Mask::Causal,
         ..plain(&[0, 5, 300])
     });
+    // A head dim between the head dims of two kernels, and fewer rows than one block takes.
     let missing = if entry.kv_dtype == DType::E4m3 { 16 } else { 24 };
     cases.push(DecodeCase {
         head_dim: entry.head_dim as usize - missing,
