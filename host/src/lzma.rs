@@ -6,7 +6,7 @@ use std::io::{self, Read};
 /// has at most 2 MB. The machine code of one kernel has less than 1 MB.
 const MOST: u64 = 64 << 20;
 
-/// KiB that a decoder needs in addition to its dictionary.
+/// Memory in KiB that a decoder needs in addition to its dictionary.
 const DECODER: u32 = 64;
 
 /// Decompresses a stream in xz's format `alone`. Decompression needs twice the declared size in memory.

@@ -1,6 +1,6 @@
-//! Requests: attention ([`AttentionRequest`]), append to a KV cache ([`Append`]), merge of partial states
-//! ([`Merge`]). A request describes the caller's memory. A request checks nothing; planning validates the
-//! request once.
+//! Requests describe the caller's memory: [`AttentionRequest`] asks for attention, [`Append`] for an append
+//! to a KV cache, and [`Merge`] for a merge of partial states. A request checks nothing; planning validates
+//! the request once.
 mod append;
 mod cache;
 mod mask;
@@ -29,8 +29,8 @@ pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 pub const MAX_HEAD_DIM: usize = 512;
 /// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Exclusive bound of the bytes between two rows: the device computes the distance of a tile's rows in 32
-/// bits.
+/// Two adjacent rows must be less than this number of bytes apart: the device computes the distance of a
+/// tile's rows in 32 bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
@@ -144,8 +144,8 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    /// Creates a request for attention without a mask, on any layouts. [`dense`](Self::dense),
-    /// [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
+    /// Creates a request for attention without a mask, on queries, keys and values of any layout.
+    /// [`dense`](Self::dense), [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
     pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
@@ -276,8 +276,8 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that it
-    /// needs ([`Scratch::Fastest`]).
+    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that
+    /// this kernel needs ([`Scratch::Fastest`]).
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
         self.scratch = scratch;
         self

@@ -33,8 +33,8 @@ const LENGTHS: [[usize; 2]; 18] = [
 /// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// A problem is long if it has a sequence of at least this length. A long problem runs with one or two of the
-/// head groupings, and with one batch.
+/// A problem is long if it has a sequence of at least this length. A long problem runs with one or two head
+/// groupings, and with one batch.
 const LONG: usize = 1000;
 
 /// Returns the grid of an entry: every length with every mask of its kind. Layouts, head dims and batches
@@ -83,7 +83,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 }
 
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
-/// rows see none. Kernels must rescale this row alone.
+/// rows see none. Kernels must rescale only this row.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;

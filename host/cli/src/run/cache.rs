@@ -35,7 +35,8 @@ pub(crate) struct Input {
     q: Vec<u16>,
     /// The first row of each sequence in `q`, and the end of the last sequence.
     starts: Vec<usize>,
-    /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
+    /// Keys and values. Keys and values. Their dtype may differ from the queries' dtype. A latent cache has
+    /// keys only.
     pool: [Vec<u8>; 2],
     /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
     /// the file has values.
@@ -195,7 +196,7 @@ fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Splits the rows evenly among this number of sequences, if possible.
+/// Returns offsets with an equal number of rows per sequence, if this number of sequences divides the rows.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }

@@ -95,8 +95,8 @@ fn wrong_and_broken_kernels() {
     }
 }
 
-/// Only an option replaces kernels, and no environment variable does. The program names the kernels that it
-/// replaces.
+/// Only the option `--ptx-dir` replaces kernels. No environment variable replaces kernels. The program names
+/// the kernels that it replaces.
 #[test]
 fn kernels_are_replaced_by_an_option_alone() {
     let demo = ["run", "--input", DEMO, "--check", "--device", "sim"];

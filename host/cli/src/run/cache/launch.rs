@@ -81,7 +81,7 @@ impl Input {
         })
     }
 
-    /// Runs the checks of planning, which need no device.
+    /// Plans the launch without a device, so that planning checks the request.
     ///
     /// # Errors
     /// Returns the errors of planning.
