@@ -237,7 +237,6 @@ impl<'a> AttentionRequest<'a> {
 
     /// Sets the layout of the queries.
     ///
-    ///
     /// Varlen queries on a KV cache may be a mixed batch: one launch runs a decode kernel on the sequences of
     /// few queries and a prefill kernel on the others. docs/limits.md, "Mixed batches", lists the conditions.
     ///

@@ -12,7 +12,7 @@ use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
 use crate::{budgets, candle, evidence, package, setup, stats, tidy};
 
-/// The entries on which the demo's problem may run, on any card, begin with this text.
+/// On every card, the demo's problem runs on an entry whose name begins with this text.
 /// *`host/cli/tests/program/options.rs` checks it.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
@@ -134,7 +134,7 @@ fn kernels_hold(root: &Path) -> Result {
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
     gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
     stats::check(root, &reports)?;
-    // Instructions of a newer target must at least compile.
+    // For a newer target, this step only checks that the instructions compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;
     if let Some(gone) = NEWER.iter().find(|name| made.iter().all(|module| module.contract.symbol != **name)) {

@@ -25,7 +25,7 @@ const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
 const LEFT_OUT: [(&str, &str); 7] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
-    ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
+    ("device/cuda_builder/tests/device", "compilations of a small device crate by the builder, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
     ("tests/tests/debug", "a kernel compiled with its assertions"),
@@ -149,7 +149,7 @@ pub fn on_sample(root: &Path) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// The file that keeps the run time of each test program, because the longest programs start first.
+/// The file that stores the run time of each test program. The programs with the longest times start first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
 }

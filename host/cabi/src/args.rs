@@ -103,7 +103,7 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     }
 }
 
-/// Returns the mask of a `FERROFLASH_MASK_` value. `sides` are the sides of a window.
+/// Returns the mask of a `FERROFLASH_MASK_` value. `left` and `right` are the sides of a window.
 pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     let side = |what, keys: i32| match keys {
         -1 => Ok(None),

@@ -58,8 +58,7 @@ struct Report {
 struct Row {
     name: &'static str,
     family: &'static str,
-    /// Dtype of the inputs. The kernel's dtype. If keys have another dtype than queries, this field has the
-    /// dtype of queries.
+    /// Dtype of the inputs. If keys have another dtype than queries, this field has the dtype of queries.
     dtype: Option<&'static str>,
     /// Dtype of the KV cache, if it may differ from the dtype of queries.
     cache: Option<&'static str>,
@@ -78,8 +77,8 @@ struct Row {
     what: Option<String>,
     /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries per block. Rows per tile. In decode kernels, rows are the queries of all heads that share a
-    /// key head.
+    /// Queries per block. In decode kernels, this number counts the queries of all heads that share a key
+    /// head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,

@@ -96,8 +96,8 @@ struct Findings {
     kernels: Vec<Row>,
 }
 
-/// The findings in one kernel. A row of the report: the findings in one kernel, or, on a GPU, the findings of
-/// one tool in all kernels.
+/// A row of the report. In the simulator, a row has the findings in one kernel. On a GPU, a row has the
+/// findings of one tool in all kernels.
 #[derive(Serialize)]
 struct Row {
     name: String,

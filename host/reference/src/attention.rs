@@ -11,7 +11,7 @@ use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries per block. Number of queries per block. A block reads keys and values once for all of its queries.
+/// Queries per block. A block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
 /// Columns of a product that fit into registers and the first-level cache.
 const COLUMNS: usize = 32;

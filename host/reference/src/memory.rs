@@ -107,15 +107,15 @@ pub struct Memory {
     pub k: Place,
     /// Values.
     pub v: Place,
-    /// The output. The place of O. `buffers` does not contain O's buffer.
+    /// The output. `buffers` does not contain the output's buffer.
     pub o: Place,
-    /// ALiBi slopes. ALiBi slopes. The first buffer behind the tensors' buffers holds the slopes.
+    /// ALiBi slopes. The first buffer behind the tensors' buffers holds the slopes.
     pub slopes: Option<Slopes>,
     /// The sequences of a varlen batch. The last buffers hold the integers of these sequences.
     pub sequences: Option<Sequences>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
-    /// Sinks, bias and masks. Further tensors of the problem. Their buffers follow `buffers`.
+    /// Sinks, bias and masks. Their buffers follow `buffers`.
     pub extras: Extras,
 }
 

@@ -177,8 +177,8 @@ mod tests {
         }
     }
 
-    /// The coordinates of row `i` of a page give the row's address. TMA sees the row exactly if the sequence
-    /// has it.
+    /// The coordinates of row `i` of a page give the row's address. TMA copies the row only if the page's
+    /// sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
         let map = |row, head, batch| MapDescription {

@@ -111,8 +111,8 @@ impl AlibiSlopes {
 pub struct Bias {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
     pub address: u64,
-    /// Number of elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
-    /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
+    /// Number of elements of the buffer from `address` on. Strides must stay within them. Kernels read rows
+    /// in words of 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
     pub elements: u64,
     /// f16, bf16 or f32, independent of the queries' dtype.
     pub dtype: DType,

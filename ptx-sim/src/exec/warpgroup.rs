@@ -21,8 +21,9 @@ pub(super) const MEMBERS: usize = 4;
 pub(super) struct Warpgroup<'a> {
     /// The steps that some of the warps have reached and others have not, oldest first.
     steps: VecDeque<Step>,
-    /// The number of steps that all warps have completed, and the number of steps that each warp has reached.
+    /// The number of steps that all warps have completed.
     done: u64,
+    /// The number of steps that each warp has reached.
     made: [u64; MEMBERS],
     /// For each warp, the number of registers of its threads, if `setmaxnreg` has changed it.
     registers: [Option<u32>; MEMBERS],

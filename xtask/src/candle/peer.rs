@@ -127,8 +127,8 @@ pub fn library(root: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Definitions of the functions that flash_api.cu references but that no program calls. Each of them prints
-/// an error.
+/// Definitions of functions that flash_api.cu references, but that no program calls. Each of these functions
+/// prints an error.
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\

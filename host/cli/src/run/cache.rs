@@ -35,8 +35,7 @@ pub(crate) struct Input {
     q: Vec<u16>,
     /// The first row of each sequence in `q`, and the end of the last sequence.
     starts: Vec<usize>,
-    /// Keys and values. Keys and values. Their dtype may differ from the queries' dtype. A latent cache has
-    /// keys only.
+    /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
     pool: [Vec<u8>; 2],
     /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
     /// the file has values.

@@ -13,8 +13,7 @@ const LEADERS: usize = 4;
 /// Number of timings of each leader. The leaders take turns, so that a card that slows down slows all of them
 /// equally.
 const LAPS: usize = 9;
-/// Minimum duration of a lap. Minimum time of a lap. In a shorter lap, the resolution of the clock would
-/// matter.
+/// Minimum duration of a lap. In a shorter lap, the resolution of the clock would matter.
 const LAP: Duration = Duration::from_millis(4);
 const MOST_LAUNCHES: usize = 400;
 

@@ -17,7 +17,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Creates a workload. The inputs. Each call of `work` makes them again.
+    /// Creates a workload. Each call of `work` makes the inputs again.
     pub(super) fn new<W: Work + 'static>(
         label: String,
         [flops, least_bytes]: [f64; 2],
