@@ -12,8 +12,7 @@ use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 use crate::process::{Result, bar};
 use crate::setup;
 
-/// The default targets. The targets that are checked. On each target, every kernel must assemble and keep the
-/// rules.
+/// The default targets. On each target, every kernel must assemble and keep the rules.
 pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// The targets for which machine code exists.

@@ -7,7 +7,7 @@ use std::{env, fmt};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The result of a task. The result of a task. An error ends the task, and the task prints the error's text.
+/// The result of a task. An error ends the task, and the task prints the error's text.
 pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// The error of a program that has failed.

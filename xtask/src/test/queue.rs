@@ -44,7 +44,7 @@ struct End {
 
 /// The times of some test programs in seconds. They count if no earlier run has measured the program.
 /// Programs that are not in this list take less time.
-const LONG: [(&str, f64); 10] = [
+const LONG: [(&str, f64); 11] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),
     ("tests/tests/decode", 50.0),
@@ -54,6 +54,7 @@ const LONG: [(&str, f64); 10] = [
     ("device/cuda_builder/tests/device", 30.0),
     ("documentation", 30.0),
     ("tests/tests/template", 30.0),
+    ("tests/tests/block_masks", 30.0),
     ("tests/tests/own", 20.0),
 ];
 
