@@ -111,7 +111,7 @@ impl Capabilities {
             let (major, minor) = self.compute_capability;
             let target = kernel.target;
             let reason = format_args!(
-                "the kernel is compiled for {target}; the device has compute capability {major}.{minor}"
+                "the kernel's target: {target}; the device has compute capability {major}.{minor}"
             );
             return Err(Error::unsupported(feature, reason));
         }

@@ -82,7 +82,7 @@ enum {
  * |---|---|---|---|
  * | selected by | neither of the next two | cu_seqlens_k | seqused_k without cu_seqlens_k |
  * | k, v: [.., heads_k, head_dim] | [batch, seqlen_k, ..] | [total_k, ..] | [pages, page, ..] |
- * | seqlen_k | keys per sequence | keys of the longest sequence | maximum per sequence; 0: its pages' capacity |
+ * | seqlen_k | keys per sequence | keys of the longest one | maximum per sequence; 0: its pages' capacity |
  * | total_k | ignored | rows of k and v | maximum keys of all sequences; 0: unknown |
  * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, including this step's keys |
  * | cu_seqlens_k | NULL | [batch + 1] | NULL |

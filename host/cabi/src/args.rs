@@ -25,8 +25,8 @@ pub(crate) unsafe trait Args: Copy {
 macro_rules! args {
     ($type:ty, $name:literal, $init:literal, $least:literal) => {
         impl $type {
-            /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after these
-            /// bytes.
+            /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after
+            /// these bytes.
             pub const LEAST: usize = $least;
         }
 
