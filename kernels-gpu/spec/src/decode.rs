@@ -10,7 +10,7 @@ pub mod params;
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The same alignment, as a value.
+    /// The alignment of keys in pages, as a value.
     const KIND: PageKind;
 }
 /// The kernel reads pages of a multiple of 16 keys, and dense KV caches.

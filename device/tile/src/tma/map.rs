@@ -121,8 +121,8 @@ pub struct RaggedRow {
 }
 
 impl RaggedRow {
-    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
-    /// `row` may be the row behind the sequence's last row.
+    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All rows of the sequence must
+    /// exist. `row` may be the row behind the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
