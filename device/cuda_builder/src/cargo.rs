@@ -84,8 +84,8 @@ impl Invocation<'_> {
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
         command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
-            // Without this argument, the PTX would not contain the inlined calls: the directives themselves
-            // do not have them. The comments behind them do.
+            // A `.loc` directive does not contain the inlined calls. With this argument, a comment behind
+            // each directive contains them.
             command.arg("-Zverbose-asm");
         }
         if !symbols.is_empty() {

@@ -1,5 +1,5 @@
-//! Typed tiles for GPU kernels. Typed tiles. The types determine which threads may access which memory, and
-//! when. The crate does not depend on the computation of a kernel.
+//! Typed tiles for GPU kernels. The types determine which threads may access which memory, and when. The
+//! crate does not depend on the computation of a kernel.
 //!
 //! A kernel uses the modules in the order of this table:
 //!

@@ -9,7 +9,7 @@ use cuda_std::{mbarrier, tma};
 /// Shared memory with a producer side and a consumer side. [`Block::specialize`] gives the two sides to
 /// different warps.
 pub trait Specialized: Place {
-    /// The number of producer threads. Number of producer threads. Each of these threads is in another warp.
+    /// The number of producer threads. Each of these threads is in another warp.
     const PRODUCERS: u32;
     /// The producer side, for a producer thread.
     type Producer;
