@@ -73,10 +73,7 @@ impl fmt::Display for Breach {
                 )
             }
             Rule::Spill { stores, loads, allowed: None } => {
-                write!(
-                    f,
-                    "spills {stores} bytes of stores and {loads} of loads; its contract permits none"
-                )
+                write!(f, "spills {stores} bytes of stores and {loads} of loads; its contract permits none")
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(
