@@ -3,12 +3,15 @@
 //!
 //! The functions run in f32, as on the device. What they load from device memory comes from copies
 //! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, and are left out.
+mod rules;
+
+pub use crate::rows::Sequence;
 pub use crate::variant::MaskFn;
 pub use cuda_std::host::{Copied, with_memory};
+pub use rules::{Broken, broken};
 
 use crate::capped::Uncapped;
 use crate::mask::MaskMod;
-use crate::rows::Sequence;
 use crate::variant::Scores;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
