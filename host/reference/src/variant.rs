@@ -94,10 +94,8 @@ pub fn verify_against<M: MaskFn, D: Harness>(
 }
 
 /// Makes the parameters of a case.
-type Params<'a, M, D> = &'a dyn Fn(
-    &mut Buffers<'_, D>,
-    &Case,
-) -> Result<<M as ferroflash::spec::MaskMarker>::Params, Error>;
+type Params<'a, M, D> =
+    &'a dyn Fn(&mut Buffers<'_, D>, &Case) -> Result<<M as ferroflash::spec::MaskMarker>::Params, Error>;
 
 fn run<M: MaskFn, D: Harness>(
     card: &Attention<D>,
@@ -106,22 +104,30 @@ fn run<M: MaskFn, D: Harness>(
     definition: Option<Definition<'_>>,
 ) -> Result<Report, Failure> {
     let mut report = Report { variant: variant.any().name(), kernels: vec![], skipped: vec![] };
+    let mut kernels = vec![];
     for kernel in variant.any().kernels() {
-        let symbol = kernel.contract.symbol;
         let cases = match card.capabilities().runs(&kernel.contract) {
             Ok(()) => case::edges(kernel).map_err(str::to_owned),
             Err(error) => Err(error.to_string()),
         };
-        let cases = match cases {
-            Ok(cases) => cases,
-            Err(reason) => {
-                report.skipped.push((symbol, reason));
-                continue;
-            }
-        };
+        match cases {
+            Ok(cases) => kernels.push(cases),
+            Err(reason) => report.skipped.push((kernel.contract.symbol, reason)),
+        }
+    }
+    // The functions first: this takes less time than a launch in the simulator.
+    for case in kernels.iter().flatten() {
+        let mut buffers = Buffers::new(card.driver());
+        let params = params(&mut buffers, case).map_err(|source| Failure::refused(case, source))?;
+        exact::keeps_rules::<M>(case, &params, buffers.copies())?;
+        if let Some(definition) = definition {
+            exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;
+        }
+    }
+    for cases in &kernels {
         let mut verified: Option<Verified> = None;
         for case in cases.iter().flat_map(|case| SEEDS.map(|seed| Case { seed, ..case.clone() })) {
-            let one = one(card, variant, params, definition, &case)?;
+            let one = one(card, variant, params, &case)?;
             verified = Some(verified.map_or(one.clone(), |all| all.and(&one)));
         }
         report.kernels.extend(verified);
@@ -129,22 +135,16 @@ fn run<M: MaskFn, D: Harness>(
     if report.kernels.is_empty() { Err(Failure::Nothing(report)) } else { Ok(report) }
 }
 
-/// Runs one case.
+/// Launches one case.
 fn one<M: MaskFn, D: Harness>(
     card: &Attention<D>,
     variant: &'static Variant<M>,
     params: Params<'_, M, D>,
-    definition: Option<Definition<'_>>,
     case: &Case,
 ) -> Result<Verified, Failure> {
-    let refused = |source| Failure::Refused { case: Box::new(case.clone()), source };
+    let refused = |source| Failure::refused(case, source);
     let mut buffers = Buffers::new(card.driver());
-    let (tensors, params) =
-        (Tensors::random(case), params(&mut buffers, case).map_err(refused)?);
-    exact::keeps_rules::<M>(case, &params, buffers.copies())?;
-    if let Some(definition) = definition {
-        exact::is_defined::<M>(case, &params, &tensors, buffers.copies(), definition)?;
-    }
+    let (tensors, params) = (Tensors::random(case), params(&mut buffers, case).map_err(refused)?);
     let written = launch::run(card, variant, case, &tensors, params, &mut buffers).map_err(refused)?;
     let verdict = exact::judge::<M>(case, &params, &tensors, buffers.copies(), &written);
     let symbol = case.kernel.contract.symbol;

@@ -149,13 +149,14 @@ mod tests {
             broken::<Says<LEFT, HOLES, ALL>>(&params, &sequence(0, 0, [4, 10], 1.0))
         }
         assert_eq!(of::<true, true, false>([2, 3, 5, 5]), None);
-        assert_eq!(
-            of::<true, true, false>([2, 3, 6, 5]),
-            Some(Broken::Whole { p: 6, k: 5, whole: 0..6 })
-        );
+        assert_eq!(of::<true, true, false>([2, 3, 6, 5]), Some(Broken::Whole { p: 6, k: 5, whole: 0..6 }));
         assert_eq!(of::<true, false, false>([2, 3, 0, 5]), Some(Broken::Hole { p: 6, k: 5 }));
         assert_eq!(of::<false, true, false>([2, 3, 0, 5]), Some(Broken::Left { p: 6, start: 2 }));
-        assert_eq!(of::<true, true, false>([-9, -1, 0, -1]).map(|broken| matches!(broken, Broken::Falls { p: 7, .. })), Some(true));
+        assert_eq!(
+            of::<true, true, false>([-9, -1, 0, -1])
+                .map(|broken| matches!(broken, Broken::Falls { p: 7, .. })),
+            Some(true)
+        );
         assert_eq!(of::<false, false, true>([0, 100, 0, -1]), None);
         assert_eq!(of::<false, true, true>([0, 100, 0, 7]), Some(Broken::All { p: 6, k: 7 }));
         let words = of::<true, false, false>([2, 3, 0, 5]).expect("a hole").to_string();

@@ -1,4 +1,5 @@
 //! The cases of a variant's kernel.
+use super::SEEDS;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, Schedule};
 use ferroflash::spec::{Keys, Queries};
@@ -97,7 +98,7 @@ impl fmt::Display for Case {
 /// Equal heads, and heads in groups.
 const HEADS: [[usize; 2]; 2] = [[2, 2], [4, 2]];
 
-/// The cases of a kernel, without seeds.
+/// The cases of a kernel, with the first seed.
 ///
 /// # Errors
 /// The reason why there is none.
@@ -105,8 +106,12 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     if kernel.kv_dtype == DType::E4m3 {
         return Err("there are no cases of eight-bit KV caches");
     }
-    let case = |front, lengths: &[[usize; 2]], heads| {
-        Case { kernel: *kernel, front, lengths: lengths.to_vec(), heads, seed: 0 }
+    let case = |front, lengths: &[[usize; 2]], heads| Case {
+        kernel: *kernel,
+        front,
+        lengths: lengths.to_vec(),
+        heads,
+        seed: SEEDS[0],
     };
     let [m, n] = [kernel.tile_m as usize, kernel.tile_n as usize];
     let pairs = [

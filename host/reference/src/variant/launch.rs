@@ -41,7 +41,9 @@ impl Paged {
         Random::new(case.seed).shuffle(&mut table);
         let tensors = [k, v].map(|tensor| {
             let mut paged = vec![u16::MAX; pages * PAGE * row];
-            for (sequence, ([_, start], [_, keys])) in case.starts().into_iter().zip(&case.lengths).enumerate() {
+            for (sequence, ([_, start], [_, keys])) in
+                case.starts().into_iter().zip(&case.lengths).enumerate()
+            {
                 for key in 0..*keys {
                     let page = table[sequence * columns + key / PAGE] as usize;
                     let to = (page * PAGE + key % PAGE) * row;
@@ -100,7 +102,9 @@ pub(super) fn run<M: MaskMarker, D: Harness>(
             let v = view(buffers.hold(&bytes(&tensors.0[2]))?, shape, heads_k);
             match case.front {
                 Front::Dense => AttentionRequest::dense(q, k, v, o),
-                _ => AttentionRequest::varlen(q, k, v, o, queries, VarlenKeys::new(k_starts, case.max_keys())),
+                _ => {
+                    AttentionRequest::varlen(q, k, v, o, queries, VarlenKeys::new(k_starts, case.max_keys()))
+                }
             }
         }
         Front::Cached | Front::VarlenCached => {

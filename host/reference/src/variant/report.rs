@@ -86,6 +86,12 @@ pub enum Failure {
     Nothing(Report),
 }
 
+impl Failure {
+    pub(super) fn refused(case: &Case, source: Error) -> Self {
+        Failure::Refused { case: Box::new(case.clone()), source }
+    }
+}
+
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
