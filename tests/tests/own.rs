@@ -1,8 +1,8 @@
 //! Masks and scores of a caller: kernels with a caller's copy of a built-in mask have the built-in kernel's
 //! PTX, copies of softcap and slopes have the built-in results, functions that misbehave do not leave the
 //! tensors, and verification finds planted errors. Needs the device compiler.
-#[path = "own/planted.rs"]
-mod planted;
+#[path = "own/verified.rs"]
+mod verified;
 
 use cuda_builder::{CudaBuilder, Module, lines};
 use ferroflash::driver::{Harness, SimDriver};

@@ -1,6 +1,6 @@
-//! Crates outside of the repository, as users have them: the program of docs/your-own-attention.md, and a copy
-//! of `examples/your-own-attention`. Both compile their own kernels and none of FerroFlash's, and verify them in
-//! the simulator. Needs the device compiler.
+//! Crates outside of the repository, as users have them: the program of docs/your-own-attention.md, and a
+//! copy of `examples/your-own-attention`. Both compile their own kernels and none of FerroFlash's, and verify
+//! them in the simulator. Needs the device compiler.
 use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -56,8 +56,8 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// Verifies every kernel of a variant that the card runs. `params` makes the parameters of a case, with
 /// tables in device memory ([`Buffers`]).
 ///
-/// Each kernel runs on 1 key, on a stage of keys less 1, a stage, a stage and 1, on more queries than keys, on
-/// fewer, and on several tiles; with equal heads and with grouped heads; on random tensors of each of
+/// Each kernel runs on 1 key, on a stage of keys less 1, a stage, a stage and 1, on more queries than keys,
+/// on fewer, and on several tiles; with equal heads and with grouped heads; on random tensors of each of
 /// [`SEEDS`]. Its O must keep FlashAttention's rule, `max|out - exact| <= 2 max|naive - exact| + 1e-5`, and
 /// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. Both come from the
 /// functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of

@@ -65,8 +65,8 @@ impl fmt::Display for Broken {
             ),
             Broken::Hole { p, k } => write!(
                 f,
-                "sees({p}, {k}) is false, but `HOLES` is false, so kernels do not call `sees`: set `HOLES` to \
-                 true"
+                "sees({p}, {k}) is false, but `HOLES` is false, so kernels do not call `sees`: set `HOLES` \
+                 to true"
             ),
             Broken::Whole { p, k, whole } => write!(
                 f,

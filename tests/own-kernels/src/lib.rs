@@ -219,7 +219,9 @@ impl ScoreMarker for OtherHead {
 impl ScoreMod for OtherHead {
     const SCALED: bool = false;
     fn load(slopes: &Integers, of: &Sequence) -> Self {
-        OtherHead(OwnAlibi::load(slopes, &Sequence { head: of.head + 1, ..*of }))
+        let mut other = *of;
+        other.head += 1;
+        OtherHead(OwnAlibi::load(slopes, &other))
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
         self.0.score(s, p, k)

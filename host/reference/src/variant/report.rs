@@ -7,7 +7,6 @@ use std::fmt;
 
 /// A verified variant.
 #[derive(Clone, Debug, PartialEq)]
-#[must_use]
 pub struct Report {
     /// The variant's name.
     pub variant: &'static str,
