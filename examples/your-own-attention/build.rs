@@ -1,4 +1,4 @@
-//! Compiles the kernels to PTX, into `OUT_DIR`, where `variant!` finds them.
+//! Compiles the kernels to PTX in `OUT_DIR`, where `variant!` finds the files.
 use kernels::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -41,12 +41,12 @@ fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> 
         assert!(!name.ends_with(".toml") || text.contains(&checkout.to_string()), "{name} has paths to set");
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A file that is up to date keeps its time, so that a second run builds nothing.
+        // A file that is up to date keeps its modification time, so that a second run builds nothing.
         if !fs::read_to_string(&path).is_ok_and(|old| old == text) {
             fs::write(&path, text).unwrap();
         }
     }
-    // The versions on this machine, so that cargo fetches nothing.
+    // The lock file has the versions that exist on this machine, so that cargo fetches nothing.
     fs::copy(repository.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
     folder
 }

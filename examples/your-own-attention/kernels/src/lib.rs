@@ -1,4 +1,4 @@
-//! Attention of our own: which keys a query sees, and what becomes of scores.
+//! Attention variants of our own. Each defines which keys a query sees, and how its scores change.
 #![no_std]
 mod masks;
 mod scores;
@@ -12,9 +12,10 @@ pub use scores::*;
 /// A window, a softcap and an attention sink at once (gpt-oss, Gemma 2).
 pub type CappedWindow = Scored<Window, (Softcap, Sink)>;
 
-/// Tiles of 128 queries and 64 keys for head dim 64: `docs/your-own-attention.md` has the numbers.
+/// Tiles of 128 queries and 64 keys for head dim 64. `docs/your-own-attention.md` has measurements.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
-/// Tiles of 128 queries and 32 keys: half the registers for scores, for functions that need many.
+/// Tiles of 128 queries and 32 keys. These tiles need half the registers for scores, which helps functions
+/// that need many registers.
 type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
 /// Blocks of 16 rows, for few queries on a KV cache.
 type Few<Mask> = Decode<F16, F16, Mask, Rows, 2, 4, 8, 3>;

@@ -1,16 +1,16 @@
 //! Masks: which keys a query sees.
 use kernels_gpu::prelude::*;
 
-/// Causal: the first keys, and a window (StreamingLLM, Xiao et al., 2023).
+/// Causal attention to a sequence's first keys and to a window (StreamingLLM, Xiao et al., 2023).
 #[derive(Clone, Copy)]
 pub struct Streaming(StreamingParams);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StreamingParams {
-    /// First keys that every later query sees.
+    /// The number of first keys that every later query sees.
     pub first: i32,
-    /// Keys of the window, the query's own included.
+    /// The number of keys of the window, including the query's own key.
     pub window: i32,
 }
 no_padding! { StreamingParams { first, window } }
@@ -35,12 +35,12 @@ impl MaskMod for Streaming {
     }
 }
 
-/// Causal: a window.
+/// Causal attention to a window.
 #[derive(Clone, Copy)]
 pub struct Window(i32);
 
 impl MaskMarker for Window {
-    /// Keys of the window, the query's own included.
+    /// The number of keys of the window, including the query's own key.
     type Params = i64;
 }
 
@@ -54,12 +54,12 @@ impl MaskMod for Window {
     }
 }
 
-/// Causal within documents: a query sees the keys of its document.
+/// Causal attention within documents: a query sees the keys of its own document.
 #[derive(Clone, Copy)]
 pub struct Documents(Integers);
 
 impl MaskMarker for Documents {
-    /// The document of each position.
+    /// The index of each position's document.
     type Params = Integers;
 }
 
@@ -77,12 +77,12 @@ impl MaskMod for Documents {
     }
 }
 
-/// Causal behind a prefix that every query sees (prefix-LM, Raffel et al., 2020).
+/// Causal attention, and a prefix that every query sees (prefix-LM, Raffel et al., 2020).
 #[derive(Clone, Copy)]
 pub struct PrefixLm(i32);
 
 impl MaskMarker for PrefixLm {
-    /// Keys of each sequence's prefix.
+    /// The number of keys of each sequence's prefix.
     type Params = Integers;
 }
 
@@ -97,14 +97,14 @@ impl MaskMod for PrefixLm {
     }
 }
 
-/// Causal within chunks (Llama 4's local layers).
+/// Causal attention within chunks (Llama 4's local layers).
 #[derive(Clone, Copy)]
 pub struct Chunks(FastDiv);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ChunksParams {
-    /// Keys of a chunk.
+    /// The number of keys of a chunk.
     pub chunk: FastDiv,
     pub reserved: u32,
 }
@@ -125,15 +125,15 @@ impl MaskMod for Chunks {
     }
 }
 
-/// Pixels of an image, row by row: a query sees the pixels at most `radius` rows and columns away (NATTEN,
-/// Hassani et al., 2023).
+/// Attention in an image whose pixels are keys, row by row. A query sees the pixels that are at most `radius`
+/// rows and columns away (NATTEN, Hassani et al., 2023).
 #[derive(Clone, Copy)]
 pub struct Neighbours(NeighboursParams);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NeighboursParams {
-    /// Pixels of a row.
+    /// The number of pixels of a row.
     pub width: FastDiv,
     pub pixels: i32,
     pub radius: i32,

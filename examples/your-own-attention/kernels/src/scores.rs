@@ -1,17 +1,17 @@
-//! Scores: what is added to the product of a query and a key, and how it is bent.
+//! Scores: numbers that kernels add to the score of a query and a key, and functions of the score.
 use core::f32::consts::LOG2_E;
 use kernels_gpu::prelude::*;
 
-/// A learned bias per head and distance (T5, Raffel et al., 2020): its buckets, one by one.
+/// A learned bias per head and distance (T5, Raffel et al., 2020). Each distance has its own value.
 #[derive(Clone, Copy)]
 pub struct T5(Integers);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct T5Params {
-    /// f32 `[head][distance]`.
+    /// The biases, f32 `[head][distance]`.
     pub bias: Integers,
-    /// Distances of a head. Keys that are farther away have the last one's bias.
+    /// The number of distances of a head. Keys that are farther away get the last distance's bias.
     pub distances: u32,
     pub reserved: u32,
 }
@@ -30,12 +30,12 @@ impl ScoreMod for T5 {
     }
 }
 
-/// Less by a slope per head for each key of distance (ALiBi, Press et al., 2022).
+/// Scores that fall by a slope per key of distance (ALiBi, Press et al., 2022).
 #[derive(Clone, Copy)]
 pub struct Alibi(f32);
 
 impl ScoreMarker for Alibi {
-    /// f32, the slope of each head.
+    /// The slope of each head, f32.
     type Params = Integers;
 }
 
