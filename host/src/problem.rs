@@ -187,7 +187,7 @@ impl Problem {
 
     /// Returns the kinds of score transformations that a kernel must support.
     pub fn score_kinds(&self) -> ScoreKinds {
-        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
+        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, ..ScoreKinds::NONE };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
@@ -235,6 +235,11 @@ impl Problem {
             mask => mask.sides(),
         };
         (clamp(left), clamp(right))
+    }
+
+    /// Returns whether the problem has slopes, a causal mask and no softcap.
+    pub(crate) fn has_causal_slopes(&self) -> bool {
+        self.alibi && self.softcap.is_none() && self.sides() == (Window::UNBOUNDED, 0)
     }
 
     /// Returns the kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With

@@ -1,6 +1,6 @@
 //! Conditions under which one of Hopper's kernels solves a dense problem on a device with Hopper's
 //! instructions.
-use super::Query;
+use super::{Query, hopper_variant};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, MaskKind, Problem};
 use spec::{HOPPER_VARIANTS, HOPPERS, PLANNED};
@@ -121,12 +121,16 @@ pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kern
 
 /// Returns whether one of Hopper's kernels solves a dense problem.
 pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
-    let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
+    let found = match q.problem.alibi {
+        true => hopper_variant::sloped(q),
+        false => chosen(q, mask).map(|(entry, line)| (entry, line.reason)),
+    };
+    let Some((entry, reason)) = found else { return Answer::Portable };
     if !q.on.tensor_maps {
         return Answer::Refused(NO_MAPS);
     }
     match q.takes(entry) {
-        Ok(()) => Answer::Taken(entry, line.reason),
+        Ok(()) => Answer::Taken(entry, reason),
         Err(reason) => Answer::Refused(reason),
     }
 }
@@ -145,9 +149,6 @@ const WHOLE_PANELS: u32 = 128;
 /// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
-    if p.alibi {
-        return None;
-    }
     // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
     let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()

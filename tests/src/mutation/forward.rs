@@ -77,7 +77,7 @@ fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         other => reference::one_mask(other, entry.tile_n as usize),
     };
     let problem = Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k);
-    let problem = reference::fit(problem.mask(mask)).sinks(entry.scores.sink).bias(entry.scores.bias);
+    let problem = reference::scored(entry, reference::fit(problem.mask(mask)));
     let seed = (seqlen_q + 7 * seqlen_k) as u64;
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
