@@ -36,7 +36,7 @@ fn blocks_of_rows() {
             );
         }
     }
-    // There is a single sequence. On a card of 16 SMs, its blocks of 8 rows leave SMs for four splits.
+    // There is a single sequence. On a card of 16 SMs, the blocks of 8 rows leave enough SMs for four splits.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
         let one =
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
