@@ -119,9 +119,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. Take the registers that products behind
-/// this fence use, up to the next wait or fence. The fence is redundant if no instruction on any path since
-/// an earlier fence accesses one of these registers.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant: on every path since an earlier fence, no
+/// instruction accesses registers that products between this fence and the next wait or fence use.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
