@@ -20,8 +20,8 @@ pub struct Attention<D: Driver> {
     tuning: Tuning,
 }
 
-/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after it. No node
-/// moves, so a launch can use a kernel without a lock while another thread adds a kernel.
+/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after this kernel. No
+/// node moves, so a launch can use a kernel without a lock while another thread adds a kernel.
 struct Loaded<D: Driver> {
     of: &'static Compiled,
     kernel: D::Kernel,

@@ -83,7 +83,7 @@ impl Panels {
 }
 
 /// The map kind of dense batches: a row's coordinates are row, head and batch.
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for TensorMap {
     type Data = Self;
     type At = [u32; 3];
@@ -129,7 +129,7 @@ impl RaggedRow {
     }
 }
 
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for RaggedMap {
     type Data = Self;
     type At = RaggedRow;
