@@ -1,7 +1,9 @@
 //! Entries: every line of the table becomes one, and [`entry!`](crate::entry) makes those of the caller.
 #[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
-use spec::{AttnKernel, Forward, Kernel, ManyQueries, Paged, Sm80, Split, VariantParams, Varlen, With};
+use spec::{
+    AttnKernel, Forward, Kernel, ManyQueries, MaskMarker, Paged, Sm80, Split, VariantParams, Varlen, With,
+};
 use tile::{Block, Smem};
 
 /// A configuration that has a kernel.
@@ -45,6 +47,7 @@ pub trait Portable: AttnKernel<Isa = Sm80> {
 impl<K: Portable> RunAs<With<K>, Sm80> for K {
     #[inline(always)]
     fn run_as(p: <With<K> as Kernel>::Params, block: Block<With<K>>, smem: Smem<With<K>>) {
+        const { assert!(K::Mask::STAGED_BYTES == 0, "only Hopper's kernels take `TmaBias`") }
         K::body(&p.kernel, &p.variant, block, smem)
     }
 }

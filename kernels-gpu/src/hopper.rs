@@ -5,7 +5,7 @@
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for it. [`varlen`],
 //!   [`paged`]: both schedules on varlen tensors and on paged KV caches. [`split`]: split-KV.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
-//!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
+//!   [`staged`]: numbers that scores read beside keys. [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
 //!   must.
 //!
 //! A kernel calls its mask and scores in one place, [`mainloop::View::see`], and its sink in another place,
@@ -17,21 +17,22 @@ pub mod paged;
 pub mod scheduler;
 pub mod softmax;
 pub mod split;
+pub mod staged;
 pub mod varlen;
 pub mod wide;
 
 use crate::entries::{Run, RunAs};
 use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use spec::{
-    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, VariantParams,
-    With,
+    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, Told,
+    VariantParams, With,
 };
 use tile::{Block, Smem};
 
 /// A schedule, which processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<VariantParams<Self>>>>(
         p: &ParamsOf<S>,
         variant: &VariantParams<Self>,
         source: impl Fn(u32, u32) -> S,
@@ -45,7 +46,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
     /// The kernel's forward parameters, which contain the tensor maps.
     type Forward;
     /// Runs one thread block.
-    fn enter<C: Kernel<Params: AsRef<Self::Forward>>>(
+    fn enter<C: Kernel<Params: AsRef<Self::Forward> + Told<VariantParams<Self>>>>(
         p: &Self::Params,
         variant: &VariantParams<Self>,
         block: Block<C>,
@@ -56,7 +57,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
 impl<K: Body<Params = HopperParams>> HopperKernel for K {
     type Forward = HopperParams;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams> + Told<VariantParams<K>>>>(
         p: &HopperParams,
         variant: &VariantParams<K>,
         block: Block<C>,

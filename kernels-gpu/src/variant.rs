@@ -2,6 +2,7 @@
 use crate::alibi::Alibi;
 use crate::blocks::At;
 use crate::capped::Capped;
+use crate::hopper::staged::{BiasStages, Staged};
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
@@ -9,8 +10,8 @@ use crate::softcap::softcap;
 use crate::softmax::finite_logit;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
-use spec::{Local, MaskMarker, Scored, Window};
-use tile::mma::Acc;
+use spec::{Local, MaskMarker, Scored, TmaBias, Window};
+use tile::mma::{Acc, Unpack};
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
 pub trait MaskFn: MaskMarker {
@@ -18,6 +19,8 @@ pub trait MaskFn: MaskMarker {
     type Keys: MaskMod;
     /// The score modification.
     type Scores: Scores;
+    /// The numbers that scores read beside keys.
+    type Staged: Staged<Self::Params>;
 
     /// Whether intervals of keys may begin after key 0.
     const LEFT: bool = <Self::Keys as MaskMod>::LEFT;
@@ -126,6 +129,7 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
 impl<M: MaskMod> MaskFn for M {
     type Keys = M;
     type Scores = ();
+    type Staged = ();
     #[inline(always)]
     fn keys(params: &M::Params, of: &Sequence) -> M {
         M::load(params, of)
@@ -137,6 +141,7 @@ impl<M: MaskMod> MaskFn for M {
 impl MaskFn for Local {
     type Keys = Windowed;
     type Scores = CapAndSlope;
+    type Staged = ();
     #[inline(always)]
     fn keys(params: &(), of: &Sequence) -> Windowed {
         Windowed::load(params, of)
@@ -150,8 +155,10 @@ impl MaskFn for Local {
 impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Keys = M::Keys;
     type Scores = Then<M::Scores, S>;
+    type Staged = ();
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        const { assert!(M::STAGED_BYTES == 0, "`TmaBias` must be the outermost type") }
         M::keys(&params.a, of)
     }
     #[inline(always)]
@@ -167,5 +174,25 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
             (_, true) if counts => finite_logit(S::load(&params.b, of).sink()),
             _ => f32::NEG_INFINITY,
         }
+    }
+}
+
+/// The bias is no [`Scores`]: stages carry it.
+impl<M: MaskFn, T: Unpack> MaskFn for TmaBias<M, T> {
+    type Keys = M::Keys;
+    type Scores = M::Scores;
+    type Staged = BiasStages<T>;
+    #[inline(always)]
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        const { assert!(M::STAGED_BYTES == 0, "scores have two biases: one is supported") }
+        M::keys(&params.b, of)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> M::Scores {
+        M::scores(p, &params.b, of)
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
+        M::sink(&params.b, of, counts)
     }
 }

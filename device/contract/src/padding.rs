@@ -18,7 +18,7 @@
     label = "may have padding",
     note = "give it `#[repr(C)]`, and list all of its fields behind it: `no_padding! {{ {Self} {{ .. }} }}`"
 )]
-pub trait Plain: Copy {
+pub trait Plain: Copy + 'static {
     /// Writes the value to `to`, which has its size.
     fn write(&self, to: &mut [u8]);
 }

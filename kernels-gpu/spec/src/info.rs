@@ -184,8 +184,8 @@ pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
 
-/// Columns per box, for a head dim.
-const fn panel(head_dim: u32) -> u32 {
+/// Columns per box of a tensor with this number of columns.
+pub(crate) const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 

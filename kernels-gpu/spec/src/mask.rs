@@ -46,6 +46,8 @@ pub trait MaskMarker: Copy {
     /// The mask's own parameters: `#[repr(C)]`, a multiple of 8 bytes. A kernel with such a mask is a
     /// [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
+    /// Bytes per score that the producer of a Hopper kernel copies to shared memory beside keys.
+    const STAGED_BYTES: usize = 0;
 }
 
 /// Every query sees every key.

@@ -54,6 +54,36 @@ impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
     }
 }
 
+/// Parameters with those of a mask and scores behind them; `()` if these have none.
+pub trait Told<X> {
+    /// The parameters of mask and scores.
+    fn told(&self) -> &X;
+}
+
+impl<P, X> Told<X> for WithParams<P, X> {
+    #[inline(always)]
+    fn told(&self) -> &X {
+        &self.variant
+    }
+}
+
+macro_rules! told_nothing {
+    ($($params:ty $(, $generic:ident)*;)*) => {$(
+        impl<$($generic),*> Told<()> for $params {
+            #[inline(always)]
+            fn told(&self) -> &() {
+                &()
+            }
+        }
+    )*};
+}
+told_nothing! {
+    HopperParams<Q, K>, Q, K;
+    SplitParams<HopperParams>;
+    VarlenParams<HopperParams<RaggedMap>>;
+    HopperPagedParams;
+}
+
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;
     const TARGET: Target = K::TARGET;
