@@ -213,7 +213,19 @@ fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
 fn slopes_and_old_drivers_are_for_portable_kernels() {
     let f = long(1 << 40);
     let slopes = f.alibi(AlibiSlopes::new(1 << 50, 16));
-    assert!(plan(&slopes, card("h200")).expect("valid").contract().symbol.starts_with("fwd_"));
+    let capped = slopes.softcap(30.0);
+    assert!(plan(&capped, card("h200")).expect("valid").contract().symbol.starts_with("fwd_"));
+    let causal = slopes.mask(Mask::Causal);
+    let fast = "hopper_bf16_d128_causal_alibi_128x128";
+    assert_eq!(plan(&causal, card("h200")).map(|made| made.contract().symbol), Ok(fast));
+    assert_eq!(plan(&causal.config(fast), card("h200")).map(|made| made.contract().symbol), Ok(fast));
+    for other in [
+        capped.mask(Mask::Causal),
+        f.mask(Mask::Causal),
+        f.mask(Mask::Full).alibi(AlibiSlopes::new(1 << 50, 16)),
+    ] {
+        assert!(plan(&other.config(fast), card("h200")).is_err());
+    }
     let local = plan(&slopes.config("hopper_bf16_d128_local_128x96"), card("h200"));
     assert!(local.expect_err("slopes").to_string().contains("ALiBi"));
     let mut old = card("h200").clone();

@@ -77,7 +77,7 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", BATCH, 1000, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }),
         "paged_f16_d128_local_sink_128x32"),
     ("l4", BATCH, 1000, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_f16_d128_local_128x32"),
-    ("l4", BATCH, 1000, |d| d.mask(Mask::Chunked { chunk: 9 }), "paged_f16_d128_chunked_128x48"),
+    ("l4", BATCH, 1000, |d| d.mask(Mask::Chunked { chunk: 9 }), "paged_f16_d64_chunked_128x64"),
     ("l4", Shape { head_dim: 136, ..BATCH }, 1000, same, "paged_f16_d256_causal_64x32"),
     // By name, whatever the batch.
     ("h200", BATCH, 8 * 512, |d| d.config(D128), D128),
