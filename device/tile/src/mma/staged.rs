@@ -23,11 +23,12 @@ impl<E: Element + Unpack, const C: usize, const W: usize, const S: usize, By: Tm
         for n in 0..C {
             // SAFETY: `rows` addresses rows of a readable tile, and `Warp` stands for 32 converged lanes.
             let words = unsafe { ldmatrix_x4(rows.tile(0, n)) };
-            for (i, word) in words.into_iter().enumerate() {
-                let (half, row) = (i / 2, i % 2);
-                for (column, number) in E::unpack(word).into_iter().enumerate() {
-                    let x = &mut acc.0[0][n][half][2 * row + column];
-                    *x = f(*x, number);
+            for half in 0..2 {
+                for row in 0..2 {
+                    let [a, b] = E::unpack(words[2 * half + row]);
+                    let x = &mut acc.0[0][n][half];
+                    x[2 * row] = f(x[2 * row], a);
+                    x[2 * row + 1] = f(x[2 * row + 1], b);
                 }
             }
         }
