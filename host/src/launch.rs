@@ -1,11 +1,11 @@
-//! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
+//! A launch for the driver: up to three kernels, each with its grid and the bytes of its parameters.
 use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
     HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
-    RaggedMap, SinkParams, SplitParams, TensorMap, VarlenParams,
+    RaggedMap, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -20,12 +20,15 @@ pub struct Launch {
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
-    /// The parameters, without tensor maps.
+    /// The description of the bias that the first kernel reads through a tensor map, and the offset of the map
+    /// among the kernel's parameters behind `maps`.
+    bias: Option<(MapDescription, u16)>,
+    /// The parameters of all kernels, without tensor maps.
     params: Bytes,
     reason: &'static str,
 }
 
-/// A kernel, and its range of [`Launch::params`].
+/// A kernel, and the range of its bytes in [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
     place: Place,
@@ -33,8 +36,8 @@ struct Kernel {
     params: [u16; 2],
 }
 
-/// Maximum bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its scores,
-/// and the second kernel. A test adds them up.
+/// Maximum number of bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its
+/// scores, and the second kernel. A test adds them up.
 const MOST: usize = 744 + MAX_BYTES;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -62,19 +65,20 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
     FewParams, ManyParams,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams, TmaBiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }
 
 impl Launch {
-    /// A launch of one kernel, without tensor maps.
+    /// Creates a launch of one kernel, without tensor maps.
     pub(crate) fn new<P: Params>(place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         Self::from_params(place, grid, params, None)
     }
 
-    /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
+    /// Creates a launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for
+    /// them.
     pub(crate) fn with_maps<P: Params>(
         place: Place,
         grid: [u32; 3],
@@ -97,10 +101,10 @@ impl Launch {
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
         let first = Kernel { place, grid, params: [0, (own - from) as u16] };
-        Launch { first, second: None, third: None, maps, params: bytes, reason: "" }
+        Launch { first, second: None, third: None, maps, bias: None, params: bytes, reason: "" }
     }
 
-    /// Adds a kernel with parameters `params`; behind it, no other kernel brings parameters.
+    /// Adds a kernel with parameters `params`. No kernel that is added later has parameters of its own.
     pub(crate) fn then<P: Params>(mut self, place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (start, end) = self.append(size_of::<P>(), |to| params.write(to));
@@ -113,21 +117,33 @@ impl Launch {
         self
     }
 
-    /// Adds parameters of the first kernel's mask or scores, behind the kernel's own. Call this before a
-    /// second kernel is added.
+    /// Adds parameters of the first kernel's mask or scores behind the kernel's own parameters. Call this
+    /// before you add a second kernel.
     pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         self.first.params[1] = self.append(size_of::<P>(), |to| params.write(to)).1;
         self
     }
 
-    /// Adds the bytes of a variant's parameters, as [`Launch::with`].
+    /// Adds a bias that the first kernel reads through a tensor map, as [`Launch::with`].
+    pub(crate) fn with_bias(mut self, map: MapDescription) -> Self {
+        let [.., heads, batches] = map.extents;
+        self.bias = Some((map, self.first.params[1]));
+        self.with(&TmaBiasParams {
+            map: TensorMap { words: [0; 16] },
+            of_batches: u32::from(batches > 1),
+            of_heads: u32::from(heads > 1),
+            reserved: [0; 14],
+        })
+    }
+
+    /// Adds the bytes of a variant's parameters in the way of [`Launch::with`].
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
         self
     }
 
-    /// Writes parameters behind those of the first kernel, and returns where they lie.
+    /// Writes parameters behind the first kernel's parameters, and returns their range.
     fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> (u16, u16) {
         let start = self.first.params[1];
         let end = start + bytes as u16;
@@ -135,8 +151,8 @@ impl Launch {
         (start, end)
     }
 
-    /// Adds a second kernel with the first kernel's grid and its parameters `P`. It gets no parameters of
-    /// mask and scores.
+    /// Adds a second kernel with the first kernel's grid and its parameters `P`. The second kernel gets no
+    /// parameters of mask and scores.
     pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];
@@ -144,34 +160,35 @@ impl Launch {
         self
     }
 
-    /// Sets the reason for the kernel.
+    /// Sets the reason why this kernel was selected.
     pub(crate) const fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
     }
 
-    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
+    /// Returns the contract of the main kernel: its symbol, threads and shared memory. In a launch of several
+    /// kernels, the main kernel is the first.
     pub const fn contract(&self) -> &'static Contract {
         self.first.place.contract()
     }
 
-    /// The main kernel's place.
+    /// Returns the main kernel's place.
     pub(crate) const fn place(&self) -> Place {
         self.first.place
     }
 
-    /// The grid in thread blocks.
+    /// Returns the grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.first.grid
     }
 
-    /// The reason for this kernel.
+    /// Returns the reason why this kernel was selected.
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// The bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout, and it
-    /// may change with every version.
+    /// Returns the bytes of the main kernel's parameters, without tensor maps. The kernel defines their
+    /// layout, which may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
         self.bytes(&self.first)
@@ -182,21 +199,21 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Places of the launch's kernels.
+    /// Returns places of the launch's kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place)
     }
 
     /// Descriptions of the launch's tensor maps.
-    pub(crate) fn maps(&self) -> &[MapDescription] {
-        self.maps.as_ref().map_or(&[], |maps| maps)
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &MapDescription> {
+        self.maps.iter().flatten().chain(self.bias.iter().map(|(map, _)| map))
     }
 
     /// Calls `launch` for each kernel in launch order, with its grid and the bytes of its parameters.
     /// `encode` makes the tensor maps.
     ///
     /// # Errors
-    /// The errors of `encode` and `launch`.
+    /// Returns the errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
@@ -209,15 +226,12 @@ impl Launch {
                 let mut all = WithMaps([0; MAPS + MOST]);
                 let (places, rest) = all.0.split_at_mut(MAPS);
                 for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
-                    let TensorMap { words } = encode(map)?;
-                    bytes
-                        .as_chunks_mut()
-                        .0
-                        .iter_mut()
-                        .zip(words)
-                        .for_each(|(b, word)| *b = word.to_ne_bytes());
+                    encode(map)?.write(bytes);
                 }
                 rest[..own.len()].copy_from_slice(own);
+                if let Some((map, at)) = &self.bias {
+                    encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
+                }
                 launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
@@ -234,7 +248,7 @@ mod tests {
     fn every_launch_has_room_for_its_parameters() {
         let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
         let ours = masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
-        let variant = ours.max(MAX_BYTES);
+        let variant = ours.max(size_of::<TmaBiasParams>()).max(MAX_BYTES);
         let maps = 4 * size_of::<TensorMap>();
         let tiles = [
             size_of::<FwdParams>(),

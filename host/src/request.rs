@@ -1,5 +1,6 @@
 //! Requests: attention ([`AttentionRequest`]), append to a KV cache ([`Append`]), merge of partial states
-//! ([`Merge`]). A request describes the caller's memory. It checks nothing; planning validates it once.
+//! ([`Merge`]). A request describes the caller's memory. A request checks nothing; planning validates the
+//! request once.
 mod append;
 mod cache;
 mod mask;
@@ -28,7 +29,7 @@ pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 pub const MAX_HEAD_DIM: usize = 512;
 /// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Exclusive bound of bytes between rows: the device computes the distance of a tile's rows in 32
+/// Exclusive bound of the bytes between two rows: the device computes the distance of a tile's rows in 32
 /// bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
@@ -61,12 +62,12 @@ pub enum KeysValues {
         /// The sequences' offsets and lengths.
         keys: VarlenKeys,
     },
-    /// A KV cache, paged or dense. It already contains the keys of the queries' own positions.
+    /// A KV cache, paged or dense. The cache already contains the keys of the queries' own positions.
     Cache(KvCache),
 }
 
 impl KeysValues {
-    /// K and V, if they are tensors.
+    /// Returns K and V, if they are tensors.
     pub const fn tensors(&self) -> Option<[&TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -74,7 +75,7 @@ impl KeysValues {
         }
     }
 
-    /// K and V, mutable, if they are tensors.
+    /// Returns mutable K and V, if they are tensors.
     pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -92,7 +93,7 @@ impl KeysValues {
 /// | a KV cache, for decode and (chunked) prefill | [`AttentionRequest::cached`] |
 /// | a latent cache (MLA decode) | [`AttentionRequest::cached`] on [`KvPages::latent`] |
 ///
-/// Each setter has its field's name.
+/// The setter of a field has the field's name.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
@@ -117,7 +118,8 @@ pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
     /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
-    /// writes all of it, except varlen rows that belong to no sequence. It must not overlap another tensor.
+    /// writes all rows of O, except varlen rows that belong to no sequence. O must not overlap another
+    /// tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,
@@ -142,8 +144,8 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    /// Attention without a mask, on any layouts. [`dense`](Self::dense), [`varlen`](Self::varlen) and
-    /// [`cached`](Self::cached) are shorter.
+    /// Creates a request for attention without a mask, on any layouts. [`dense`](Self::dense),
+    /// [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
     pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
@@ -161,13 +163,14 @@ impl<'a> AttentionRequest<'a> {
         }
     }
 
-    /// Attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and `o` have `seqlen_q`
-    /// and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides `heads_q`.
+    /// Creates a request for attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and
+    /// `o` have `seqlen_q` and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides
+    /// `heads_q`.
     pub const fn dense(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
         Self::new(q, Queries::Batched, KeysValues::Tensors { k, v }, o)
     }
 
-    /// Attention on varlen sequences (FlashAttention's `varlen`), without a mask.
+    /// Computes attention on varlen sequences (FlashAttention's `varlen`), without a mask.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -200,11 +203,10 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Varlen(queries), KeysValues::Varlen { k, v, keys }, o)
     }
 
-    /// Attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose keys are
-    /// already in the KV cache, and batches of all of these. `q` and `o` are
-    /// `[batch, queries, heads_q, head_dim]`. For different query counts per sequence, call
-    /// `.queries(Queries::Varlen(..))`. A sequence's last query aligns with its last key. A sequence without
-    /// keys gives O = 0 and LSE = `-inf`.
+    /// Computes attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose
+    /// keys are already in the KV cache, and batches of all of these. `q` and `o` are `[batch, queries,
+    /// heads_q, head_dim]`. For different query counts per sequence, call `.queries(Queries::Varlen(..))`. A
+    /// sequence's last query aligns with its last key. A sequence without keys gives O = 0 and LSE = `-inf`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -236,9 +238,9 @@ impl<'a> AttentionRequest<'a> {
     /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
     /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
     /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
-    /// Then split a batch of single queries and prompts into two requests: the first `n` sequences as `[n, 1,
-    /// heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`, block table
-    /// and lengths of the second request begin at index `n`.
+    /// In this case, split a batch of single queries and prompts into two requests: the first `n` sequences
+    /// as `[n, 1, heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`,
+    /// block table and lengths of the second request begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self
@@ -250,7 +252,7 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Sets how queries align with keys if their numbers differ.
+    /// Sets how queries align with keys if there are more or fewer queries than keys.
     pub const fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
@@ -264,7 +266,7 @@ impl<'a> AttentionRequest<'a> {
 
     score_setters!(scores);
 
-    /// Also writes the LSE of each row, sinks included.
+    /// Sets the output for the LSE of each row. The LSE includes sinks.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self
@@ -283,22 +285,22 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Runs a variant with these parameters. The request's mask, softcap and slopes count if the variant's
-    /// mask is [`Local`](crate::spec::Local) with other scores; leave them unset otherwise. The alignment
-    /// always counts.
+    /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
+    /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
+    /// variants. The alignment always applies.
     pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
         self.variant = Some(variant.with(params));
         self
     }
 
-    /// Runs this kernel instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a kernel
-    /// for KV caches, or of the request's variant, or a name of the lineage.
+    /// Sets the kernel to run instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a
+    /// kernel for KV caches, or of the request's variant, or a name of the lineage.
     pub const fn config(mut self, config: &'a str) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// The request without `config`: it borrows nothing.
+    /// Returns the request without `config`. The result borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
         let AttentionRequest { scores, lse, scratch, splits, variant, .. } = *self;

@@ -37,13 +37,13 @@ impl Query<'_> {
     /// Checks that a kernel accepts the tensors.
     ///
     /// # Errors
-    /// The reason why the kernel does not accept the tensors.
+    /// Returns the reason why the kernel does not accept the tensors.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
 }
 
-/// A selected kernel and the reason.
+/// A selected kernel and the reason for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
@@ -53,7 +53,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// A kernel without fallback: it accepts all tensors, or the caller named it.
+    /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
@@ -61,15 +61,15 @@ impl Choice {
 
 /// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "the request names this kernel";
-/// The reason for unsplit sequences on a KV cache that would run faster split.
+/// The reason if sequences on a KV cache stay unsplit that would run faster if they were split.
 pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
 /// Selects the kernel for attention: the named one, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
+/// the named kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     variant::goes_together(p)?;
@@ -106,7 +106,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size class contains no slopes, and a card's name no driver version.
+    // A size class does not consider slopes, and a card's name does not contain the driver's version.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -134,16 +134,16 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
 }
 
-/// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
-/// dtype, a mask at least as general, equal scores (a merge kernel may add sinks), a head dim at least as
-/// large.
+/// Returns the named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem.
+/// The kernel's dtype and scores must equal the problem's (a merge kernel may add sinks), the kernel's mask
+/// must be at least as general, and its head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry = match p.variant {
         Some(variant) => variant::by_name(variant, p, name)?,
         None => kernels::by_name(name, mask)?,
     };
-    let sloped = hopper_variant::takes_slopes(entry, q);
+    let sloped = hopper_variant::takes_slopes(entry, p);
     let general = sloped || variant::covers(entry.mask, mask, false);
     let scores = p.score_kinds();
     let merges = scores.sink && !entry.scores.sink;
@@ -153,7 +153,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         // The planner's choice is a valid example, even if the named kernel has other faults.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
-        let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
+        let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
     if entry.dtype != p.dtype || !general || !scored || (entry.head_dim as usize) < p.head_dim {
@@ -177,7 +177,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     if entry.has_maps() && p.alibi && !sloped {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
-            "portable kernels take them",
+            "portable kernels take slopes; name a portable kernel",
         ));
     }
     on.runs(&entry.contract)?;

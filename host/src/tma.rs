@@ -1,18 +1,20 @@
 //! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
 //! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
-use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
+use crate::request::{AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
 use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
 /// Exclusive bound of a tensor map's strides, in bytes.
 const MAX_STRIDE: u64 = 1 << 40;
+/// Alignment of addresses and strides, in bytes.
+const ALIGNMENT: u32 = 16;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
-/// Tensor maps of Q, K, V and O of a valid request; empty if the kernel takes none.
+/// Returns the tensor maps of Q, K, V and O of a valid request, or none if the kernel takes none.
 ///
 /// # Errors
-/// The reason why TMA does not accept the tensors.
+/// Returns the reason why TMA does not accept the tensors.
 pub(crate) fn maps(
     r: &AttentionRequest<'_>,
     kernel: &AttnInfo,
@@ -51,13 +53,53 @@ pub(crate) fn maps(
             let boxes = |view, kind, box_shape| MapDescription { box_shape, kind, ..whole(view) };
             let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
             if ![&k, &v].into_iter().all(MapDescription::is_of_rows) {
-                return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows, or \
-                            of 2^34 bytes");
+                return Err(
+                    "pages are not a whole number of rows apart, have more than 2^30 rows in all, or have \
+                            rows 2^34 bytes apart",
+                );
             }
             let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
             Ok(Some([q, k, v, o]))
         }
     }
+}
+
+/// Returns the tensor map of a valid request's bias, or none if the kernel reads the bias without a map.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the bias.
+pub(crate) fn bias(
+    r: &AttentionRequest<'_>,
+    kernel: &AttnInfo,
+) -> Result<Option<MapDescription>, &'static str> {
+    let Some(bias) = &r.scores.bias else { return Ok(None) };
+    if !kernel.has_maps() || kernel.scores.bias.is_none() || r.variant.is_some() {
+        return Ok(None);
+    }
+    let Bias { address, dtype, shape: [batches, heads, rows, keys], strides: [batch, head, row, _], .. } =
+        *bias;
+    let broadcasts = |extent: usize, stride: i64| extent == 1 || stride == 0;
+    if broadcasts(rows, row) && r.problem().seqlen_q > 1 {
+        return Err("all queries share one row of the bias, which TMA does not support");
+    }
+    // Kernels read the only row of an extent that broadcasts. TMA never uses the stride of an extent of 1.
+    let dim = |extent, stride: i64| match broadcasts(extent, stride) {
+        true => (1, u64::from(ALIGNMENT)),
+        false => (extent as u32, (stride as u64).saturating_mul(dtype.bytes() as u64)),
+    };
+    let [(rows, row), (heads, head), (batches, batch)] =
+        [dim(rows, row), dim(heads, head), dim(batches, batch)];
+    let strides = [row, head, batch];
+    if !address.is_multiple_of(u64::from(ALIGNMENT)) {
+        return Err("the bias does not begin at a multiple of 16 bytes, which TMA needs");
+    }
+    if strides.iter().any(|stride| !stride.is_multiple_of(u64::from(ALIGNMENT)) || *stride >= MAX_STRIDE) {
+        return Err(
+            "rows, heads or batches of the bias are not a multiple of 16 bytes apart, which TMA needs",
+        );
+    }
+    let (extents, box_shape, kind) = ([keys as u32, rows, heads, batches], kernel.bias_box(), MapKind::Whole);
+    Ok(Some(MapDescription { address, strides, extents, box_shape, dtype, kind }))
 }
 
 /// Checks that TMA accepts a valid tensor.
@@ -90,7 +132,7 @@ fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Rows per box for stages of `stage` keys: each box lies in one page.
+/// Returns the number of rows per box for stages of `stage` keys. Each box lies in one page.
 fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     let one_page = match cache.paged {
         Paged::Dense { .. } => true,
@@ -101,7 +143,7 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     (rows >= LEAST_ROWS).then_some(rows)
 }
 
-/// A view whose batches are contiguous, as rows of one batch.
+/// Returns a view as rows of one batch, if its batches are contiguous.
 fn one_batch(view: &TensorView) -> Option<TensorView> {
     let [batches, rows, heads, columns] = view.shape;
     let row = match (batches, rows) {
@@ -114,10 +156,10 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
-/// The description of a whole view, without a box.
+/// Returns the description of a whole view, without a box.
 fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
-    // TMA never uses strides of extents of 1, but such strides must not be 0.
+    // TMA never uses the stride of a dimension of extent 1, but such a stride must not be 0.
     let bytes = |dim: usize| match view.shape[dim] {
         1 => u64::from(columns) * view.element_bytes(),
         _ => view.strides[dim] as u64 * view.element_bytes(),

@@ -1,15 +1,13 @@
-//! Appends: the planner's kernels, their parameters, and the refused requests.
-mod fake;
-mod fake_ptx;
+//! Tests appends: the planner's kernels, their parameters, and the refused requests.
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
 use ferroflash::spec::AppendParams;
 use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
+/// Returns an append of 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
     let [keys, values] =
@@ -28,7 +26,7 @@ fn the_kernel_follows_from_types_and_device() {
         let plan = plan(&append(0, dtype, cache), card(name)).expect("valid");
         assert_eq!(plan.contract().symbol, symbol, "{name}");
         assert!(plan.reason().contains(why), "{name}: {}", plan.reason());
-        // 180 rows of 8 parts, 32 rows per block.
+        // There are 180 rows of 8 parts, and 32 rows per block.
         assert_eq!(plan.grid(), [6, 1, 1]);
     };
     check("a100", F16, F16, "append_copy", "copies");
@@ -49,7 +47,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_tokens() -> Result<(), E
     let mut fewer = append(1 << 50, DType::F16, DType::F16);
     fewer.slots = Slots::i32(9 * FAR, 1);
     for request in [first, fewer] {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, &request, &7)? };
     }
     assert_eq!(attention.driver().loaded(), ["append_copy"]);
@@ -81,7 +79,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
     ("batches", |a| a.k.shape[0] = 2, &["k.shape", "[2, 100, 2, 64]", "[1, tokens, heads, head_dim]"]),
     ("nothing", |a| a.k.shape[1] = 0, &["k.shape", "1 or more"]),
     ("values with other heads", |a| a.v.shape[2] = 1, &["v.shape", "[1, tokens, 2, 64]"]),
-    ("values of another type", |a| a.v.dtype = DType::Bf16, &["v.dtype: bf16", "k's, f16"]),
+    ("values of another type", |a| a.v.dtype = DType::Bf16, &["v.dtype: bf16", "the dtype of k, f16"]),
     ("cache of another type", |a| { a.pages.keys.dtype = DType::Bf16; a.pages.values.dtype = DType::Bf16 },
         &["not supported: f16 tokens and an bf16 cache"]),
     ("tokens of eight bits", |a| *a = append(0, DType::E4m3, DType::E4m3), &["not supported: e4m3 tokens"]),

@@ -1,15 +1,12 @@
 //! Random requests of every kind, launched on every card. Kernels, grids, parameters, tensor maps and scratch
 //! memory must equal `launches.txt`, byte for byte.
 //!
-//! After an intended change, run `cargo test -p ferroflash --test launches -- --ignored print` in both
+//! After an intended change, run `cargo test -p ferroflash --test suite -- --ignored launches::print` in both
 //! versions to print each launch, and `bless` to write the file.
-mod drawn;
-mod fake;
-mod fake_ptx;
 
-use drawn::{KINDS, Random, Request};
-use fake::{FakeDriver, Launch};
-use fake_ptx::with_ptx;
+use crate::drawn::{self, KINDS, Random, Request};
+use crate::fake::{FakeDriver, Launch};
+use crate::fake_ptx::with_ptx;
 use ferroflash::*;
 use std::fmt::Write as _;
 
@@ -17,19 +14,20 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launches.txt");
 /// Number of requests of each kind per card.
 const COUNT: u64 = 200;
 
-/// The FNV-1a hash.
+/// Returns the FNV-1a hash.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325u64;
     bytes.into_iter().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The result of one request: a line with everything, and a line without reasons and bytes.
+/// The result of one request: a line with all facts, and a line without reasons and bytes.
 struct Line {
     whole: String,
     short: String,
 }
 
-/// Plans a request. Launches it with its tensors, with others, and with tensors that TMA does not take.
+/// Plans a request. Launches the plan with the request's tensors, with other tensors, and with tensors that
+/// TMA does not accept.
 fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Line {
     let mut whole = format!("{name}: ");
     let mut short = whole.clone();
@@ -62,7 +60,7 @@ fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Lin
     Line { whole, short }
 }
 
-/// The lines of each kind and card.
+/// Returns the lines of each kind and card.
 fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     with_ptx();
     Capabilities::PROFILES.iter().flat_map(|(card, _)| {
@@ -80,7 +78,7 @@ fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     })
 }
 
-/// The first line of each group, and a hash of the others.
+/// Returns the first line of each group, and a hash of the group's other lines.
 fn golden() -> String {
     let mut text = String::new();
     for (name, lines) in all() {
@@ -103,7 +101,7 @@ fn launches_are_what_they_were() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored print` shows each launch"]
+#[ignore = "`cargo xtask test -p ferroflash --test suite -- --ignored launches::print` shows each launch"]
 fn print() {
     for (_, lines) in all() {
         lines.iter().for_each(|line| println!("{}", line.whole));
@@ -111,7 +109,7 @@ fn print() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored bless` writes the golden file"]
+#[ignore = "`cargo xtask test -p ferroflash --test suite -- --ignored launches::bless` writes the file"]
 fn bless() {
     std::fs::write(FILE, golden()).expect("written");
 }

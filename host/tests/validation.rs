@@ -1,10 +1,9 @@
-//! Every refused request, with words of its error. No other request makes planning fail or panic.
-mod parts;
+//! Tests every refused request, with words of its error. No other request makes planning fail or panic.
 
+use crate::parts::{forward_params, k, v};
 use ferroflash::{plan::*, request::*, *};
-use parts::{forward_params, k, v};
 
-/// Distance of the buffers, so that nothing overlaps by accident.
+/// Distance of the buffers, so that no two of them overlap by accident.
 const FAR: u64 = 1 << 40;
 
 fn forward() -> AttentionRequest<'static> {
@@ -49,7 +48,7 @@ const CASES: &[Case] = &[
         Invalid, &["q.strides", "last stride (head_dim) must be 1"]),
     Case("negative stride", |f| k(f).strides[1] = -128, Invalid, &["k.strides", "-128", "negative"]),
     Case("stride beyond 64 bits", |f| f.q.strides[0] = i64::MAX, Invalid, &["q.", "64"]),
-    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "q's, f16"]),
+    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "the dtype of q, f16"]),
     Case("output dtype differs", |f| f.o.dtype = DType::Bf16, Invalid, &["o.dtype", "bf16", "f16"]),
     Case("no batch", |f| all(f, |t| t.shape[0] = 0), Invalid, &["batch", "0", "1 or more"]),
     Case("no query", |f| { f.q.shape[1] = 0; f.o.shape[1] = 0 }, Invalid, &["seqlen_q", "1 or more"]),
@@ -109,7 +108,7 @@ const CASES: &[Case] = &[
         Invalid, &["o.address", "o must not overlap q.address"]),
     Case("output on the last row of k", |f| f.o.address = k(f).address + 2 * 2 * 100 * 2 * 64 - 16,
         Invalid, &["o must not overlap k.address"]),
-    Case("output broadcast", |f| f.o.strides[0] = 0, Invalid, &["o.strides", "none 0"]),
+    Case("output broadcast", |f| f.o.strides[0] = 0, Invalid, &["o.strides", "no stride may be 0"]),
     Case("output heads overlap", |f| f.o.strides[2] = 8, Invalid, &["o.strides", "8", "overlap"]),
     Case("output rows overlap", |f| f.o.strides[1] = 64, Invalid, &["o.strides", "overlap"]),
     Case("lse misaligned", |f| f.lse = Some(lse(5 * FAR + 2)), Invalid, &["lse.address", "multiple of 4"]),
@@ -225,7 +224,8 @@ fn odd_but_right_requests_are_planned() {
 
 #[test]
 fn an_output_between_packed_inputs_is_disjoint() {
-    // [batch][seqlen][q, k, v, o][heads][head_dim], and the layout with o one head too early.
+    // The tensors are parts of [batch][seqlen][q, k, v, o][heads][head_dim]. In a second layout, o begins one
+    // head too early.
     let (batch, seqlen, heads, d) = (2usize, 100usize, 4usize, 64usize);
     let row = 4 * heads * d;
     let part = |skipped: usize| {
@@ -254,7 +254,7 @@ fn packed_views_are_what_their_layout_says() {
 
 #[test]
 fn tensors_above_4_gib_keep_their_offsets() {
-    // 3 batches of 2^31 elements: the last begins 8 GiB after the first.
+    // There are 3 batches of 2^31 elements. The last batch begins 8 GiB after the first.
     let shape = [3, 1 << 16, 256, 128];
     let view = |n: u64| TensorView::bshd(n * FAR, 3 << 31, DType::F16, shape);
     let f = AttentionRequest::dense(view(1), view(2), view(3), view(4)).lse(LseView::contiguous(
@@ -329,7 +329,7 @@ mod random {
             .boxed()
     }
 
-    /// Matching shapes, with random strides, addresses and sizes.
+    /// Returns requests with matching shapes, and random strides, addresses and sizes.
     fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),

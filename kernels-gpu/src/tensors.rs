@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// A tile of queries with its head's keys and values, which have type `Keys`.
+/// The tensors of a tile of queries. The keys and values of its head have type `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
@@ -23,14 +23,14 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     pub o: GlobalRows<E, D>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
-    /// The head's m block.
+    /// Index of the query block in the head.
     pub m_block: u32,
     /// The tile's rows.
     pub rows: Rows,
 }
 
 impl<E: Mma, const D: usize> TileTensors<E, D> {
-    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` has the rows.
+    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` computes the rows.
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
@@ -46,7 +46,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         }
     }
 
-    /// The tensors of one sequence, which has these rows.
+    /// The tensors of the sequence that has these queries and keys.
     #[inline(always)]
     pub fn part(self, queries: Span, keys: Span) -> Self {
         let TileTensors { q, k, v, o, lse, .. } = self;
@@ -56,7 +56,7 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
         TileTensors { q, k, v, o, lse, ..self }
     }
 
-    /// The tile with other keys and values. Their number must be equal.
+    /// This tile with other keys and values, of the same number.
     #[inline(always)]
     pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
         let TileTensors { q, o, lse, m_block, rows, .. } = self;
@@ -65,15 +65,15 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
 }
 
 impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
-    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE, minus infinity without a
-    /// sink.
+    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE. Without a sink, `sink` is
+    /// minus infinity.
     #[inline(always)]
     pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, sink: f32, block: &Block<K>) {
         self.o.clear::<_, M>(self.rows.first, block);
         self.lse.fill(sink, self.rows.first, self.rows.tile, block);
     }
 
-    /// Normalises and stores O through `place`, and stores LSE.
+    /// Normalises O, stores it through the shared memory `place`, and stores the LSE.
     #[inline(always)]
     pub fn store<const M: usize, const W: usize>(
         &self,
@@ -88,22 +88,22 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
-/// A tile whose tensors the kernel accesses by addresses.
+/// A tile whose tensors the kernel accesses through addresses.
 pub trait TensorTile: QueryTile {
-    /// Whether keys lie in pages. At the largest head dim, page lookups leave no register for slopes.
+    /// Whether the keys lie in pages. At the largest head dim, page lookups leave no registers for slopes.
     const PAGES: bool = false;
 
-    /// The source of keys and values.
+    /// The type that finds keys and values.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
-    /// The tile's tensors, `tile_m` queries per tile.
+    /// The tile's tensors, with `tile_m` queries per tile.
     fn tensors<E: Mma, const D: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
     ) -> TileTensors<E, D, Self::Keys<E, D>>;
 
-    /// Stores the result of rows that see no key, with sink `sink`.
+    /// Stores the result of rows that see no key; `sink` is the sink's logit.
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
         &self,
@@ -113,7 +113,7 @@ pub trait TensorTile: QueryTile {
     ) {
         tensors.store_nothing_seen::<K, M>(sink, block);
     }
-    /// Normalises O, stores it through `place`, and stores the LSE.
+    /// Normalises O, stores it through the shared memory `place`, and stores the LSE.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,

@@ -5,26 +5,26 @@ use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-/// A struct of `ferroflash.h` that describes a request. New versions only append fields.
+/// A struct of `ferroflash.h` that describes a request. New versions append fields; they never change others.
 ///
 /// # Safety
-/// - It is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
+/// - The struct is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
 pub(crate) unsafe trait Args: Copy {
-    /// The struct's name as an argument.
+    /// The name of the function's argument that has this struct.
     const NAME: &str;
     /// The name of the size field.
     const SIZE: &str;
     /// The macro that sets the size.
     const INIT: &str;
-    /// The smallest valid size. Fields behind it are optional.
+    /// The smallest valid size in bytes. Fields behind it are optional.
     const LEAST: usize;
 }
 
-/// The names of an [`Args`], and its smallest size.
+/// Declares the names of an [`Args`], and its smallest size.
 macro_rules! args {
     ($type:ty, $name:literal, $init:literal, $least:literal) => {
         impl $type {
-            /// The smallest valid size. Fields behind it are optional.
+            /// The smallest valid size in bytes. Fields behind it are optional.
             pub const LEAST: usize = $least;
         }
 
@@ -40,7 +40,7 @@ macro_rules! args {
 }
 pub(crate) use args;
 
-/// Copies the fields of a struct that the caller knows. The other fields are 0.
+/// Copies the fields that the caller's struct has. All other fields are 0.
 ///
 /// # Safety
 /// - `pointer` is null, or points to a struct whose first eight bytes are its size.
@@ -53,22 +53,22 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     let ours = size_of::<A>();
     let is_whole = size.is_multiple_of(align_of::<A>() as u64);
     if size < A::LEAST as u64 || size > 1 << 16 || !is_whole {
-        let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
+        let expected =
+            format_args!("it must be sizeof(ferroflash_{}_t), here {ours}; use {}", A::NAME, A::INIT);
         return Err(invalid(A::SIZE, size, expected));
     }
     // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
     unsafe { copy(pointer, size as usize, A::NAME) }
 }
 
-/// Copies the fields that both sides know, from a struct of `size` bytes. The other fields are
-/// 0.
+/// Copies the fields that both sides know, from a struct of `size` bytes. All other fields are 0.
 ///
 /// # Safety
 /// - `pointer` points to `size` bytes.
 /// - Zero bytes are a valid value of every field of `A`.
 pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Result<A, Error> {
     let ours = size_of::<A>();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pointer` points to `size` bytes.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
         let field = format_args!("an unknown field in a ferroflash_{name}_t of {size} bytes");
@@ -87,7 +87,7 @@ pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Resu
     }
 }
 
-/// A `FERROFLASH_` element type.
+/// Returns the element type of a `FERROFLASH_` value.
 pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     match value {
         0 => Ok(DType::F16),
@@ -101,7 +101,7 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     }
 }
 
-/// A mask, with its sides if it is a window.
+/// Returns a mask, with its sides if it is a window.
 pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     let side = |what, keys: i32| match keys {
         -1 => Ok(None),
@@ -117,7 +117,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// A name; `None` for a null pointer.
+/// Returns a name, or `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -125,18 +125,18 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: the pointer is not null, and the caller promises a string.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// The address of memory; `None` if it is null.
+/// Returns the address of memory, or `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
 
-/// The scale of an e4m3 cache: the device memory if its pointer is not null, otherwise the value; a value of
-/// 0 means 1.
+/// Returns the scale of an e4m3 cache. If the pointer `scales` is not null, the scale is this device memory,
+/// otherwise `value`. A value of 0 means 1.
 pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: [usize; 2]) -> KvScale {
     match (present(scales), value) {
         (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
@@ -145,24 +145,26 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
     }
 }
 
-/// Splits of a sequence, by keys per split or by number. If both are 0, the library decides.
+/// Returns the splits of a sequence: keys per split, or a number of splits. If both are 0, the library
+/// decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
     match (u32::try_from(splits), u32::try_from(chunk)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),
         (Ok(count), Ok(0)) => Ok(Splits::Exactly(count)),
         (Ok(0), Ok(keys)) => Ok(Splits::Chunk(keys)),
         (Err(_), _) => Err(invalid("splits", splits, "it must be 0 or more")),
-        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is not")),
+        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is set")),
     }
 }
 
-/// A size of a tensor.
+/// Returns a size of a tensor.
 pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
 }
 
-/// Elements from the first to one past the last. C callers state no buffer sizes, so this function assumes
-/// that buffers reach as far as the strides. Later checks refuse strides and extents that overflow here.
+/// Returns the number of elements from the first to one past the last. C callers state no buffer sizes, so
+/// this function assumes that buffers reach as far as the strides. Later checks refuse strides and extents
+/// that overflow here.
 pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))

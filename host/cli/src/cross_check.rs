@@ -23,9 +23,10 @@ use products::{Products, Tally};
 
 /// Compare the results of every kernel on the GPU and in the simulator.
 ///
-/// The simulator rounds products as the GPU's tensor cores do. Its exponentials and reciprocals differ from
-/// the GPU's approximations, so a probability may round differently. First the program runs random products
-/// (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal in every bit.
+/// The simulator rounds products as the GPU's tensor cores do. The simulator's exponentials and reciprocals
+/// differ from the GPU's approximations, so a probability may round differently. First the program runs
+/// random products (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal
+/// in every bit.
 ///
 ///   result          allowed difference
 ///   O               2 ulp of the largest element of the row
@@ -64,7 +65,7 @@ struct Report {
     kernels: Vec<Row>,
 }
 
-/// Kernels of a family together.
+/// The kernels of a family together.
 #[derive(Serialize)]
 struct Family {
     name: &'static str,
@@ -101,7 +102,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // Room for many kernels: a thread that waits for its blocks would otherwise start another kernel.
+            // Only one kernel runs in parallel. With many kernels, a thread that waits for its blocks would
+            // start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
@@ -110,7 +112,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
 }
 
-/// The simulator's card that is closest to `capabilities`.
+/// Returns the simulator's card that is closest to `capabilities`.
 fn profile(capabilities: &Capabilities) -> &'static str {
     match capabilities.compute_capability {
         (9, _) => "h200",
@@ -119,13 +121,13 @@ fn profile(capabilities: &Capabilities) -> &'static str {
     }
 }
 
-/// The rounding of that card's tensor cores.
+/// Returns the rounding of that card's tensor cores.
 fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }
 
-/// Bytes of a thread's stack. A thread that waits for a simulator's threads starts other kernels, which nest
-/// on its stack.
+/// The number of bytes of a thread's stack. A thread that waits for a simulator's threads starts other
+/// kernels, which nest on its stack.
 const STACK: usize = 256 << 20;
 
 fn agree<D: Harness>(
@@ -154,7 +156,7 @@ fn agree<D: Harness>(
             .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
         bar.inc(1);
     }
-    // One simulator per thread, because most problems have few blocks.
+    // Each thread has one simulator, because most problems have few blocks.
     let options = Options { parallel: subjects.len() == 1, ..options };
     let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
     let workers = ThreadPoolBuilder::new().stack_size(STACK).build();
@@ -226,7 +228,7 @@ fn row<D: Harness>(
     Ok(row)
 }
 
-/// The families of `rows`, in their order.
+/// Returns the families of `rows`, in their order.
 fn families(rows: &[Row]) -> Vec<Family> {
     let mut all: Vec<Family> = vec![];
     for row in rows {

@@ -8,29 +8,29 @@ use safetensors::{Dtype, SafeTensors};
 use std::io::Read;
 use std::path::Path;
 
-/// A tensor of four dimensions, as stored.
+/// A tensor of four dimensions, as a file stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored {
     /// Element type.
     pub dtype: DType,
-    /// Sizes in the order of the file.
+    /// The sizes, in the order of the file.
     pub shape: [usize; 4],
     /// Elements, contiguous.
     pub bits: Vec<u16>,
 }
 
-/// A tensor of any sizes, none of them 0.
+/// A tensor of any sizes. No size is 0.
 pub(super) struct Elements {
     /// Element type.
     pub dtype: DType,
-    /// Sizes in the order of the file.
+    /// The sizes, in the order of the file.
     pub shape: Vec<usize>,
     /// Elements, contiguous, little-endian.
     pub bytes: Vec<u8>,
 }
 
 impl Elements {
-    /// The elements as 16-bit words.
+    /// Returns the elements as 16-bit words.
     pub(super) fn halves(&self) -> Vec<u16> {
         self.bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
     }
@@ -64,7 +64,7 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// An error of this file.
+    /// Returns an error of this file.
     pub(super) fn invalid(&self, what: impl std::fmt::Display) -> Error {
         Error::Invalid(format!("{}: {what}", self.path.display()))
     }
@@ -77,13 +77,13 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether the file has a tensor with this name.
+    /// Returns whether the file has a tensor with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
 
     /// Refuses a tensor with any other name, because files with `kind` would ignore it. The names of results
-    /// are valid.
+    /// are permitted.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
         let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);
@@ -98,7 +98,7 @@ impl<'a> File<'a> {
         Err(self.invalid(what))
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
         let tensors = self.tensors()?;
         tensors.tensor(name).map_err(|_| {
@@ -112,7 +112,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// A tensor with one of these types.
+    /// Returns a tensor with one of these types.
     pub(super) fn elements(&self, name: &str, types: &[DType]) -> Result<Elements, Error> {
         let tensor = self.tensor(name)?;
         let known =
@@ -132,7 +132,7 @@ impl<'a> File<'a> {
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
     }
 
-    /// The elements of a u8 tensor, and its shape.
+    /// Returns the elements of a u8 tensor, and its shape.
     pub(super) fn bytes(&self, name: &str) -> Result<(Vec<u8>, Vec<usize>), Error> {
         let tensor = self.tensor(name)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
@@ -147,13 +147,13 @@ impl<'a> File<'a> {
         Ok((tensor.data().to_vec(), shape))
     }
 
-    /// Integers, and their shape. u32 is converted to i32.
+    /// Returns integers and their shape. u32 is converted to i32.
     pub(super) fn integers(&self, name: &str) -> Result<(Vec<i32>, Vec<usize>), Error> {
         let (words, shape) = self.words(name, &[Dtype::I32, Dtype::U32])?;
         Ok((words.map(i32::from_le_bytes).collect(), shape))
     }
 
-    /// A one-dimensional list of integers.
+    /// Returns a one-dimensional list of integers.
     pub(super) fn list(&self, name: &str) -> Result<Vec<i32>, Error> {
         match self.integers(name)? {
             (integers, shape) if shape.len() == 1 => Ok(integers),
@@ -163,7 +163,8 @@ impl<'a> File<'a> {
         }
     }
 
-    /// One f32 per head; with `shared`, one for all heads is also valid. `None` without such a tensor.
+    /// Returns one f32 per head. With `shared`, a single number for all heads is also valid. Returns `None`
+    /// if there is no such tensor.
     pub(super) fn per_head(&self, name: &str, heads: usize, shared: bool) -> Result<Option<Vec<f32>>, Error> {
         if !self.has(name) {
             return Ok(None);
@@ -179,7 +180,8 @@ impl<'a> File<'a> {
         Ok(Some(words.map(f32::from_le_bytes).collect()))
     }
 
-    /// Words of one of these types, and their shape. The error suggests to convert to the first type.
+    /// Returns the words of a tensor of one of these types, and its shape. The error suggests to convert to
+    /// the first type.
     fn words(
         &self,
         name: &str,
@@ -194,12 +196,12 @@ impl<'a> File<'a> {
     }
 }
 
-/// Largest header in bytes, as in the crate safetensors.
+/// Maximum number of bytes of a header, as in the crate safetensors.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads the header, the tensors that it lists, and one more byte; if that byte exists, the file is invalid.
-/// It does not read to the end, because a device such as `/dev/zero` has none. It stops reading as soon as
-/// the file is invalid.
+/// Reads the header, the tensors that it lists, and one more byte. If there is one more byte, the file is
+/// invalid. The function does not read to the end, because a device such as `/dev/zero` has no end. The
+/// function stops as soon as the file is invalid.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
     file.by_ref().take(8).read_to_end(&mut bytes)?;
@@ -214,14 +216,14 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The varlen offsets of a file, for this number of rows of Q and of K.
+/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K.
 pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
     Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
 }
 
-/// The ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
+/// Returns the ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
 pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<Slopes>, Error> {
     if !file.has("alibi_slopes") {
         return Ok(None);
@@ -236,7 +238,7 @@ pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<S
     Slopes::new(values, shape.len() == 2, problem).map(Some).map_err(|e| file.invalid(e))
 }
 
-/// Whether the sequences of a file are varlen.
+/// Returns whether the sequences of a file are varlen.
 pub(super) fn are_packed(file: &File<'_>) -> bool {
     file.has("cu_seqlens_q") || file.has("cu_seqlens_k")
 }
@@ -302,21 +304,21 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
     write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
-/// Writes a file completely or not at all: it writes a temporary file and renames it. It writes directly to a
-/// pipe or a device.
+/// Writes a file completely or not at all: this function writes a temporary file and renames it. To a pipe or
+/// a device, the function writes directly.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let write = || {
         if path.exists() && !path.is_file() {
             return std::fs::write(path, bytes);
         }
-        // For a link, this replaces the target file, not the link.
+        // If the path is a link, this replaces the target file, not the link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut part = path.file_name().unwrap_or_default().to_owned();
         part.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(part);
         let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
         if written.is_err() {
-            // The caller gets the first error.
+            // The result is ignored, because the caller gets the first error.
             let _ = std::fs::remove_file(&part);
         }
         written
@@ -324,12 +326,12 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write().map_err(|e| unwritten(path, &e))
 }
 
-/// The error of a file or folder that cannot be written.
+/// Returns the error of a file or folder that cannot be written.
 pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
-/// Refuses an output that is the input file, even under another name.
+/// Refuses an output that is the input file, even if the two have different names.
 pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {

@@ -8,28 +8,28 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask, Prefix};
 use reference::{Layout, Subject};
 
-/// The mask and the transformations of scores.
+/// Options of the mask and of the score transformations.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct ScoreOptions {
     /// Causal mask: a query sees the keys up to its own position.
     #[arg(long, group = "mask")]
     causal: bool,
-    /// Sliding window: a query sees the keys from L before its position to R behind it, both inclusive. -1
-    /// is unbounded. `--window 255,0` is a causal window of 256 keys.
+    /// Sliding window: a query sees the keys from L before its position to R after it, both inclusive. -1 is
+    /// unbounded. `--window 255,0` is a causal window of 256 keys.
     #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true, group = "mask")]
     window: Option<Mask>,
-    /// Prefix-LM mask: a query sees the keys up to its own position, and the first N keys.
+    /// Prefix-LM mask: a query sees the keys up to its own position, and also the first N keys.
     #[arg(long, value_name = "N", group = "mask")]
     prefix: Option<u32>,
     /// Chunked-local mask (Llama 4): a query at position P sees the keys from P / N * N up to P.
     #[arg(long, value_name = "N", group = "mask", value_parser = clap::value_parser!(u32).range(1..))]
     chunked: Option<u32>,
-    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys, if a row is
-    /// long enough; else for the last seqlen_q keys].
+    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys if a row is
+    /// long enough, otherwise for the last seqlen_q keys].
     #[arg(long, value_name = "N", conflicts_with = "mask")]
     pub mask_keys: Option<usize>,
-    /// Top-left alignment: query 0 is at the position of key 0 (PyTorch's is_causal). The default is
-    /// bottom-right: the last query is at the position of the last key (FlashAttention).
+    /// Top-left alignment: query 0 has the position of key 0 (PyTorch's is_causal). The default is
+    /// bottom-right: the last query has the position of the last key (FlashAttention).
     #[arg(long)]
     top_left: bool,
     /// Softmax scale, above 0 [default: 1 / sqrt(head_dim)].
@@ -48,7 +48,7 @@ impl ScoreOptions {
         self.window.or(prefix).or(chunked).unwrap_or(plain)
     }
 
-    /// The option that names the mask, if any.
+    /// Returns the option that names the mask, if any.
     pub(super) fn mask_option(&self) -> Option<&'static str> {
         let options = [
             ("--causal", self.causal),
@@ -59,7 +59,7 @@ impl ScoreOptions {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// `problem` with these options applied.
+    /// Applies these options to `problem`.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem
@@ -95,8 +95,8 @@ pub(super) const PROFILE: &str = "l4";
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
     /// Where attention runs. auto: the GPU, or the simulator if the machine has no GPU or --profile is given.
-    /// gpu: CUDA device 0; gpu:1: CUDA device 1. sim: the kernels' PTX, simulated on the CPU with every
-    /// access checked. cpu: the f64 reference, without a kernel.
+    /// gpu: CUDA device 0; gpu:1: CUDA device 1. sim: the simulator, which runs the kernels' PTX on the CPU
+    /// and checks every access. cpu: the f64 reference, without a kernel.
     #[arg(long, value_name = "DEVICE", value_parser = device, default_value = "auto")]
     device: DeviceKind,
     /// The GPU that the simulator models [default: l4].
@@ -105,15 +105,15 @@ pub(super) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// The simulated card.
+    /// Returns the simulated card.
     pub(super) fn profile(&self) -> &str {
         self.profile.as_deref().unwrap_or(PROFILE)
     }
 
-    /// The requested kind of device; a profile requests the simulator.
+    /// Returns the requested kind of device; a profile requests the simulator.
     ///
     /// # Errors
-    /// If a profile is given for a device other than the simulator.
+    /// Returns an error if a profile is given for a device other than the simulator.
     pub(super) fn kind(&self) -> Result<DeviceKind, Error> {
         match (self.device, &self.profile) {
             (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
@@ -124,12 +124,12 @@ impl DeviceOptions {
         }
     }
 
-    /// The ordinal of the requested GPU; 0 unless the user named another.
+    /// Returns the ordinal of the requested GPU. Without a number from the user, the ordinal is 0.
     pub(super) fn ordinal(&self) -> u32 {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
-    /// The options with which a child process uses the same device: the simulator, or the GPU.
+    /// Returns the options that make a child process use the same device: the simulator, or the GPU.
     pub(super) fn words(&self, simulated: bool) -> Vec<String> {
         match simulated {
             true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
@@ -137,10 +137,10 @@ impl DeviceOptions {
         }
     }
 
-    /// The requested GPU. Only a GPU can do `what`.
+    /// Returns the requested GPU, for a command that only a GPU can run. `what` says why.
     ///
     /// # Errors
-    /// If another device was requested.
+    /// Returns an error if another device was requested.
     pub(super) fn gpu(&self, what: &str) -> Result<u32, Error> {
         match self.kind()? {
             DeviceKind::Auto | DeviceKind::Gpu(_) => Ok(self.ordinal()),
@@ -154,8 +154,8 @@ impl DeviceOptions {
 /// Options of commands that run the table's kernels one after another.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
-    /// Only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels` lists
-    /// both). May be repeated.
+    /// Run only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels`
+    /// lists both). May be repeated.
     #[arg(long, value_name = "NAME")]
     pub config: Vec<String>,
     /// Seed of the inputs.
@@ -166,16 +166,16 @@ pub(super) struct KernelOptions {
 }
 
 impl KernelOptions {
-    /// The requested kernels, of all families.
+    /// Returns the requested kernels, of all families.
     ///
     /// # Errors
-    /// A name that matches no kernel.
+    /// Returns an error for a name that matches no kernel.
     pub(super) fn subjects(&self) -> Result<Vec<&'static dyn Subject>, Error> {
         all_of(&self.config, subjects)
     }
 }
 
-/// The items with these names; without names, all items.
+/// Returns the items with these names; without names, all items.
 pub(super) fn all_of<T>(
     names: &[String],
     of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>,
@@ -187,11 +187,11 @@ pub(super) fn all_of<T>(
     Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The kernels of all families with this name: a kernel's symbol, or a configuration of the lineage. Without
-/// a name, all kernels.
+/// Returns the kernels of all families with this name: a kernel's symbol, or a configuration of the lineage.
+/// Without a name, returns all kernels.
 ///
 /// # Errors
-/// A name that matches no kernel.
+/// Returns an error for a name that matches no kernel.
 pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, Error> {
     let asked = |subject: &&'static dyn Subject| name.is_none_or(|name| subject.contract().symbol == name);
     let own: Vec<_> = reference::subjects().filter(asked).collect();
@@ -201,10 +201,11 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
     Ok(entries(name)?.into_iter().map(|entry| entry as &dyn Subject).collect())
 }
 
-/// The entries with this name: a symbol, or a configuration of the lineage. Without a name, all entries.
+/// Returns the entries with this name: a symbol, or a configuration of the lineage. Without a name, returns
+/// all entries.
 ///
 /// # Errors
-/// A name that matches no entry.
+/// Returns an error for a name that matches no entry.
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::kernels::named(name)?),
@@ -215,7 +216,7 @@ pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Erro
 /// A way to compute attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceKind {
-    /// The GPU if there is one, else the simulator.
+    /// Use the GPU if there is one, otherwise the simulator.
     Auto,
     /// The CUDA device with this ordinal.
     Gpu(u32),

@@ -31,8 +31,9 @@ Examples:
   ferroflash sweep --file shapes.json --output tuning.json
   FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
 
-The tuning file is --output, else $FERROFLASH_TUNING, else ferroflash/tuning.json in the user's cache
-folder. `ferroflash bench --help` describes the file of shapes; sweep takes forward shapes only.")]
+The tuning file is the file of --output, otherwise of $FERROFLASH_TUNING, otherwise ferroflash/tuning.json in
+the user's cache folder. `ferroflash bench --help` describes the file of shapes. Sweep takes forward shapes
+only.")]
 pub(super) struct Args {
     /// Sweep this suite: headline, prefill, extra, hopper, hopper-extra, or a suite of --file. May be
     /// repeated [default: all].
@@ -51,7 +52,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// The file that the planner reads.
+    /// The file from which the planner reads measurements.
     kept_in: PathBuf,
     shapes: Vec<Row>,
 }
@@ -119,7 +120,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
-/// Every entry that solves `p`, fits the device, and computes no needless columns or masks.
+/// Returns every entry that solves `p`, fits the device, and computes no needless columns or masks.
 fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {
@@ -141,7 +142,7 @@ fn sweep(
     progress: impl Fn(String),
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
-    // Plans with the fastest scratch, because every kernel is timed with the workspace that it wants.
+    // Plans with `Scratch::Fastest`, because every kernel is timed with the workspace that it needs.
     let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
     let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;

@@ -44,12 +44,12 @@ pub enum Values {
 }
 
 impl Case {
-    /// The case's tensors.
+    /// Returns the case's tensors.
     pub fn memory(&self) -> Memory {
         self.with_values(Memory::random(self.problem, self.layout, self.seed))
     }
 
-    /// The case's tensors with all elements 0, for callers that only plan.
+    /// Returns the case's tensors with all elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
         let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
@@ -88,11 +88,13 @@ impl std::fmt::Display for Case {
 }
 
 /// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask, because kernels of masks with parameters do not solve it.
+/// simpler mask, because the kernels of masks with parameters do not solve such a case.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = scored(entry, fit(case.problem));
-        Case { problem, ..case }
+        // See `Extras::random`.
+        let seed = case.seed | u64::from(entry.has_maps() && entry.scores.bias.is_some());
+        Case { problem, seed, ..case }
     });
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
@@ -104,12 +106,13 @@ pub fn scored(entry: &AttnInfo, problem: Problem) -> Problem {
     problem.sinks(entry.scores.sink).bias(entry.scores.bias).alibi(alibi)
 }
 
-/// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
+/// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
+/// Returns head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry
+/// pads.
 pub(super) fn head_dims(held: usize) -> [usize; 2] {
     let padded = match held {
         32 => 24,
@@ -118,7 +121,7 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // Half of a chunk, for kernels in which two warps share the columns.
+        // 264 is half of 512 columns and one chunk more, for kernels in which two warps share the columns.
         512 => 264,
         other => other - 8,
     };

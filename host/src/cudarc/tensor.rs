@@ -16,7 +16,8 @@ pub struct Tensor<'a, T> {
 }
 
 impl<'a, T: Number> Tensor<'a, T> {
-    /// A contiguous `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads, head_dim]`.
+    /// Creates a contiguous tensor `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads,
+    /// head_dim]`.
     pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
         Tensor { data, shape, strides: None }
     }
@@ -27,7 +28,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view. `guards` holds its memory for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -36,7 +37,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Ok(view::<T>(guards.read(name, self.data)?, self.shape, self.strides))
     }
 
-    /// A contiguous output of this shape, at an address without memory.
+    /// Returns a contiguous output of this shape, at an address without memory.
     pub(super) fn output(shape: [usize; 4]) -> TensorView {
         view::<T>((NOWHERE, u64::MAX), shape, None)
     }
@@ -51,7 +52,7 @@ pub struct TensorMut<'a, T> {
 }
 
 impl<'a, T: Number> TensorMut<'a, T> {
-    /// A contiguous `[batch, seqlen, heads, head_dim]`.
+    /// Creates a contiguous output `[batch, seqlen, heads, head_dim]`.
     pub fn new(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
         TensorMut { data, shape, strides: None }
     }
@@ -61,7 +62,7 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view. `guards` holds its memory for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         guards: &mut StreamGuards<'t, MOST>,

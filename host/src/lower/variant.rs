@@ -1,16 +1,24 @@
-//! Parameters of masks and scores, which follow the kernel's own.
+//! Parameters of masks and scores, which follow the kernel's own parameters.
 use super::tensors::{integers, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
-use crate::{AttnInfo, Error, MaskKind, Problem};
+use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// The launch with the parameters of its kernel's mask, and then of its scores.
-pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
+/// Adds the parameters of the kernel's mask, and then of its scores, to a launch. The description of a bias
+/// that the kernel reads through a tensor map comes first.
+pub(super) fn with(
+    launch: Launch,
+    r: &AttentionRequest<'_>,
+    p: &Problem,
+    kernel: &AttnInfo,
+    tma_bias: Option<MapDescription>,
+) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
     }
+    let launch = if let Some(map) = tma_bias { launch.with_bias(map) } else { launch };
     let launch = match (kernel.mask, &r.mask) {
         (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
         (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),
@@ -27,20 +35,20 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
         _ => launch,
     };
     match (kernel.scores.bias, &r.scores.bias) {
-        (Some(_), Some(bias)) => launch.with(&self::bias(bias)),
+        (Some(_), Some(bias)) if tma_bias.is_none() => launch.with(&self::bias(bias)),
         _ => launch,
     }
 }
 
-/// The launch, if it has the parameters that its variant's kernel takes.
+/// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes.
 ///
 /// # Errors
-/// [`Error::Unsupported`] names both numbers of bytes. A type that gives a kernel no parameters for its mask
-/// (no `With`) ends here.
+/// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
+/// kernel no parameters for its mask (a type without `With`).
 pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
     let (takes, has) =
-        (kernel.params(), launch.params().len() + launch.maps().len() * size_of::<TensorMap>());
+        (kernel.params(), launch.params().len() + launch.maps().count() * size_of::<TensorMap>());
     if takes == has {
         return Ok(launch);
     }
@@ -59,7 +67,7 @@ fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
 }
 
 fn chunked(chunk: u32) -> ChunkedParams {
-    // The largest divisor is at least each position.
+    // A divisor is at most i32::MAX. No position is larger, so a longer chunk gives the same mask.
     let chunk = FastDiv::new(chunk.clamp(1, i32::MAX as u32)).unwrap_or(FastDiv::ONE);
     ChunkedParams { chunk, reserved: 0 }
 }
@@ -92,7 +100,7 @@ fn bias(bias: &Bias) -> BiasParams {
     }
 }
 
-/// Strides in bytes; 0 for extents of 1, which broadcast.
+/// Converts strides to bytes. An extent of 1 broadcasts, so its stride becomes 0.
 fn bytes(shape: &[usize; 3], strides: [i64; 3], each: usize) -> [u64; 3] {
     std::array::from_fn(
         |dim| if shape[dim] == 1 { 0 } else { (strides[dim] as u64).wrapping_mul(each as u64) },

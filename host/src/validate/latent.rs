@@ -3,7 +3,7 @@ use super::cache::{KEYS, VALUES};
 use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
 use crate::{DType, Error, Problem};
 
-/// Checks requests for features that decode kernels for latent caches lack, one by one.
+/// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let (Some(columns), Some(cache)) = (p.latent(), p.cache) else { return Ok(()) };
     let [_, most] = MAX_LATENT_DIMS;
@@ -12,8 +12,8 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         return Err(Error::unsupported(feature, format_args!("kernels take multiples of 8 up to {most}")));
     }
     if p.scale.is_none() {
-        let expected = "a latent cache has no default; set the model's, for example 1 / sqrt(192) where keys \
-                        have 128 columns and 64 rotary ones before absorption";
+        let expected = "a latent cache has no default scale; set the model's, for example 1 / sqrt(192) for \
+                        keys of 128 columns and 64 rotary columns before absorption";
         return Err(Error::invalid("scale", "none", expected));
     }
     let refused = |feature: &str, reason: &str| {
@@ -27,14 +27,14 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
             "all sequences must have equal query counts; make one request per query count",
         ),
         () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
-            refused("a window", "every query sees its sequence from the first key on")
+            refused("a window", "on a latent cache, every query sees its sequence from the first key on")
         }
         () if matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) => {
             refused(&format!("mask {}", p.mask), "kernels for latent caches have full and causal masks")
         }
-        () if p.bias.is_some() => refused("a bias", "kernels for latent caches have none"),
-        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have none"),
-        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have none"),
+        () if p.bias.is_some() => refused("a bias", "kernels for latent caches add no bias"),
+        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have no softcap"),
+        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have no ALiBi"),
         () => Ok(()),
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
     Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))
 }
 
-/// Checks that only appends to latent caches need, in addition to the checks of all appends.
+/// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.
 pub(super) fn append(a: &Append) -> Result<(), Error> {
     let [_, _, heads, head_dim] = a.k.shape;
     let KvPages { keys, values, .. } = &a.pages;
@@ -68,7 +68,8 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
         ));
     }
     if keys.shape[2..] != [heads, head_dim] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], the rows' heads and columns");
+        let expected =
+            format_args!("it must be [pages, page, {heads}, {head_dim}], with the rows' heads and columns");
         return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     if keys.dtype != a.k.dtype {
@@ -78,7 +79,7 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
     let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
     if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])
     {
-        let expected = "must be the first columns of k, like the cache's values; use Append::latent";
+        let expected = "it must be the first columns of k, like the cache's values; use Append::latent";
         return Err(Error::invalid("v", format_args!("{:?} at {:#x}", a.v.shape, a.v.address), expected));
     }
     Ok(())

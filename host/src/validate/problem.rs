@@ -1,4 +1,4 @@
-//! Checks that do not depend on tensors, and the first difference of two problems.
+//! Checks that do not depend on tensors. Also finds the first difference of two problems.
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;
@@ -7,7 +7,7 @@ use crate::{CacheShape, DType, Error, Problem};
 use spec::ScoreKinds;
 
 /// Permitted range of score factors (times log2 e) with ALiBi, a bias or a variant's scores: kernels divide
-/// slopes, biases and the variant's scores by them.
+/// slopes, biases and the variant's scores by the factor.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
@@ -69,7 +69,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     scores(p)
 }
 
-/// A problem's fields by their names in the request.
+/// Returns a problem's fields with their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let mut all = vec![
@@ -105,7 +105,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The error for a problem that differs from the plan's: it names the first different field.
+/// Returns the error for a problem that differs from the plan's: it names the first different field.
 pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     let mut pairs = named(asked).into_iter().zip(named(planned));
     match pairs.find(|(asked, planned)| asked != planned) {
@@ -116,7 +116,7 @@ pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     }
 }
 
-/// Lengths by their names in the request.
+/// Returns the lengths with their names in the request.
 fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     let [[_, rows_q, ..], [_, rows_k, ..]] = p.shapes();
     let [longest_q, longest_k] = match (p.varlen, p.cache) {
@@ -176,7 +176,8 @@ fn scores(p: &Problem) -> Result<(), Error> {
     let beside = beside.into_iter().find(|(.., is_there)| *is_there);
     if let Some((which, divided, _)) = beside.filter(|_| !BESIDE_ALIBI.contains(&scale_log2)) {
         let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
-        let reason = format_args!("kernels divide {divided} by it, so it must be between 1e-20 and 1e20");
+        let reason =
+            format_args!("kernels divide {divided} by this number, so it must be between 1e-20 and 1e20");
         return Err(Error::unsupported(format_args!("{what} {value:e} with {which}"), reason));
     }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());

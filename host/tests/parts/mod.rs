@@ -1,22 +1,21 @@
-//! Accessors with which tables of tests change requests, and the parameters of portable kernels.
-#![allow(dead_code, reason = "each file of tests uses some")]
+//! Accessors with which tests' tables change requests, and the parameters of portable kernels.
 use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;
 
-/// K, for a request on tensors.
+/// Returns K of a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [k, _] = f.kv.tensors_mut().expect("tensors");
     k
 }
 
-/// V, for a request on tensors.
+/// Returns V of a request on tensors.
 pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [_, v] = f.kv.tensors_mut().expect("tensors");
     v
 }
 
-/// Varlen queries.
+/// Returns the varlen queries of a request.
 pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     match &mut f.queries {
         Queries::Varlen(queries) => queries,
@@ -24,7 +23,7 @@ pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     }
 }
 
-/// Varlen keys.
+/// Returns the varlen keys of a request.
 pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     match &mut f.kv {
         KeysValues::Varlen { keys, .. } => keys,
@@ -32,7 +31,7 @@ pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     }
 }
 
-/// The cache.
+/// Returns the cache of a request.
 pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     match &mut f.kv {
         KeysValues::Cache(cache) => cache,
@@ -40,7 +39,8 @@ pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     }
 }
 
-/// The parameters of a portable kernel with work tiles. The parameters of all such kernels begin with these.
+/// Returns the parameters of a portable kernel with work tiles. The parameters of all such kernels begin with
+/// these.
 pub fn forward_params(launch: &Launch) -> FwdParams {
     let bytes = launch.params();
     assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());

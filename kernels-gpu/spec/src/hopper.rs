@@ -1,12 +1,13 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
-use crate::info::{boxes, panel};
+use crate::info::{bias_box, boxes};
 use crate::*;
 use core::marker::PhantomData;
 
 /// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
-/// and a producer warpgroup copies. A stage has `N` base tiles of keys, the head dim has `D`; there are
-/// `STAGES` stages of K and `STAGES` of V. Cross-tile overlap: a work tile's first scores are computed beside
-/// the last product of the previous tile. This needs two places for Q, and a TMA store buffer for O.
+/// and a producer warpgroup copies. A stage has `N` base tiles of keys, and the head dim has `D` base tiles;
+/// there are `STAGES` stages of K and `STAGES` stages of V. Cross-tile overlap: a work tile's first scores
+/// are computed beside the last product of the previous tile. This needs shared memory for two tiles of Q,
+/// and a TMA store buffer for O.
 ///
 /// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
 pub struct FwdHopper<
@@ -19,8 +20,8 @@ pub struct FwdHopper<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// [`FwdHopper`] for head dims whose Q fills so much shared memory that O is stored through Q's place: a work
-/// tile starts after the previous tile is stored.
+/// [`FwdHopper`] for head dims whose Q leaves no shared memory for O: O is stored through Q's shared memory,
+/// and a work tile starts after the previous tile is stored.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -67,7 +68,7 @@ contract::no_padding! {
         q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len
     }
 }
-// The host writes four tensor maps where parameters begin.
+// The host writes four tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
 
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
@@ -91,7 +92,7 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// Bytes of the pipelines of Q, K and V beside their stages: mbarriers and padding to 1024 bytes.
+/// Bytes of the pipelines of Q, K and V in addition to their stages: mbarriers, and padding to 1024 bytes.
 const RING_BYTES: usize = 3 * 1024;
 
 /// Bytes of the stages that masks and scores read beside keys, with their pipeline.
@@ -108,7 +109,7 @@ struct Boxes<Mask, const N: usize, const D: usize>(PhantomData<Mask>);
 impl<Mask: MaskMarker, const N: usize, const D: usize> Boxes<Mask, N, D> {
     const THREE: [[u32; 2]; 3] = {
         let [q, k] = boxes(D as u32 * 16, N as u32 * 16);
-        [q, k, [panel(N as u32 * 16), AttnInfo::Q_BOX_ROWS]]
+        [q, k, bias_box(N as u32 * 16)]
     };
     const ALL: &'static [[u32; 2]] = Self::THREE.split_at(if Mask::STAGED_BYTES > 0 { 3 } else { 2 }).0;
 }
@@ -198,13 +199,13 @@ hopper! {
     FwdHopperWide: smem tiles wide_tiles;
 }
 
-/// Base tiles of shared memory per column of base tiles: two places for Q and one for O, and the stages of K
-/// and V.
+/// Base tiles of shared memory, divided by `D`: two tiles of Q, one tile of O, and the stages of K and
+/// V.
 const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
     3 * 4 * w + 2 * stages * n
 }
 
-/// Base tiles of shared memory per column of base tiles, with one place for Q and O.
+/// Base tiles of shared memory, divided by `D`, if Q and O share one tile.
 const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
     4 * w + 2 * stages * n
 }

@@ -2,15 +2,15 @@
 use crate::DType;
 use core::fmt;
 
-/// The modifications of scores in a kernel, as a value.
+/// The score modifications of a kernel, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
-    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes without
-    /// it.
+    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes
+    /// without it.
     pub alibi: bool,
-    /// An additive bias, and its dtype: [`crate::Bias`].
+    /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,
     /// Scores that a user of this crate defines. No line of the table has such scores.
     pub own: bool,
@@ -23,7 +23,7 @@ impl ScoreKinds {
     pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
     /// ALiBi slopes only.
     pub const ALIBI: Self = ScoreKinds { alibi: true, ..Self::NONE };
-    /// A user's own modification.
+    /// A modification that a user of this crate defines.
     pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
 
     /// A bias of this dtype.
@@ -31,7 +31,7 @@ impl ScoreKinds {
         ScoreKinds { bias: Some(dtype), ..Self::NONE }
     }
 
-    /// The modifications of both. Two biases count as a user's own scores.
+    /// The modifications of `self` and `other` together. Two biases count as a user's own scores.
     pub const fn and(self, other: Self) -> Self {
         let bias = match (self.bias, other.bias) {
             (None, bias) | (bias, None) => bias,
@@ -46,14 +46,15 @@ impl ScoreKinds {
         }
     }
 
-    /// The name in symbols of kernels whose Q has dtype `dtype`: `_sink`, `_alibi`, `_bias` (of that
-    /// dtype), `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`. The part contains
+    /// `_sink`, `_alibi`, `_bias` (a bias of Q's dtype) or `_bias_f32`, and is empty for
+    /// [`ScoreKinds::NONE`].
     pub fn name(self, dtype: DType) -> impl fmt::Display {
         ScoreName(self, dtype)
     }
 }
 
-/// See [`ScoreKinds::name`].
+/// The result of [`ScoreKinds::name`].
 struct ScoreName(ScoreKinds, DType);
 
 impl fmt::Display for ScoreName {

@@ -27,17 +27,18 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum number of keys; varlen if the sequences' query
-    /// counts differ.
+    /// The problem of `batch` sequences with the maximum number of keys. The problem is varlen if the
+    /// sequences' query counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
     q: Vec<u16>,
-    /// First row of each sequence in `q`, and the end of the last one.
+    /// The first row of each sequence in `q`, and the end of the last sequence.
     starts: Vec<usize>,
-    /// Keys and values; their dtype may differ from the queries'. A latent cache has keys only.
+    /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
     pool: [Vec<u8>; 2],
-    /// Columns of a latent cache's values, the first of the keys' columns; `None` if the file has values.
+    /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
+    /// the file has values.
     v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
@@ -91,8 +92,7 @@ impl Input {
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"
-                    .into(),
+                "--top-left: on a cache, the last query has the last key's position; leave it out".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
@@ -120,17 +120,17 @@ impl Input {
         Ok(input)
     }
 
-    /// Columns of values and of O.
+    /// Returns the number of columns of values and of O.
     fn columns(&self) -> usize {
         self.v_width.unwrap_or(self.problem.head_dim)
     }
 
-    /// Rows of O: the rows of `q`, over all heads.
+    /// Returns the number of rows of O: the rows of `q`, over all heads.
     fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// Shape of O in the file.
+    /// Returns the shape of O in the file.
     pub(super) fn o_shape(&self) -> Vec<usize> {
         let [sizes @ .., _] = &self.shape[..] else { return vec![] };
         [sizes, &[self.columns()]].concat()
@@ -159,18 +159,18 @@ impl Input {
         Ok(())
     }
 
-    /// The index of page `i` of sequence `b`.
+    /// Returns the index of page `i` of sequence `b`.
     fn page(&self, b: usize, i: usize) -> i32 {
         self.table.as_ref().map_or(b as i32, |(table, columns)| table[b * columns + i])
     }
 
-    /// Rows of sequence `b` in `q`.
+    /// Returns the rows of sequence `b` in `q`.
     fn rows_of(&self, b: usize) -> Range<usize> {
         self.starts[b]..self.starts[b + 1]
     }
 
-    /// Shape of LSE in the file, and its strides between sequences and between heads. Varlen sequences are
-    /// one batch entry.
+    /// Returns the shape of LSE in the file, and its strides between sequences and between heads. Varlen
+    /// sequences are one batch entry.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
         match self.shape[..] {
@@ -179,7 +179,7 @@ impl Input {
         }
     }
 
-    /// Positions of sequence `b`'s rows in LSE, head by head.
+    /// Returns the positions of sequence `b`'s rows in the LSE, head by head.
     fn lse_of(&self, b: usize) -> impl Iterator<Item = usize> + use<> {
         let (rows, (_, [sequence, head])) = (self.rows_of(b), self.lse());
         let first = if self.shape.len() == 3 { rows.start } else { b * sequence };
@@ -188,19 +188,19 @@ impl Input {
     }
 }
 
-/// The maximum number of keys per sequence that a launch states. A bias has this number of columns, at least
-/// the longest sequence's keys.
+/// Returns the maximum number of keys per sequence that a launch states. A bias has at least this number of
+/// columns, and the number is at least the longest sequence's number of keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Equal row counts for this number of sequences, if the rows divide evenly.
+/// Splits the rows evenly among this number of sequences, if possible.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }
 
-/// Offsets of sequences in this number of rows of `q`.
+/// Returns offsets of sequences in this number of rows of `q`.
 fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
@@ -226,7 +226,8 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// The bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
+/// Returns the bytes of values. A latent cache has no separate values: `v_width` columns of its keys are the
+/// values.
 fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
@@ -253,7 +254,7 @@ fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Ve
     }
 }
 
-/// The layout of keys in their pages.
+/// Returns the layout of keys in their pages.
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
@@ -267,7 +268,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
     })
 }
 
-/// Page indices, and their number per sequence.
+/// Returns page indices, and their number per sequence.
 fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Error> {
     if !file.has("block_table") {
         return Ok(None);
@@ -282,7 +283,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     }
 }
 
-/// The scale of an e4m3 KV cache.
+/// Returns the scale of an e4m3 KV cache.
 fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {

@@ -1,5 +1,5 @@
-//! `ferroflash sanitize` reports bugs that are planted in kernels, each with its kind, its source line, and
-//! the kernel's line on both sides.
+//! Tests that `ferroflash sanitize` reports bugs that are planted in kernels. Each finding has its kind, its
+//! source line, and the kernel's line on both sides.
 use crate::common::Folder;
 use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ferroflash::ptx::{self, is_embedded};
@@ -7,7 +7,7 @@ use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
 use std::process::Command;
 
-/// A small kernel of the table that is in this program.
+/// Returns a small kernel of the table that is in this program.
 fn entry() -> &'static str {
     let is_small = |e: &&AttnInfo| (e.tile_m, e.tile_n, e.contract.threads) == (64, 64, 128);
     let mut small = ENTRIES.iter().filter(is_small).map(|e| e.contract.symbol);
@@ -61,7 +61,7 @@ fn check(
     sides.len()
 }
 
-/// Every mutant of the entry by `operator` whose instruction begins with `opcode`.
+/// Returns every mutant of the entry by `operator` whose instruction begins with `opcode`.
 fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     let text = ptx::source(entry()).expect("carried");
     let all = mutants(&text, entry()).expect("the simulator reads what the compiler writes");
@@ -71,7 +71,7 @@ fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     chosen
 }
 
-/// The folder of the kernels' lines, into which all other code is inlined.
+/// The folder of the kernels' lines. All other code is inlined into these lines.
 const KERNELS: &str = "kernels-gpu/src/";
 
 #[track_caller]
@@ -112,7 +112,7 @@ fn a_misaligned_pointer() {
     check_kernel("pointer", &format!("{}+8{}", &text[..end], &text[end..]), &["misaligned"], "cp_async.rs");
 }
 
-/// A user's kernel, with the line directives of its compiler.
+/// A user's kernel, with its compiler's line directives.
 const OWN: &str = "\
 .version 7.8
 .target sm_80
@@ -162,7 +162,7 @@ fn a_register_array_handed_to_ldmatrix() {
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
 
-/// Expected reports are no findings; missing reports are findings.
+/// An expected report is not a finding. A missing report is a finding.
 #[test]
 fn reports_that_are_asked_for() {
     let run = "run mine block 32 shared 512 args out\nreport wrong-space";

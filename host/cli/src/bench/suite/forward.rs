@@ -19,20 +19,20 @@ pub(crate) struct Shape {
     head_dim: usize,
     #[serde(default)]
     causal: bool,
-    /// Keys before and after a query's position, -1 for unbounded.
+    /// Numbers of keys before and after a query's position; -1 is unbounded.
     window: Option<[i64; 2]>,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
     /// Whether Q, K and V lie side by side in one buffer.
     #[serde(default)]
     packed: bool,
-    /// A name for readers.
+    /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
 
 impl Shape {
-    /// The problem of the shape.
+    /// Returns the problem of the shape.
     pub(crate) fn problem(&self) -> Result<Problem, Error> {
         let Self { batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, .. } = *self;
         let all = [("batch", batch), ("heads_q", heads_q), ("heads_k", heads_k)];
@@ -47,12 +47,12 @@ impl Shape {
             .mask(fields::mask(self.causal, self.window)?))
     }
 
-    /// The inputs of the shape.
+    /// Returns the inputs of the shape.
     pub(crate) fn memory(&self, problem: Problem) -> Memory {
         Memory::to_measure(problem, if self.packed { Layout::Packed } else { Layout::Bhsd })
     }
 
-    /// The workload of the shape.
+    /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let (problem, shape) = (self.problem()?, self.clone());
         let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];
