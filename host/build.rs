@@ -2,8 +2,8 @@
 //! sources that exists:
 //!
 //! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
-//! `<symbol>.ptx`, and some kernels may be missing. An empty variable counts as unset. Only this build script
-//! reads the variable; the library never reads it.
+//!    `<symbol>.ptx`, and some kernels may be missing. An empty variable counts as unset. Only this build
+//!    script reads the variable; the library never reads it.
 //! 2. The folder `ptx/` beside this file. `cuda_builder::archive` wrote it. A published package has this
 //!    folder, so that it needs no device compiler.
 //! 3. The crate `../kernels-gpu` of a checkout, which this script compiles. The modules are cached in the

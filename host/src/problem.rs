@@ -327,7 +327,7 @@ impl AttentionRequest<'_> {
 
 impl std::fmt::Display for Problem {
     /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
-    /// of each pair, the first number belongs to Q and the second to K.
+    /// the first number of a pair belongs to Q, the second to K.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self;
         let dtype = dtype.name();

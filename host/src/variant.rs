@@ -120,8 +120,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         Variant { name, kernels }
     }
 
-    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other
-    /// parameters and longer ones do not compile:
+    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Parameters of
+    /// another type, and longer parameters, do not compile:
     ///
     /// ```compile_fail,E0308
     /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};

@@ -33,7 +33,8 @@ pub struct Inputs<'a> {
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`. In a varlen problem, the rows are only those of sequences.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, `rows` counts only rows that belong to a
+    /// sequence.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,

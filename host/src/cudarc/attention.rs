@@ -104,7 +104,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
 
-    /// See [`AttentionRequest::mask`]; for masks without memory.
+    /// Sets a mask that needs no device memory; see [`AttentionRequest::mask`].
     pub fn mask(self, mask: Mask) -> Self {
         Inputs { mask: Shown::Plain(mask), ..self }
     }

@@ -62,7 +62,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
-/// Returns the decode kernels of a problem's variant, or those of the table.
+/// Returns the decode kernels of a problem's variant, or the table's decode kernels.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
 }

@@ -1,7 +1,7 @@
 //! Footprints: the bytes of a view, and whether two views overlap.
 
 /// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are in
-/// bytes, and none is negative.
+/// bytes, and no stride is negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Footprint {
     pub base: u64,

@@ -128,10 +128,16 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
-/// Returns problems that hit the edges of the kernels of mixed batches. The problems have sequences of no,
-/// few and many queries, with numbers on both sides of the maximum that decode takes; every kind of split and
-/// combine; more sequences than a warp has lanes; missing rows and columns; other integers under one plan.
-/// `entry` is the decode kernel. A work tile has 128 queries and stages of at most 64 keys.
+/// Returns problems that hit the edges of the kernels of mixed batches. `entry` is the decode kernel. A work
+/// tile has 128 queries and stages of at most 64 keys.
+///
+/// | property | edges |
+/// |---|---|
+/// | queries | none, few and many; numbers on both sides of the maximum that decode takes |
+/// | splits | every kind of split and combine |
+/// | sequences | more than a warp has lanes |
+/// | tensors | missing rows and columns |
+/// | integers | other integers under one plan |
 pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| DecodeCase {
