@@ -20,7 +20,7 @@ pub struct Launch {
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
-    /// The description of the bias that the first kernel reads through a tensor map, and the offset of the map
+    /// The description of the bias that the first kernel reads through a tensor map, and the map's offset
     /// among the kernel's parameters behind `maps`.
     bias: Option<(MapDescription, u16)>,
     /// The parameters of all kernels, without tensor maps.
@@ -65,7 +65,8 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
     FewParams, ManyParams,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams, TmaBiasParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams,
+    TmaBiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }

@@ -82,9 +82,10 @@ pub(crate) fn bias(
     if broadcasts(rows, row) && r.problem().seqlen_q > 1 {
         return Err("all queries share one row of the bias, which TMA does not support");
     }
-    // Kernels read the only row of an extent that broadcasts. TMA never uses the stride of an extent of 1.
+    // Dimensions that broadcast have an extent of 1. TMA never uses their strides.
+    let row_bytes = (keys as u64 * dtype.bytes() as u64).next_multiple_of(u64::from(ALIGNMENT));
     let dim = |extent, stride: i64| match broadcasts(extent, stride) {
-        true => (1, u64::from(ALIGNMENT)),
+        true => (1, row_bytes),
         false => (extent as u32, (stride as u64).saturating_mul(dtype.bytes() as u64)),
     };
     let [(rows, row), (heads, head), (batches, batch)] =

@@ -210,11 +210,10 @@ fn dealt(
     rounds(p, mask, tile_m, order, |m_block| m_block % each)
 }
 
-/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a prefix or
-/// chunks, a block takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200,
-/// causal, 16 heads of 2048,
-/// D = 128: faster than longest first). If pairs give some block more work than single tiles would, blocks
-/// take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
+/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a prefix
+/// or chunks, a block takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200,
+/// causal, 16 heads of 2048, D = 128: faster than longest first). If pairs give some block more work than
+/// single tiles would, blocks take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
 /// `of_sequence` converts an `m_block` to its position in the sequence.
 fn rounds(

@@ -1,5 +1,6 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
 use crate::info::{bias_box, boxes};
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -70,6 +71,8 @@ contract::no_padding! {
 }
 // The host writes four tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
+
+told_nothing!(HopperParams<Q, K>, Q, K);
 
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
     fn order(&self) -> &TileOrder {

@@ -67,22 +67,18 @@ impl<P, X> Told<X> for WithParams<P, X> {
     }
 }
 
+/// Implements [`Told`] for parameters of kernels whose mask and scores have none.
 macro_rules! told_nothing {
-    ($($params:ty $(, $generic:ident)*;)*) => {$(
-        impl<$($generic),*> Told<()> for $params {
+    ($params:ty $(, $generic:ident)*) => {
+        impl<$($generic),*> $crate::Told<()> for $params {
             #[inline(always)]
             fn told(&self) -> &() {
                 &()
             }
         }
-    )*};
+    };
 }
-told_nothing! {
-    HopperParams<Q, K>, Q, K;
-    SplitParams<HopperParams>;
-    VarlenParams<HopperParams<RaggedMap>>;
-    HopperPagedParams;
-}
+pub(crate) use told_nothing;
 
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;

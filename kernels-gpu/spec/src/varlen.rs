@@ -1,6 +1,7 @@
 //! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. The file also maps
 //! query blocks to sequences: the host's grid and the device's decoding of it, side by side.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -25,6 +26,8 @@ pub struct VarlenParams<F = FwdParams> {
     /// 1 for bottom-right alignment, 0 for top-left.
     pub bottom_right: u32,
 }
+
+told_nothing!(VarlenParams<F>, F);
 
 impl<F> AsRef<F> for VarlenParams<F> {
     #[inline(always)]
