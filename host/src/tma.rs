@@ -4,7 +4,7 @@ use crate::request::{AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged
 use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
-/// Exclusive bound of a tensor map's strides, in bytes.
+/// The strides of a tensor map must be less than this number of bytes.
 const MAX_STRIDE: u64 = 1 << 40;
 /// Alignment of addresses and strides, in bytes.
 const ALIGNMENT: u32 = 16;

@@ -1,4 +1,4 @@
-//! Work tiles of queries: their order, and the number of thread blocks.
+//! Schedules work tiles of queries: computes the order of the tiles, and the number of thread blocks.
 use super::{Split, few_of};
 use crate::request::{Mask, Prefix};
 use crate::{Capabilities, Contract, Error, Problem};
@@ -187,7 +187,7 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-/// The number of tiles per persistent thread block, if sequences may differ.
+/// The number of tiles per persistent thread block, if sequences may have different lengths.
 const TILES: u32 = 2;
 
 /// Returns the distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If
@@ -215,7 +215,7 @@ fn dealt(
 /// causal, 16 heads of 2048, D = 128: faster than longest first). If pairs give some block more work than
 /// single tiles would, blocks take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
-/// `of_sequence` converts an `m_block` to its position in the sequence.
+/// `of_sequence` converts the index of a query block to its index within the sequence.
 fn rounds(
     p: &Problem,
     mask: MaskKind,
@@ -226,7 +226,8 @@ fn rounds(
     let single = TileRounds::single(order);
     let grows = matches!(mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked);
     let paired = grows.then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one round more costs little, and a count would take time.
+    // With many rounds, one more round costs little. This function then does not count, because counting
+    // takes time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| keys_of_tile(p, mask, u64::from(of_sequence(tile.m_block)), tile_m.into());
     let most = |rounds: &TileRounds| longest(*rounds, keys);
