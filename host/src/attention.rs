@@ -79,7 +79,7 @@ impl<D: Driver> Attention<D> {
     /// PTX for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
-        plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
+        plan.launch().maps().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
     /// Returns the kernel at a place. Loads the kernel first if necessary.

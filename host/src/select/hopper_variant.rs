@@ -18,6 +18,11 @@ const TABLE: &[Line] = &[
                  keys and values less often than two",
     },
     Line {
+        is_meant: |e| e.scores.bias.is_some(),
+        reason: "warpgroups and TMA; the producer copies the bias beside keys; long sequences that fill the \
+                 device",
+    },
+    Line {
         is_meant: |e| e.scores.alibi,
         reason: "warpgroups and TMA, with slopes under a causal mask; long sequences that fill the device",
     },
