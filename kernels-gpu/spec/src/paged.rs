@@ -1,5 +1,6 @@
 //! Kernels for prefill on a KV cache: many queries per sequence, with varlen queries or equal counts.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -61,6 +62,8 @@ contract::no_padding! {
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
     HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
 }
+
+told_nothing!(HopperPagedParams);
 
 impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
     #[inline(always)]
