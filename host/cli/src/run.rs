@@ -49,8 +49,8 @@ Tensors of a KV cache. The last query of a sequence has the position of its last
   k_scale       f32         [] or [heads_k]: factor of the keys in an F8_E4M3 cache; optional
   v_scale       f32         [] or [heads_k]: factor of the values in an F8_E4M3 cache; optional
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
-  An F8_E4M3 cache needs equal numbers of queries per sequence, at most 64 rows (seqlen_q * heads_q /
-  heads_k), and no alibi_slopes
+  An F8_E4M3 cache above head_dim 256 needs equal numbers of queries per sequence, at most 64 rows (seqlen_q
+  * heads_q / heads_k), and no alibi_slopes
 
 Optional tensors of every file. batch is the number of sequences; seqlen_q and seqlen_k are the queries and
 keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is its first key:

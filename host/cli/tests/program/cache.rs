@@ -147,6 +147,11 @@ fn ragged_queries() {
     assert_eq!(even[0].1, some[0].1[..9 * row]);
     let (even, some) = (logs(&even[1].1), logs(&some[1].1));
     assert!(even.chunks(9).zip(some.chunks(12)).all(|(even, some)| even == &some[..9]));
+    // The same on an e4m3 cache, with scales.
+    let scales = [floats("k_scale", &[2], &[2.0, 0.3]), floats("v_scale", &[], &[0.5])];
+    let eight = |starts: &[i32]| [eight(ragged(starts)), scales.to_vec()].concat();
+    check_on("mixed_few", "eight-ragged", &eight(&[0, 7, 10, 10]), &["--causal"]);
+    check_on("paged", "eight-some", &eight(&[0, 3, 6, 9]), &["--window", "20,0"]);
 }
 
 #[test]
@@ -294,13 +299,6 @@ fn caches_that_are_not_right() {
                 t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
             },
             "`q` has shape [3, 1, 4, 64]; with this `cu_seqlens_q` it must be [T, H, D]",
-        ),
-        (
-            |t| {
-                *t = eight(t.clone());
-                t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 3]));
-            },
-            "e4m3",
         ),
         (|t| t.push(integers("cu_seqlens_q", &[2], &[0, -1])), "`cu_seqlens_q` is [0, -1]"),
         (|t| (t[0].2[0], t[0].3) = (0, vec![]), "`q` has shape [0, 4, 64]; each size must be 1 or more"),
