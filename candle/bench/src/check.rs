@@ -172,10 +172,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
             })
             .collect::<Result<_>>()?;
         let scale = 1.0 / (d as f32).sqrt();
-        let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
-        // Kernels for many queries do not read e4m3, so each step has few queries.
-        let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
-        for counts in if e4m3 { few } else { whole } {
+        let steps = [[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
+        for counts in &steps {
             let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;
             let taken = |which: usize| {
                 let parts = (0..3).map(|b| all[b][which].narrow(0, sequences[b].keys(), counts[b]));
