@@ -235,6 +235,9 @@ const SUPERFLUOUS: &[&[&str]] = &[
 const SUPERFLUOUS_IN_FEW: &[&[&str]] =
     &[&["end.max(first)", "becomes operand 2"], &["is_taken { self }", "max.u32"]];
 const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
+/// The number of sequences that have keys decides the number of splits only. The card that runs kernels for
+/// e4m3 KV caches has so many SMs that these launches have equal splits either way.
+const SUPERFLUOUS_IN_EIGHT: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
@@ -244,7 +247,9 @@ fn a_clamp_that_is_missing_is_noticed() {
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
         let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
         let in_few = if beside(few) == Some(subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
-        let unnoticed = unnoticed(&subject, &launches, &[SUPERFLUOUS, in_merges, in_few].concat());
+        let in_eight = if few.kv_dtype == few.dtype { &[] } else { SUPERFLUOUS_IN_EIGHT };
+        let superfluous = [SUPERFLUOUS, in_merges, in_few, in_eight].concat();
+        let unnoticed = unnoticed(&subject, &launches, &superfluous);
         assert!(unnoticed.is_empty(), "{}:\n{}", subject.kernel.symbol, unnoticed.join("\n"));
     }
 }
