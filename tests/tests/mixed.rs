@@ -247,7 +247,7 @@ fn a_clamp_that_is_missing_is_noticed() {
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
         let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
         let in_few = if beside(few) == Some(subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
-        let in_eight = if few.kv_dtype == few.dtype { &[] } else { SUPERFLUOUS_IN_EIGHT };
+        let in_eight = if few.kv_dtype == few.dtype { [].as_slice() } else { SUPERFLUOUS_IN_EIGHT };
         let superfluous = [SUPERFLUOUS, in_merges, in_few, in_eight].concat();
         let unnoticed = unnoticed(&subject, &launches, &superfluous);
         assert!(unnoticed.is_empty(), "{}:\n{}", subject.kernel.symbol, unnoticed.join("\n"));
