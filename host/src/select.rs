@@ -42,6 +42,24 @@ impl Query<'_> {
     }
 }
 
+/// The smallest maxima of columns among kernels that accept a problem's.
+///
+/// # Errors
+/// [`Error::Unsupported`] if no kernel accepts values of another number of columns than keys of this number.
+fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
+    let held = kernels.iter().filter(|e| e.takes_columns(p.columns())).map(AttnInfo::columns).min();
+    held.ok_or_else(|| {
+        let apart = kernels.iter().map(AttnInfo::columns).filter(|[k, v]| k != v).max();
+        let reason = match apart {
+            Some([k, v]) => format!(
+                "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"
+            ),
+            None => "k and v must have equal numbers of columns here".to_owned(),
+        };
+        Error::unsupported(p.named_columns(), reason)
+    })
+}
+
 /// A selected kernel and the reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
@@ -154,13 +172,13 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.dtype != p.dtype || !general || !scored || (entry.head_dim as usize) < p.head_dim {
+    if entry.dtype != p.dtype || !general || !scored || !entry.takes_columns(p.columns()) {
         let expected = format_args!(
-            "this problem needs {} with mask {}{} and head_dim {}, for {sequences} sequences",
+            "this problem needs {} with mask {}{} and {}, for {sequences} sequences",
             p.dtype.name(),
             mask.name(),
             scores.name(p.dtype),
-            p.head_dim
+            p.named_columns()
         );
         return Err(Error::invalid("config", name, expected));
     }

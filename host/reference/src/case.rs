@@ -103,9 +103,21 @@ pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry pads.
-pub(super) fn head_dims(held: usize) -> [usize; 2] {
-    let padded = match held {
+/// Columns of keys and of values that run on an entry: the entry's own, and smaller numbers, to which the
+/// entry adds zeros.
+pub(super) fn columns(entry: &AttnInfo) -> [[usize; 2]; 2] {
+    let held = entry.columns().map(|columns| columns as usize);
+    [held, held.map(padded)]
+}
+
+/// A problem without rows, with these columns of keys and of values.
+pub(super) fn of_columns(entry: &AttnInfo, [head_dim, head_dim_v]: [usize; 2]) -> Problem {
+    Problem::new(entry.dtype, 1, 0, 0, head_dim).head_dim_v(head_dim_v)
+}
+
+/// A number of columns that entries of `held` columns take.
+const fn padded(held: usize) -> usize {
+    match held {
         32 => 24,
         64 => 40,
         96 => 80,
@@ -115,6 +127,5 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         // Half of a chunk, for kernels in which two warps share the columns.
         512 => 264,
         other => other - 8,
-    };
-    [held, padded]
+    }
 }

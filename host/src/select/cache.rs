@@ -2,7 +2,7 @@
 //! the keys; otherwise a kernel with work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, mixed, mla, variant};
+use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
@@ -20,8 +20,8 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 /// kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    if let Some(columns) = p.latent() {
-        return mla::choose(p, columns, on, config);
+    if p.latent().is_some() {
+        return mla::choose(p, on, config);
     }
     if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
         return mixed::named(p, few, on);
@@ -35,6 +35,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         return decode::choose(p, on, config);
     }
     needs_no_splits(p)?;
+    columns(p, PAGED)?;
     if config.is_none() && variant::is_needed(p) {
         return variant::choose(q);
     }
@@ -43,7 +44,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         // Above head dim 256, page lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
-            && e.head_dim as usize >= p.head_dim
+            && e.takes_columns(p.columns())
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     if let Some(name) = config {
@@ -53,9 +54,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
         let entry = named.filter(solves).ok_or_else(|| {
             let expected = format_args!(
-                "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
+                "it must be a kernel for {}, {} and this mask: `ferroflash kernels --family paged`",
                 p.dtype.name(),
-                p.head_dim
+                p.named_columns()
             );
             Error::invalid("config", name, expected)
         })?;
@@ -118,10 +119,10 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
-    let want = (portable.dtype, portable.mask, portable.head_dim);
+    let want = (portable.dtype, portable.mask, portable.columns());
     let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
     let entry = HOPPERS_PAGED.iter().find(is_meant);
-    varlen::answer(entry, least(want.1, want.2), p, on, |entry| match p.splits {
+    varlen::answer(entry, least(portable.mask, portable.head_dim), p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
         _ => q.takes(entry).and(Ok(HOPPER)),
     })

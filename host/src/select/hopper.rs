@@ -10,7 +10,8 @@ const LOCAL: &[MaskKind] = &[MaskKind::Local];
 
 /// A table line: the tile to select for these problems.
 struct Line {
-    head_dim: u32,
+    /// The kernel's maxima of columns: of K and of V.
+    columns: [u32; 2],
     masks: &'static [MaskKind],
     tile_m: u32,
     /// Minimum number of keys.
@@ -29,8 +30,8 @@ impl Line {
     /// prologue must pay.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        let tiles_per_100_sms = 100;
-        Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
+        let (columns, tiles_per_100_sms) = ([head_dim; 2], 100);
+        Line { columns, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
     /// A line for shorter problems: at least this number of keys, more than half a tile of queries, and tiles
@@ -48,6 +49,10 @@ impl Line {
     /// For few queries, if splits do not pay or the workspace is too small.
     const fn few(head_dim: u32) -> Self {
         Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
+    }
+
+    const fn with_values(self, head_dim_v: u32) -> Self {
+        Line { columns: [self.columns[0], head_dim_v], ..self }
     }
 
     const fn with_keys(self, keys: usize) -> Self {
@@ -74,6 +79,7 @@ const TABLE: &[Line] = &[
     Line::new(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
     Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Line::new(192, 128, "warpgroups and TMA"),
+    Line::new(192, 128, "warpgroups and TMA; values of 128 columns").with_values(128).only(DIVIDED),
     Line::new(256, 128, "warpgroups and TMA"),
     Line::short(64, 66, 120).only(DIVIDED),
     Line::short(64, 512, 95).only(DIVIDED),
@@ -83,6 +89,8 @@ const TABLE: &[Line] = &[
     Line::short(128, 256, 70).only(LOCAL),
     Line::short(192, 128, 190).only(DIVIDED),
     Line::short(192, 256, 95).only(DIVIDED),
+    Line::short(192, 128, 190).with_values(128).only(DIVIDED),
+    Line::short(192, 256, 95).with_values(128).only(DIVIDED),
     Line::short(256, 128, 190).only(DIVIDED),
     Line::short(256, 256, 95).only(DIVIDED),
     Line::split(64),
@@ -137,7 +145,7 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 /// The kernel for head dims 72 and 88, instead of 96. Kernels of 96 copy panels of 32 columns, and TMA is
 /// slow if rows begin within 32 bytes of memory. Two panels of 64 are faster although the products have a
 /// third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
-const WHOLE_PANELS: u32 = 128;
+const WHOLE_PANELS: [u32; 2] = [128; 2];
 
 /// The kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
@@ -146,13 +154,11 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
         return None;
     }
     // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice the products.
-    let held = |entries: &[AttnInfo]| {
-        entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
-    };
-    let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
-    let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
+    let held = |entries| super::columns(p, entries).ok();
+    let columns = held(HOPPERS).filter(|columns| held(PLANNED) == Some(*columns))?;
+    let columns = if columns[0] == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { columns };
     let reaches = |line: &&Line| p.seqlen_k >= line.keys && p.seqlen_q >= line.queries;
-    TABLE.iter().filter(|line| line.head_dim == head_dim).filter(reaches).find_map(|line| {
+    TABLE.iter().filter(|line| line.columns == columns).filter(reaches).find_map(|line| {
         let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };
@@ -172,7 +178,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 impl Line {
     /// Whether the line selects this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
-        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
+        (entry.columns(), entry.tile_m) == (self.columns, self.tile_m) && entry.splits == self.splits
     }
 }
 
@@ -186,7 +192,7 @@ mod tests {
         for line in TABLE {
             for (mask, dtype) in line.masks.iter().flat_map(|m| [(*m, DType::F16), (*m, DType::Bf16)]) {
                 let named = HOPPERS.iter().filter(|e| line.means(e) && (e.dtype, e.mask) == (dtype, mask));
-                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {} {}", line.head_dim, line.tile_m);
+                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {:?} {}", line.columns, line.tile_m);
             }
         }
     }

@@ -117,11 +117,11 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
 /// [`Error::Unsupported`] names a combination that no kernel solves.
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.head_dim as usize >= p.head_dim;
+    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.takes_columns(p.columns());
     let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
-    // The smallest head dim first, then this mask before a more general one.
-    let rank = |e: &AttnInfo| (e.head_dim, e.mask != p.mask_kind());
+    // The fewest columns first, then this mask before a more general one.
+    let rank = |e: &AttnInfo| (e.columns(), e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
         return match solving.iter().copied().find(|e| !e.has_maps()).or(solving.first().copied()) {
             None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
@@ -170,7 +170,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
 
 /// Whether a kernel of the table has this kernel's tile and schedule.
 fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
-    let tile = |e: &AttnInfo| (e.head_dim, [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
+    let tile = |e: &AttnInfo| (e.columns(), [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
     spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
 }
 
@@ -232,6 +232,10 @@ fn none(p: &Problem) -> Error {
     }
     let of_front = || spec::attention().filter(|e| is_of_front(e, p));
     let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
+    if p.head_dim != p.head_dim_v {
+        let reason = "kernels with this mask and these scores take k and v of equal numbers of columns";
+        return Error::unsupported(p, reason);
+    }
     if let Some(largest) = largest {
         let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
         return Error::unsupported(p, reason);

@@ -1,16 +1,11 @@
 //! Checks of latent caches (MLA).
 use super::cache::{KEYS, VALUES};
-use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
+use crate::request::{Append, KvPages, Mask};
 use crate::{DType, Error, Problem};
 
 /// Checks requests for features that decode kernels for latent caches lack, one by one.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
-    let (Some(columns), Some(cache)) = (p.latent(), p.cache) else { return Ok(()) };
-    let [_, most] = MAX_LATENT_DIMS;
-    if columns == 0 || !columns.is_multiple_of(8) || columns > most {
-        let feature = format_args!("values of {columns} columns in a latent cache");
-        return Err(Error::unsupported(feature, format_args!("kernels take multiples of 8 up to {most}")));
-    }
+    let Some(cache) = p.cache.filter(|cache| cache.latent) else { return Ok(()) };
     if p.scale.is_none() {
         let expected = "a latent cache has no default; set the model's, for example 1 / sqrt(192) where keys \
                         have 128 columns and 64 rotary ones before absorption";

@@ -25,16 +25,15 @@ pub struct CacheRows<'p, E, const C: usize> {
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
     /// The first `rows` keys of head `head`, and their values.
     #[inline(always)]
-    pub fn new(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
+    pub fn new<const CV: usize>(
+        cache: &'p Cache,
+        sequence: u32,
+        head: u32,
+        rows: u32,
+    ) -> (Self, CacheRows<'p, E, CV>) {
         let head = head * cache.head_chunks;
-        [cache.keys, cache.values].map(|base| CacheRows {
-            cache,
-            base,
-            sequence,
-            head,
-            rows,
-            element: PhantomData,
-        })
+        let keys = CacheRows { cache, base: cache.keys, sequence, head, rows, element: PhantomData };
+        (keys, CacheRows { cache, base: cache.values, sequence, head, rows, element: PhantomData })
     }
 
     /// The page of row `row`, if the row exists.

@@ -1,5 +1,5 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
-use crate::info::boxes;
+use crate::info::{boxes, panel};
 use crate::*;
 use core::marker::PhantomData;
 
@@ -20,7 +20,7 @@ pub struct FwdHopper<
 >(PhantomData<(E, Mask)>);
 
 /// [`FwdHopper`] for head dims whose Q fills so much shared memory that O is stored through Q's place: a work
-/// tile starts after the previous tile is stored.
+/// tile starts after the previous tile is stored. V and O have `DV` base tiles of columns.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -29,6 +29,7 @@ pub struct FwdHopperWide<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
+    const DV: usize = D,
 >(PhantomData<(E, Mask)>);
 
 /// Parameters of a Hopper kernel, with tensor maps of kind `Q` for queries and output, and of kind `K` for
@@ -95,7 +96,7 @@ const fn tile_bytes<E: Element>() -> usize {
 const RING_BYTES: usize = 3 * 1024;
 
 macro_rules! hopper {
-    ($($config:ident: smem tiles $tiles:expr;)*) => {$(
+    ($($config:ident<$($v:ident)?>, values $dv:ident: smem tiles $tiles:expr;)*) => {$(
         impl<
             E: Element,
             Mask: MaskMarker,
@@ -104,13 +105,16 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Kernel for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Kernel for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Params = HopperParams;
             const TARGET: Target = Target::Exactly(90);
             const THREADS: u32 = 128 * (W as u32 + 1);
-            const SMEM_BYTES: usize =
-                tile_bytes::<E>() * D * (($tiles)(W, N, STAGES)) + RING_BYTES;
+            const SMEM_BYTES: usize = {
+                assert!(panel(D as u32 * 16) == panel($dv as u32 * 16), "one box must fit keys and values");
+                tile_bytes::<E>() * ($tiles)([D, $dv], W, N * STAGES) + RING_BYTES
+            };
             const PARAM_ALIGN: u32 = TensorMap::ALIGN;
             const BOXES: &'static [[u32; 2]] = &boxes(D as u32 * 16, N as u32 * 16);
             fn grid(params: &HopperParams) -> [u32; 3] {
@@ -125,7 +129,8 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Line for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Line for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Info = AttnInfo;
             const INFO: AttnInfo = AttnInfo {
@@ -140,7 +145,7 @@ macro_rules! hopper {
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
-                head_dim_v: D as u32 * 16,
+                head_dim_v: $dv as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
                 tile_m: W as u32 * 64,
@@ -156,7 +161,8 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > AttnKernel for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > AttnKernel for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Isa = Sm90a;
             type Mask = Mask;
@@ -169,23 +175,24 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
         }
     )*};
 }
 hopper! {
-    FwdHopper: smem tiles narrow_tiles;
-    FwdHopperWide: smem tiles wide_tiles;
+    FwdHopper<>, values D: smem tiles narrow_tiles;
+    FwdHopperWide<DV>, values DV: smem tiles wide_tiles;
 }
 
-/// Base tiles of shared memory per column of base tiles: two places for Q and one for O, and the stages of K
-/// and V.
-const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
-    3 * 4 * w + 2 * stages * n
+/// Base tiles of shared memory: two places for Q and one for O, of `w` warpgroups, and `n` base tiles of keys
+/// in all stages of K and of V.
+const fn narrow_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
+    (2 * d + dv) * 4 * w + (d + dv) * n
 }
 
-/// Base tiles of shared memory per column of base tiles, with one place for Q and O.
-const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
-    4 * w + 2 * stages * n
+/// [`narrow_tiles`] with one place for Q and O.
+const fn wide_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
+    d * 4 * w + (d + dv) * n
 }

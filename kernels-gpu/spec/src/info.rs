@@ -27,7 +27,7 @@ pub struct AttnInfo {
     /// Maximum head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
     /// columns.
     pub head_dim: u32,
-    /// Maximum of V's and O's columns, in elements.
+    /// Maximum of V's and O's columns, in elements. See [`AttnInfo::takes_columns`].
     pub head_dim_v: u32,
     /// The mask kind.
     pub mask: MaskKind,
@@ -132,6 +132,19 @@ pub enum Keys {
 }
 
 impl AttnInfo {
+    /// The maxima of columns: of Q and K, and of V and O.
+    pub const fn columns(&self) -> [u32; 2] {
+        [self.head_dim, self.head_dim_v]
+    }
+
+    /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`. A kernel whose maxima
+    /// are equal has one bound for both.
+    pub const fn takes_columns(&self, [head_dim, head_dim_v]: [usize; 2]) -> bool {
+        head_dim <= self.head_dim as usize
+            && head_dim_v <= self.head_dim_v as usize
+            && (head_dim == head_dim_v || self.head_dim != self.head_dim_v)
+    }
+
     /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
@@ -185,7 +198,7 @@ pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
 }
 
 /// Columns per box, for a head dim.
-const fn panel(head_dim: u32) -> u32 {
+pub(crate) const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 

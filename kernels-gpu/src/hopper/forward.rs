@@ -36,7 +36,7 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, _, _, N, D>::of(&block);
+        let tensors = Tensors::<E, _, _, N, D, D>::of(&block);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, variant, tile);
         let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
@@ -44,7 +44,14 @@ impl<
         block.specialize(
             shared,
             |(q, (k, (v, ())))| {
-                copy::<_, E, Mask, W, N, D, 2, STAGES>((p, variant), source(index, count), &tensors, q, k, v)
+                copy::<_, E, Mask, W, N, D, D, 2, STAGES>(
+                    (p, variant),
+                    source(index, count),
+                    &tensors,
+                    q,
+                    k,
+                    v,
+                )
             },
             |mut group, (mut q, (mut k, (mut v, mut out)))| {
                 let mut tiles = source(index, count);

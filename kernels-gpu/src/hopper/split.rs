@@ -71,8 +71,8 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, TensorMap, TensorMap, N, D>::of(&block);
-        one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
+        let tensors = Tensors::<E, TensorMap, TensorMap, N, D, D>::of(&block);
+        one_by_one::<_, _, _, Mask, W, N, D, D, STAGES, ORDERED>(
             (&p.forward, variant),
             |next, blocks| {
                 let order = p.forward.rounds.order;

@@ -13,9 +13,9 @@ use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
 /// A block's shared memory: one place for Q and O, and pipelines of K and V.
-type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+type Shared<S, E, const W: usize, const N: usize, const D: usize, const DV: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
-    (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
+    (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, DV, STAGES>),
 );
 
 /// Processes work tile after work tile. `store` gets a tile's results and the guard of its Q.
@@ -28,28 +28,29 @@ pub fn one_by_one<
     const W: usize,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const STAGES: usize,
     const ORDERED: bool,
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
-    tensors: &TensorsOf<S, E, N, D>,
+    tensors: &TensorsOf<S, E, N, D, DV>,
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
         View<'_, S::Tile, Mask, W, N>,
-        Attended<E, N, D, ORDERED>,
+        Attended<E, N, DV, ORDERED>,
         StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
-    let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
+    let shared: Shared<S, E, W, N, D, DV, STAGES> = smem.split();
 
     block.specialize(
         shared,
         |(q, (k, v))| {
-            copy::<_, E, Mask, W, N, D, 1, STAGES>((p, variant), source(index, count), tensors, q, k, v)
+            copy::<_, E, Mask, W, N, D, DV, 1, STAGES>((p, variant), source(index, count), tensors, q, k, v)
         },
         |mut group, (mut q, (mut k, mut v))| {
             let (warp, first_row) = (group.warp(), group.first_row());
@@ -83,7 +84,8 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+    const DV: usize,
+> Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED, DV>
 {
     #[inline(always)]
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
@@ -93,8 +95,8 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, _, _, N, D>::of(&block);
-        one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
+        let tensors = Tensors::<E, _, _, N, D, DV>::of(&block);
+        one_by_one::<_, _, _, Mask, W, N, D, DV, STAGES, ORDERED>(
             (p, variant),
             source,
             &tensors,

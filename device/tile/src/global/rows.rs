@@ -34,7 +34,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
 
     /// These rows with the column bound of `other`, which must be equal. Two tensors then share one register.
     #[inline(always)]
-    pub fn as_wide_as(self, other: &Self) -> Self {
+    pub fn as_wide_as<const W: usize>(self, other: &GlobalRows<E, W>) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
     }
 

@@ -78,16 +78,18 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// The first columns, as a tile of whole panels.
     #[inline(always)]
     pub fn first_columns<const P: usize>(&self) -> Ready<'_, SharedTile<E, R, P>> {
-        const {
-            assert!(P <= C, "a tile has no more columns than it has");
-            assert!(
-                layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
-                    == layout::panel_chunks(Self::ROW_CHUNKS),
-                "the first columns must be of the same panels"
-            )
-        }
+        const { Self::has_first_columns::<P>() }
         // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
         unsafe { Ready::at(self.base) }
+    }
+
+    /// Asserts that the first `P` base tiles of columns are whole panels of the tile.
+    pub(crate) const fn has_first_columns<const P: usize>() {
+        assert!(P <= C, "a tile has no more columns than it has");
+        assert!(
+            layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS) == layout::panel_chunks(Self::ROW_CHUNKS),
+            "the first columns must be of the same panels"
+        )
     }
 
     /// The split group's share of the columns, as a tile of whole panels.
