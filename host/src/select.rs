@@ -18,7 +18,7 @@ use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
-use spec::ScoreKinds;
+use spec::{Keys, ScoreKinds};
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -49,12 +49,16 @@ impl Query<'_> {
 fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
     let held = kernels.iter().filter(|e| e.takes_columns(p.columns())).map(AttnInfo::columns).min();
     held.ok_or_else(|| {
-        let apart = kernels.iter().map(AttnInfo::columns).filter(|[k, v]| k != v).max();
+        let apart = kernels.iter().filter(|e| e.head_dim != e.head_dim_v).max_by_key(|e| e.columns());
         let reason = match apart {
-            Some([k, v]) => format!(
+            None => "k and v must have equal numbers of columns here".to_owned(),
+            Some(AttnInfo { head_dim: k, head_dim_v: v, keys: Keys::Cache(_), .. }) => format!(
+                "if keys and values of a KV cache have different numbers of columns, kernels take {v} of values \
+                 and {v} to {k} of keys"
+            ),
+            Some(AttnInfo { head_dim: k, head_dim_v: v, .. }) => format!(
                 "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"
             ),
-            None => "k and v must have equal numbers of columns here".to_owned(),
         };
         Error::unsupported(p.named_columns(), reason)
     })

@@ -49,7 +49,8 @@ impl CustomOp3 for VarLen {
 
 /// Varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b` has the
 /// rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k` and `v`.
-/// The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns bottom-right.
+/// The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns bottom-right. `v`
+/// may have another head dim than `q` and `k`; the output has it too.
 ///
 /// # Errors
 /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

@@ -207,8 +207,9 @@ typedef struct ferroflash_attention {
     int64_t mask_bits_keys;       /* 0: seqlen_k */
     int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
     int32_t mask_length; /* FERROFLASH_MASK_PREFIX: keys of every prefix; _CHUNKED: positions per chunk */
-    /* Not 0: the KV cache is a latent cache (MLA). Its values are the first head_dim_v columns of its keys, v
-     * is NULL, o has head_dim_v columns, and scale is not 0. A multiple of 8, at most 512. */
+    /* Columns of v and o, a multiple of 8, at most 512; 0: head_dim. On a KV cache without v (NULL), not 0
+     * means a latent cache (MLA): its values are the first head_dim_v columns of its keys, and scale is not
+     * 0. */
     int64_t head_dim_v;
 } ferroflash_attention_t;
 

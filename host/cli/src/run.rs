@@ -18,8 +18,9 @@ mod extras;
 ///
 /// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
 /// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
-/// have fewer heads than q (grouped-query attention). The output file has o with the shape of q, and lse: the
-/// natural log-sum-exp (LSE) of each row, f32.
+/// have fewer heads than q (grouped-query attention). v may have another head_dim than q and k, which o then
+/// has too. The output file has o with the shape of q otherwise, and lse: the natural log-sum-exp (LSE) of each
+/// row, f32.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
@@ -296,11 +297,15 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
             )));
         }
     }
-    if v.shape != k.shape {
-        let what = format!("`v` has shape {:?} and `k` has {:?}; they must be equal", v.shape, k.shape);
+    if v.shape[..3] != k.shape[..3] {
+        let what = format!(
+            "`v` has shape {:?} and `k` has {:?}; they must be equal, except for head_dim",
+            v.shape, k.shape
+        );
         return Err(Error::Invalid(what));
     }
-    Ok(Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).seqlen_k(seqlen_k).heads_k(heads_k))
+    let problem = Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).head_dim_v(v.shape[3]);
+    Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
 }
 
 impl fmt::Display for Report {

@@ -1,5 +1,5 @@
 //! Checks of latent caches (MLA).
-use super::cache::{KEYS, VALUES};
+use super::cache::KEYS;
 use crate::request::{Append, KvPages, Mask};
 use crate::{DType, Error, Problem};
 
@@ -32,23 +32,6 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have none"),
         () => Ok(()),
     }
-}
-
-/// Checks that the values of pages have the keys' number of columns, or are the first columns of a latent
-/// cache.
-pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
-    let KvPages { keys, values, .. } = pages;
-    let of_values = pages.latent_columns().unwrap_or(keys.shape[3]);
-    let [count, page, heads, _] = keys.shape;
-    let shape = [count, page, heads, of_values];
-    if values.shape == shape {
-        return Ok(());
-    }
-    let expected = format_args!(
-        "it must be the shape of keys, {:?}; values of a latent cache have the address of keys",
-        keys.shape
-    );
-    Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))
 }
 
 /// Checks that only appends to latent caches need, in addition to the checks of all appends.

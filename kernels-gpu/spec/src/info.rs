@@ -137,12 +137,17 @@ impl AttnInfo {
         [self.head_dim, self.head_dim_v]
     }
 
-    /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`. A kernel whose maxima
-    /// are equal has one bound for both.
+    /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`.
     pub const fn takes_columns(&self, [head_dim, head_dim_v]: [usize; 2]) -> bool {
-        head_dim <= self.head_dim as usize
-            && head_dim_v <= self.head_dim_v as usize
-            && (head_dim == head_dim_v || self.head_dim != self.head_dim_v)
+        let fits = head_dim <= self.head_dim as usize && head_dim_v <= self.head_dim_v as usize;
+        fits && match self.keys {
+            // One bound for both. Without its own bound, a value has all columns of the kernel.
+            Keys::Cache(_) if self.head_dim != self.head_dim_v => {
+                head_dim_v == self.head_dim_v as usize && head_dim_v <= head_dim
+            }
+            _ if self.head_dim != self.head_dim_v => true,
+            _ => head_dim == head_dim_v,
+        }
     }
 
     /// Whether the kernel reads tensors through tensor maps.

@@ -75,6 +75,11 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases)
 }
 
+/// The columns of an entry's values, if the entry's keys have another number of columns.
+fn apart(entry: &AttnInfo) -> Option<usize> {
+    (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize)
+}
+
 /// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
 /// prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages of any
 /// size, a Hopper entry pages that TMA accepts.
@@ -84,6 +89,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         dtype: entry.dtype,
         cache: entry.dtype,
         head_dim: entry.head_dim as usize,
+        head_dim_v: apart(entry),
         heads,
         ..DecodeCase::new(filled)
     };
@@ -229,6 +235,7 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
         dtype: entry.dtype,
         cache: entry.dtype,
         head_dim: entry.head_dim as usize,
+        head_dim_v: apart(entry),
         heads: [2, 1],
         mask,
         pages: Pages::Nhd(16),
