@@ -83,17 +83,17 @@ fn gather() -> Result<()> {
     cubins(&package, codes, &out)
 }
 
-/// The value of an environment variable; `None` if it is unset or empty.
+/// Returns the value of an environment variable; `None` if it is unset or empty.
 fn set(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Whether this build has the simulator. Such a build also embeds source lines.
+/// Returns whether this build has the simulator. Such a build also embeds source lines.
 fn simulates() -> bool {
     env::var_os("CARGO_FEATURE_SIM").is_some()
 }
 
-/// The table of kernels in an archive's blocks.
+/// Returns the table of kernels in an archive's blocks.
 fn packed(folder: &Path) -> Result<String> {
     let mut table = String::new();
     let code = carried(folder, CODE, &mut table)?;
@@ -109,7 +109,7 @@ fn packed(folder: &Path) -> Result<String> {
     finished(table, rows)
 }
 
-/// The table of kernels that are embedded as plain text.
+/// Returns the table of kernels that are embedded as plain text.
 fn plain(texts: &[(&str, String)], out: &Path) -> Result<String> {
     let folder = out.join("ptx");
     fs::create_dir_all(&folder)?;
@@ -166,7 +166,7 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
-/// Whether this build embeds the kernel. It embeds the lineage's kernels only on request.
+/// Returns whether this build embeds the kernel. It embeds the lineage's kernels only on request.
 fn is_wanted(symbol: &str) -> bool {
     env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)
 }
@@ -218,7 +218,7 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
         .into()
 }
 
-/// The PTX texts of the folder that the user has named.
+/// Returns the PTX texts of the folder that the user has named.
 fn given(folder: &Path) -> Vec<(&'static str, String)> {
     let mut texts = Vec::new();
     for kernel in wanted() {
@@ -235,8 +235,8 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// The cache folder of compiled kernels: in the checkout or, if the checkout is read-only, in this build's
-/// output folder.
+/// Returns the cache folder of compiled kernels: in the checkout or, if the checkout is read-only, in this
+/// build's output folder.
 fn kept(package: &Path, out: &Path) -> PathBuf {
     let shared = package.join("../target/cuda-builder");
     let is_writable = fs::create_dir_all(&shared).is_ok()
@@ -264,7 +264,7 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     Ok(output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect())
 }
 
-/// An error of the builder, with its remedy.
+/// Returns an error of the builder, with its remedy.
 fn said(error: cuda_builder::Error) -> String {
     match error {
         cuda_builder::Error::NoDeviceCompiler { .. } => {

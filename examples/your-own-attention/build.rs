@@ -1,4 +1,4 @@
-//! Compiles the kernels to PTX, into `OUT_DIR`, where `variant!` finds them.
+//! Compiles the kernels to PTX in `OUT_DIR`, where `variant!` finds the files.
 use kernels::{documents_d64, neighbours_d64, streaming_d64, streaming_decode_d64, t5_d64, t5_varlen_d64};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -44,7 +44,7 @@ fn one_sequence(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome
     Ok(())
 }
 
-/// The value in each row: the index of its sequence, from 1 on.
+/// Returns the value in each row: the index of its sequence, from 1 on.
 fn numbers(lengths: &[usize], columns: usize) -> Vec<f16> {
     let rows = lengths.iter().zip(1..).flat_map(|(&rows, number)| vec![number; rows * columns]);
     rows.map(|number: u8| f16::from_f32(number.into())).collect()

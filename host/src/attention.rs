@@ -11,17 +11,17 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// can share it.
 pub struct Attention<D: Driver> {
     driver: D,
-    /// The kernels of [`KERNELS`], by index.
+    /// The loaded kernels of the table, in the order of [`KERNELS`].
     kernels: [OnceLock<D::Kernel>; KERNELS.len()],
-    /// The kernels of variants.
+    /// The first node of a list: loaded kernels of variants.
     variants: OnceLock<Box<Loaded<D>>>,
     loading: Mutex<()>,
     maps: Maps,
     tuning: Tuning,
 }
 
-/// A loaded kernel of a variant, and those that were loaded after it. Nothing moves: a launch holds a kernel
-/// without a lock while another thread adds one.
+/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after it. No node
+/// moves, so a launch can use a kernel without a lock while another thread adds a kernel.
 struct Loaded<D: Driver> {
     of: &'static Compiled,
     kernel: D::Kernel,
@@ -39,24 +39,24 @@ impl<D: Driver> std::fmt::Debug for Attention<D> {
 }
 
 impl<D: Driver> Attention<D> {
-    /// Attention on `driver`. Loads no module.
+    /// Creates an engine on `driver`. It loads no kernel yet.
     pub fn new(driver: D) -> Self {
         Self::with_tuning(driver, Tuning::new())
     }
 
-    /// Attention with measured choices, which override the selection table.
+    /// Creates an engine with measured choices, which override the selection table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
         let (kernels, loading) = ([const { OnceLock::new() }; _], Mutex::new(()));
         let variants = OnceLock::new();
         Attention { driver, kernels, variants, loading, maps: Maps::default(), tuning }
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub const fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// The device's limits.
+    /// Returns the device's limits.
     pub fn capabilities(&self) -> &Capabilities {
         self.driver.capabilities()
     }
@@ -65,7 +65,7 @@ impl<D: Driver> Attention<D> {
     /// device's capabilities and measurements.
     ///
     /// # Errors
-    /// [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
+    /// Returns [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
     pub fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
         plan_with(request, self.capabilities(), &self.tuning)
     }
@@ -74,14 +74,14 @@ impl<D: Driver> Attention<D> {
     /// tensors. Call it before you capture a graph, and to keep compilation out of the first request.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX for the
-    /// entry.
+    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX
+    /// for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
-    /// The kernel at a place, loaded.
+    /// Returns the kernel at a place. Loads the kernel first if necessary.
     fn kernel(&self, place: Place) -> Result<&D::Kernel, Error> {
         let index = match place {
             Place::Table(index) => usize::from(index),
@@ -93,13 +93,13 @@ impl<D: Driver> Attention<D> {
         }
         let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.get().is_none() {
-            // Only this function sets the kernel, under the lock.
+            // `set` cannot fail: only this function sets the cell, and this thread holds the lock.
             let _ = slot.set(image::load(&self.driver, contract)?);
         }
         slot.get().ok_or_else(|| Error::unsupported(contract.symbol, "it did not load"))
     }
 
-    /// A variant's kernel, loaded.
+    /// Returns a variant's kernel. Loads the kernel first if necessary.
     fn of_variant(&self, of: &'static Compiled) -> Result<&D::Kernel, Error> {
         let mut slot = &self.variants;
         let mut held = None;
@@ -107,13 +107,13 @@ impl<D: Driver> Attention<D> {
             match slot.get() {
                 Some(loaded) if loaded.of == of => return Ok(&loaded.kernel),
                 Some(loaded) => slot = &loaded.next,
-                // Another thread may have filled it before this one got the lock.
+                // Another thread may have filled the cell before this thread got the lock.
                 None if held.is_none() => {
                     held = Some(self.loading.lock().unwrap_or_else(PoisonError::into_inner));
                 }
                 None => {
                     let (kernel, next) = (image::load_variant(&self.driver, of)?, OnceLock::new());
-                    // Only this function sets it, under the lock.
+                    // `set` cannot fail: only this function sets the cell, and this thread holds the lock.
                     let _ = slot.set(Box::new(Loaded { of, kernel, next }));
                 }
             }
@@ -124,8 +124,8 @@ impl<D: Driver> Attention<D> {
     /// development or one with a planted bug.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with the
-    /// compiler's log.
+    /// Returns [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with
+    /// the compiler's log.
     ///
     /// # Safety
     /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and its memory accesses stay within
@@ -135,10 +135,11 @@ impl<D: Driver> Attention<D> {
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);
         let (kernel, slot) = found.ok_or_else(|| invalid("it must be a symbol of the table"))?;
         let kernel = self.driver.load(ptx, kernel)?;
-        slot.set(kernel).map_err(|_| invalid("it is loaded already; do this first"))
+        slot.set(kernel)
+            .map_err(|_| invalid("it is loaded already; call this function before the first launch"))
     }
 
-    /// The form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
+    /// Returns the form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
     pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
         image::kind(&self.driver, plan.launch().place())
     }
@@ -148,7 +149,7 @@ impl<D: Driver> Attention<D> {
     /// problem is equal; `launch` then validates them again.
     ///
     /// # Errors
-    /// The errors of [`Plan::bind`] and of [`Attention::enqueue`].
+    /// Returns the errors of [`Plan::bind`] and of [`Attention::enqueue`].
     ///
     /// # Safety
     /// The requirements of [`Attention::enqueue`].
@@ -158,27 +159,29 @@ impl<D: Driver> Attention<D> {
         request: &R,
         stream: &D::Stream,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller makes the promises of `enqueue`.
         unsafe { self.enqueue(&plan.bind(request)?, stream) }
     }
 
-    /// Enqueues a launch (a plan that is [bound](Plan::bind) to a request) on the caller's stream: no
-    /// allocation, no synchronisation.
+    /// Enqueues a launch (a plan that is [bound](Plan::bind) to a request) on the caller's stream. Does not
+    /// allocate or synchronise.
     ///
     /// # Errors
-    /// The errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver fails.
+    /// Returns the errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver
+    /// fails.
     ///
     /// # Safety
     /// - The plan was made for this device.
     /// - `stream` belongs to this driver's context, and `self` lives until the launch has run.
     /// - Each buffer of the request, including its scratch memory, is device memory of this driver's context,
     ///   has the stated size, and lives until the launch has run.
-    /// - If the request has a [variant](mod@crate::variant), these promises hold for the memory that its
-    ///   parameters name, too, and the PTX of its kernels was compiled from their types.
+    /// - If the request has a [variant](mod@crate::variant), the conditions for buffers also hold for the
+    ///   memory that the variant's parameters name, and the PTX of the variant's kernels was compiled from
+    ///   their types.
     /// - Until the launch has run, other work writes none of the request's inputs, and does not touch its
     ///   outputs, workspace and counters, except in the order of this stream.
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
-        // Loads all kernels before it launches one: no launched kernel waits until another one is compiled.
+        // Loads all kernels before the first launch, so that no launched kernel waits for a compilation.
         launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         let maps = |boxes: &MapDescription| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {

@@ -47,7 +47,7 @@ impl Capabilities {
         ("orin", card("Jetson AGX Orin 64GB", (8, 7), 16, [163, 164], 4 << 20, 64)),
     ];
 
-    /// A common card by its name in [`Capabilities::PROFILES`].
+    /// Returns a common card by its name in [`Capabilities::PROFILES`].
     pub fn profile(name: &str) -> Option<&'static Capabilities> {
         Self::PROFILES.iter().find(|(known, _)| *known == name).map(|(_, capabilities)| capabilities)
     }
@@ -67,13 +67,13 @@ impl Capabilities {
         Ok(())
     }
 
-    /// The architecture as a number: 89 for compute capability 8.9.
+    /// Returns the architecture as a number: 89 for compute capability 8.9.
     pub const fn arch(&self) -> u32 {
         let (major, minor) = self.compute_capability;
         major.saturating_mul(10).saturating_add(minor)
     }
 
-    /// Maximum number of resident threads per SM.
+    /// Returns the maximum number of resident threads per SM.
     pub const fn threads_per_sm(&self) -> u32 {
         match self.arch() {
             86 | 87 | 89 | 110 | 120 | 121 => 1536,
@@ -82,9 +82,9 @@ impl Capabilities {
         }
     }
 
-    /// Thread blocks of a kernel that an SM certainly holds at once, by its shared memory, its threads and
-    /// its registers. A thread counts as 255 registers, or as the number that the kernel's `.minnctapersm`
-    /// allows.
+    /// Returns a number of thread blocks of a kernel that an SM certainly holds at once. Shared memory,
+    /// threads and registers limit this number. A thread counts as 255 registers, or as the number that the
+    /// kernel's `.minnctapersm` allows.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver reserves 1 KiB of shared memory per block.
         let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
@@ -171,8 +171,8 @@ mod tests {
         check("a100", "exactly sm_90a; the device has compute capability 8.0");
     }
 
-    /// Fields are public: a value that no card has must give an error with the field's name, without
-    /// overflow.
+    /// Fields are public, so a caller can set a value that no card has. The error then names the field, and
+    /// nothing overflows.
     #[test]
     fn cards_that_cannot_be() {
         use crate::plan::{explain, plan};
@@ -199,7 +199,7 @@ mod tests {
             for sms in [0, 1, 1 << 16] {
                 assert_eq!(plans(&Capabilities { sms, ..card.clone() }), [Ok(()), Ok(()), Ok(())], "{sms}");
             }
-            // The other fields do not matter: nothing panics.
+            // Planning accepts any value of the other fields without a panic.
             let most = u32::MAX;
             let large = Capabilities { smem_per_block: most, smem_per_sm: most, ..card.clone() };
             let _ = plans(&Capabilities { registers_per_sm: most, sms: 1 << 16, ..large });

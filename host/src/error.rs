@@ -10,7 +10,7 @@ pub enum Error {
     #[error("invalid {what}: {value}; {expected}")]
     #[non_exhaustive]
     Invalid {
-        /// The field: `q.strides`, `scale`.
+        /// The name of the field, for example `q.strides` or `scale`.
         what: &'static str,
         /// The invalid value.
         value: String,
@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{call}: {source}")]
     #[non_exhaustive]
     Driver {
-        /// The driver's function, or this crate's step.
+        /// The name of the driver's function, or of this crate's step.
         call: &'static str,
         /// The driver's error code (`CUresult`), if any.
         code: Option<u32>,
@@ -40,17 +40,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// The field `what` has `value`; `expected` states the requirement.
+    /// Returns an error: the field `what` has `value`; `expected` states the requirement.
     pub fn invalid(what: &'static str, value: impl ToString, expected: impl ToString) -> Self {
         Error::Invalid { what, value: value.to_string(), expected: expected.to_string() }
     }
 
-    /// `feature` is not supported, for this `reason`.
+    /// Returns an error: `feature` is not supported, for this `reason`.
     pub fn unsupported(feature: impl ToString, reason: impl ToString) -> Self {
         Error::Unsupported { feature: feature.to_string(), reason: reason.to_string() }
     }
 
-    /// `call` failed; `source` is the cause: an error, or text.
+    /// Returns an error: `call` failed; `source` is the cause, an error or text.
     pub fn driver(
         call: &'static str,
         code: Option<u32>,
@@ -60,8 +60,8 @@ impl Error {
     }
 }
 
-/// Another library's error, unchanged: [`std::error::Error::source`] of [`Error::Driver`]. `downcast_ref`
-/// returns its type. Two causes are equal if their messages are equal.
+/// Another library's error, unchanged. It is the [`std::error::Error::source`] of [`Error::Driver`], and
+/// `downcast_ref` returns its own type. Two causes are equal if their messages are equal.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 

@@ -1,5 +1,5 @@
-//! The source of a kernel. It is machine code for exactly this device if this build carries such code
-//! (feature `cubins`), otherwise PTX.
+//! The code of a kernel: machine code for exactly this device if this build carries such code (feature
+//! `cubins`), otherwise PTX.
 use crate::place::Place;
 use crate::variant::Compiled;
 use crate::{Contract, Driver, Error, lzma, ptx};
@@ -29,13 +29,13 @@ pub(crate) fn load<D: Driver>(driver: &D, contract: &Contract) -> Result<D::Kern
 pub(crate) fn load_variant<D: Driver>(driver: &D, kernel: &Compiled) -> Result<D::Kernel, Error> {
     let contract = &kernel.info().contract;
     match own_cubin(driver, kernel) {
-        // SAFETY: `VariantKernel::cubins` has the caller's promise.
+        // SAFETY: the caller of `VariantKernel::cubins` promises valid machine code.
         Some(cubin) => unsafe { driver.load_cubin(cubin, contract) },
         None => driver.load(kernel.ptx()?, contract),
     }
 }
 
-/// The source that [`load`] and [`load_variant`] use: `cubin` or `PTX`.
+/// Returns the source that [`load`] and [`load_variant`] use: `cubin` or `PTX`.
 pub(crate) fn kind<D: Driver>(driver: &D, place: Place) -> &'static str {
     let is_machine_code = match place {
         Place::Table(_) => cubin(driver, place.contract().symbol).is_some(),
@@ -49,7 +49,7 @@ fn own_cubin<D: Driver>(driver: &D, kernel: &Compiled) -> Option<&'static [u8]> 
 }
 
 fn cubin<D: Driver>(driver: &D, symbol: &str) -> Option<&'static [u8]> {
-    // The embedded machine code would run instead of the replacement.
+    // With a replacement, the driver must not load the embedded machine code instead.
     if !driver.takes_cubins() || ptx::replacement(symbol).is_some() {
         return None;
     }
@@ -67,7 +67,7 @@ mod tests {
             let cubin = lzma::decompress(packed).expect("whole");
             assert!(cubin.starts_with(b"\x7fELF"), "{symbol} sm_{arch}");
         }
-        // The combine kernels are loaded like any other kernel. A package has two generations.
+        // The test also loads the combine kernels. A package has machine code for two generations of GPUs.
         let kernels: Vec<_> = spec::kernels().filter(|kernel| ptx::is_embedded(kernel.symbol)).collect();
         assert!(!kernels.is_empty(), "no kernel is embedded");
         let generations = |archs: &[u32]| {

@@ -12,31 +12,32 @@ use spec::{
     PAGED_VARIANTS, VARIANTS,
 };
 
-/// Every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's kernels, and
-/// variants.
+/// Returns every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's
+/// kernels, and variants.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     let plain = ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED);
     plain.chain(VARIANTS).chain(HOPPER_VARIANTS).chain(HOPPER_PACKED_VARIANTS)
 }
 
-/// Every kernel for prefill on a KV cache.
+/// Returns every kernel for prefill on a KV cache.
 pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
 }
 
-/// The decode kernel with this name for mixed batches. It names all kernels of their launches.
+/// Returns the decode kernel with this name for mixed batches. The name stands for all kernels of such a
+/// launch.
 pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
     MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
 }
 
-/// The entry with this symbol.
+/// Returns the entry with this symbol.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the table has no such entry.
+/// Returns [`Error::Invalid`] if the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
-            "it is a kernel for caches, appends or merges; this problem needs one of the families forward, \
+            "it is a kernel for caches, appends or merges; this problem needs a kernel of family forward, \
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
             "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \
@@ -46,10 +47,10 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     })
 }
 
-/// The entries of a name: one entry's symbol, or a configuration of the lineage.
+/// Returns the entries of a name: one entry's symbol, or a configuration of the lineage.
 ///
 /// # Errors
-/// [`Error::Invalid`] if nothing has this name; [`Error::Unsupported`] if no kernel can have this
+/// Returns [`Error::Invalid`] if nothing has this name; [`Error::Unsupported`] if no kernel can have this
 /// configuration.
 pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     #[cfg(feature = "lineage")]
@@ -59,7 +60,7 @@ pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     Ok(vec![entry(name)?])
 }
 
-/// The entry with this symbol, or the lineage's configuration of this name for this mask.
+/// Returns the entry with this symbol, or the lineage's configuration of this name for this mask.
 pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
     #[cfg(feature = "lineage")]
     if let Some(configuration) = crate::lineage::Configuration::find(name) {
@@ -69,7 +70,7 @@ pub(crate) fn by_name(name: &str, mask: MaskKind) -> Result<&'static AttnInfo, E
     entry(name)
 }
 
-/// Whether a kernel has this symbol or this name of the lineage.
+/// Returns whether a kernel has this symbol or this name of the lineage.
 pub(crate) fn is_named(kernel: &Contract, name: &str) -> bool {
     #[cfg(feature = "lineage")]
     if let Some(Ok(mut entries)) = crate::lineage::Configuration::find(name).map(|found| found.entries()) {

@@ -1,4 +1,4 @@
-//! A launch for the driver: one or two kernels, each with its grid and the bytes of its parameters.
+//! A launch for the driver: up to three kernels, each with its grid and the bytes of its parameters.
 use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
@@ -20,12 +20,12 @@ pub struct Launch {
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
-    /// The parameters, without tensor maps.
+    /// The parameters of all kernels, without tensor maps.
     params: Bytes,
     reason: &'static str,
 }
 
-/// A kernel, and its range of [`Launch::params`].
+/// A kernel, and the range of its bytes in [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
     place: Place,
@@ -33,8 +33,8 @@ struct Kernel {
     params: [u16; 2],
 }
 
-/// Maximum bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its scores,
-/// and the second kernel. A test adds them up.
+/// Maximum number of bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its
+/// scores, and the second kernel. A test adds them up.
 const MOST: usize = 744 + MAX_BYTES;
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
@@ -68,13 +68,14 @@ params! {
 }
 
 impl Launch {
-    /// A launch of one kernel, without tensor maps.
+    /// Creates a launch of one kernel, without tensor maps.
     pub(crate) fn new<P: Params>(place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         Self::from_params(place, grid, params, None)
     }
 
-    /// A launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for them.
+    /// Creates a launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for
+    /// them.
     pub(crate) fn with_maps<P: Params>(
         place: Place,
         grid: [u32; 3],
@@ -100,7 +101,7 @@ impl Launch {
         Launch { first, second: None, third: None, maps, params: bytes, reason: "" }
     }
 
-    /// Adds a kernel with parameters `params`; behind it, no other kernel brings parameters.
+    /// Adds a kernel with parameters `params`. No kernel that is added later has parameters of its own.
     pub(crate) fn then<P: Params>(mut self, place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         let (start, end) = self.append(size_of::<P>(), |to| params.write(to));
@@ -113,21 +114,21 @@ impl Launch {
         self
     }
 
-    /// Adds parameters of the first kernel's mask or scores, behind the kernel's own. Call this before a
-    /// second kernel is added.
+    /// Adds parameters of the first kernel's mask or scores behind the kernel's own parameters. Call this
+    /// before you add a second kernel.
     pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
         self.first.params[1] = self.append(size_of::<P>(), |to| params.write(to)).1;
         self
     }
 
-    /// Adds the bytes of a variant's parameters, as [`Launch::with`].
+    /// Adds the bytes of a variant's parameters in the way of [`Launch::with`].
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
         self
     }
 
-    /// Writes parameters behind those of the first kernel, and returns where they lie.
+    /// Writes parameters behind the first kernel's parameters, and returns their range.
     fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> (u16, u16) {
         let start = self.first.params[1];
         let end = start + bytes as u16;
@@ -135,8 +136,8 @@ impl Launch {
         (start, end)
     }
 
-    /// Adds a second kernel with the first kernel's grid and its parameters `P`. It gets no parameters of
-    /// mask and scores.
+    /// Adds a second kernel with the first kernel's grid and its parameters `P`. The second kernel gets no
+    /// parameters of mask and scores.
     pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];
@@ -144,34 +145,35 @@ impl Launch {
         self
     }
 
-    /// Sets the reason for the kernel.
+    /// Sets the reason why this kernel was selected.
     pub(crate) const fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
     }
 
-    /// The main kernel: its symbol, threads and shared memory. In a launch of two kernels, it is the first.
+    /// Returns the contract of the main kernel: its symbol, threads and shared memory. In a launch of several
+    /// kernels, the main kernel is the first.
     pub const fn contract(&self) -> &'static Contract {
         self.first.place.contract()
     }
 
-    /// The main kernel's place.
+    /// Returns the main kernel's place.
     pub(crate) const fn place(&self) -> Place {
         self.first.place
     }
 
-    /// The grid in thread blocks.
+    /// Returns the grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.first.grid
     }
 
-    /// The reason for this kernel.
+    /// Returns the reason why this kernel was selected.
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// The bytes of the main kernel's parameters, without tensor maps. The kernel defines the layout, and it
-    /// may change with every version.
+    /// Returns the bytes of the main kernel's parameters, without tensor maps. The kernel defines their
+    /// layout, which may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
         self.bytes(&self.first)
@@ -182,7 +184,7 @@ impl Launch {
         &self.params.0[start..end]
     }
 
-    /// Places of the launch's kernels.
+    /// Returns places of the launch's kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place)
     }
@@ -196,7 +198,7 @@ impl Launch {
     /// `encode` makes the tensor maps.
     ///
     /// # Errors
-    /// The errors of `encode` and `launch`.
+    /// Returns the errors of `encode` and `launch`.
     pub(crate) fn each(
         &self,
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,

@@ -5,7 +5,7 @@
 use crate::Error;
 use spec::{AttnInfo, DType, ENTRIES, MaskKind};
 
-/// One configuration of the predecessor.
+/// A configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// The configuration's name: the kernel's name, then the configuration's.
@@ -17,15 +17,15 @@ pub struct Configuration {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// The suffix of its entries' names, after dtype, head dim and mask.
+    /// The suffix of the entries' names, after dtype, head dim and mask.
     Entry(&'static str),
-    /// The reason why no kernel can have it.
+    /// The reason why no kernel can have this configuration.
     Impossible(&'static str),
 }
 use Kernel::{Entry, Impossible};
 
 const UNEVEN: &str = "80 queries are 5 row tiles of 16, which neither 8 nor 4 warps can share evenly; \
-                      fa_s512/80x64w5 has a warp for each";
+                      fa_s512/80x64w5 has one warp per row tile";
 
 macro_rules! configurations {
     ($($name:literal $kernel:expr, $design:literal;)*) => {
@@ -60,15 +60,15 @@ configurations! {
 }
 
 impl Configuration {
-    /// The configuration with this name, if any.
+    /// Returns the configuration with this name, if any.
     pub fn find(name: &str) -> Option<&'static Configuration> {
         CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
     }
 
-    /// The configuration's entries, one per mask.
+    /// Returns the configuration's entries, one per mask.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
+    /// Returns [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
     pub fn entries(&self) -> Result<impl Iterator<Item = &'static AttnInfo> + use<>, Error> {
         match self.kernel {
             Entry(suffix) => Ok(ENTRIES.iter().filter(move |entry| suffix_of(entry) == Some(suffix))),
@@ -76,11 +76,11 @@ impl Configuration {
         }
     }
 
-    /// The configuration's entry for a mask.
+    /// Returns the configuration's entry for a mask.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if no kernel can have this configuration, or the lineage has none for this
-    /// mask.
+    /// Returns [`Error::Unsupported`] if no kernel can have this configuration, or the lineage has none for
+    /// this mask.
     pub fn entry(&self, mask: MaskKind) -> Result<&'static AttnInfo, Error> {
         self.entries()?.find(|entry| entry.mask == mask).ok_or_else(|| {
             let feature = format_args!("{} with mask {}", self.name, mask.name());
@@ -89,7 +89,7 @@ impl Configuration {
     }
 }
 
-/// The names of an entry in the lineage; none for other entries.
+/// Returns the names of an entry in the lineage; other entries have none.
 pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     let suffix = suffix_of(entry);
     let named = move |configuration: &&Configuration| match configuration.kernel {
@@ -99,7 +99,7 @@ pub fn names(entry: &AttnInfo) -> impl Iterator<Item = &'static str> {
     CONFIGURATIONS.iter().filter(named).map(|configuration| configuration.name)
 }
 
-/// The suffix of an entry's name after dtype, head dim and mask, if the lineage may have it.
+/// Returns the suffix of an entry's name after dtype, head dim and mask, if the lineage may have it.
 fn suffix_of(entry: &AttnInfo) -> Option<&'static str> {
     if (entry.dtype, entry.head_dim) != (DType::F16, 64) {
         return None;

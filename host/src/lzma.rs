@@ -2,17 +2,17 @@
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// Maximum declared size, in bytes: a damaged size must not request all memory. A block of modules has 2 MB,
-/// machine code less than 1 MB.
+/// Maximum declared size, in bytes, so that a damaged size cannot request all memory. A block of modules has
+/// 2 MB, machine code less than 1 MB.
 const MOST: u64 = 64 << 20;
 
 /// KiB that a decoder needs in addition to its dictionary.
 const DECODER: u32 = 64;
 
-/// The content of a stream in xz's format `alone`. It takes twice the declared size in memory.
+/// Decompresses a stream in xz's format `alone`. This needs twice the declared size in memory.
 ///
 /// # Errors
-/// If the stream is truncated, or declares more than 64 MiB.
+/// Returns an error if the stream is truncated, or declares more than 64 MiB.
 pub(crate) fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
     let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let size = packed.get(5..).and_then(<[u8]>::first_chunk).map(|size| u64::from_le_bytes(*size));

@@ -1,10 +1,10 @@
-//! A cache of encoded tensor maps. A driver encodes tensor maps on the host, but this takes too long for
-//! every launch.
+//! A cache of encoded tensor maps. A driver encodes tensor maps on the host, which takes too long to repeat
+//! for every launch.
 use crate::{Driver, Error, MapDescription};
 use spec::TensorMap;
 use std::sync::{Mutex, OnceLock};
 
-/// Capacity: 64 layers with four tensors each, and room against collisions. 100 KB.
+/// Capacity: 64 layers with four tensors each, and spare places against collisions. The cache takes 100 KB.
 const PLACES: usize = 512;
 
 /// A tensor map and its description.
@@ -19,11 +19,11 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    /// The tensor map of a tensor: from the cache, or newly encoded. It never waits: if another thread holds
-    /// the place, it encodes the tensor map again.
+    /// Returns the tensor map of a tensor: from the cache, or newly encoded. This function never waits: if
+    /// another thread holds the place, it encodes the tensor map again.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// Returns an error if the driver fails.
     pub fn of<D: Driver>(&self, driver: &D, description: &MapDescription) -> Result<TensorMap, Error> {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| Mutex::new(None)).collect());
         let mut place = places[hash(description) as usize % PLACES].try_lock();
@@ -41,7 +41,7 @@ impl Maps {
     }
 }
 
-/// Hashes the fields in which tensors of a program differ.
+/// Hashes the fields in which the tensors of a program differ.
 fn hash(description: &MapDescription) -> u64 {
     let [columns, rows, heads, batches] = description.extents.map(u64::from);
     let [row_bytes, head_bytes, batch_bytes] = description.strides;

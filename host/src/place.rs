@@ -1,8 +1,8 @@
-//! Where a kernel of a launch stands: in the table, or among a variant's kernels.
+//! The place of a launch's kernel: in the table, or in a variant.
 use crate::variant::Compiled;
 use crate::{Contract, KERNELS};
 
-/// A kernel, by its place.
+/// The place of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
     /// The kernel with this index in [`KERNELS`].
@@ -12,13 +12,13 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place of a kernel of the table.
+    /// Returns the place of a kernel of the table.
     pub fn of(contract: &Contract) -> Self {
         let found = KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol);
         Place::Table(found.unwrap_or_default() as u16)
     }
 
-    /// The kernel's launch contract.
+    /// Returns the kernel's launch contract.
     pub const fn contract(self) -> &'static Contract {
         match self {
             Place::Table(index) => &KERNELS[index as usize],

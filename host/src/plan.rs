@@ -30,21 +30,22 @@ pub(crate) mod sealed {
     pub trait Request {
         type Subject: Subject;
 
-        /// The part of a request on which launches depend. Plans store it.
+        /// Returns the part of a request on which launches depend. Plans store it.
         fn subject(&self) -> Result<Self::Subject, Error>;
 
         /// Validates the request.
         fn validate(&self) -> Result<(), Error>;
 
-        /// The kernel that the caller names, if any.
+        /// Returns the kernel that the caller names, if any.
         fn config(&self) -> Option<&str> {
             None
         }
     }
 
-    /// The part of a request that a plan stores: without borrows, and without the name of a kernel.
+    /// The part of a request that a plan stores. It borrows nothing, and does not contain the name of a
+    /// kernel.
     pub trait Subject: Copy + Debug + PartialEq {
-        /// A kernel with its schedule: everything that sizes and device determine.
+        /// A kernel with its schedule. Sizes and device determine both.
         type Kernel: Kernels;
 
         /// Selects and schedules a kernel for a valid request.
@@ -58,10 +59,10 @@ pub(crate) mod sealed {
         /// Checks that a kernel that was planned for another subject also solves this one.
         fn is_as_planned(&self, planned: &Self, kernel: &Self::Kernel) -> Result<(), Error>;
 
-        /// The launch of a kernel, for valid tensors.
+        /// Returns the launch of a kernel, for valid tensors.
         fn lower(&self, kernel: &Self::Kernel) -> Result<Launch, Refusal>;
 
-        /// Scratch memory that the launch may use.
+        /// Returns the scratch memory that the launch may use.
         fn scratch(&self) -> Scratch {
             Scratch::None
         }
@@ -69,10 +70,10 @@ pub(crate) mod sealed {
 
     /// A kernel and its companions, such as the combine kernel.
     pub trait Kernels: Copy + Debug + PartialEq {
-        /// The launched kernels.
+        /// Returns the launched kernels.
         fn places(&self) -> impl Iterator<Item = Place>;
 
-        /// Bytes of workspace and of counters that launches use.
+        /// Returns the number of bytes of workspace and of counters that launches use.
         fn scratch_bytes(&self) -> [u64; 2] {
             [0; 2]
         }
@@ -82,7 +83,7 @@ use crate::lower::Refusal;
 use crate::place::Place;
 use sealed::{Kernels, Subject};
 
-/// A selected kernel, its reason, and the fallback for tensors that it does not accept.
+/// A selected kernel, the reason for it, and the fallback for tensors that the kernel does not accept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen<K> {
     kernel: K,
@@ -120,7 +121,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
 /// [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
-/// The errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
+/// Returns the errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
     on.check()?;
     request.validate()?;
@@ -135,7 +136,7 @@ pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) ->
 }
 
 impl<K: Kernels> Chosen<K> {
-    /// The error if the kernel cannot be launched and there is no fallback.
+    /// Returns the error of a kernel that cannot be launched and has no fallback.
     fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Tensors(reason) => {
@@ -148,48 +149,48 @@ impl<K: Kernels> Chosen<K> {
 }
 
 impl<S: Subject> Plan<S> {
-    /// The main kernel: its symbol, threads and shared memory. [`Plan::bind`] may bind other tensors to
-    /// another kernel.
+    /// Returns the contract of the main kernel: its symbol, threads and shared memory. [`Plan::bind`] may
+    /// bind other tensors to another kernel.
     pub const fn contract(&self) -> &'static Contract {
         self.launch.contract()
     }
 
-    /// The grid in thread blocks.
+    /// Returns the grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
         self.launch.grid()
     }
 
-    /// The reason for this kernel.
+    /// Returns the reason why this kernel was selected.
     pub const fn reason(&self) -> &'static str {
         self.launch.reason()
     }
 
-    /// The scratch memory that launches use, for [`AttentionRequest::scratch`].
+    /// Returns the scratch memory that launches use, for [`AttentionRequest::scratch`].
     pub fn scratch_bytes(&self) -> ScratchBytes {
         let [workspace, counters] = self.chosen.kernel.scratch_bytes();
         ScratchBytes { workspace, counters }
     }
 
-    /// All kernels that launches may use; fallbacks come last.
+    /// Returns all kernels that launches may use; fallbacks come last.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         let Chosen { kernel, fallback, .. } = &self.chosen;
         let all = self.launch.kernels().chain(kernel.places());
         all.chain(fallback.iter().flat_map(Kernels::places))
     }
 
-    /// The launch of the plan's own tensors.
+    /// Returns the launch of the plan's own tensors.
     pub(crate) const fn launch(&self) -> &Launch {
         &self.launch
     }
 
     /// Binds the plan to `request`, which must have the plan's problem and may have other tensors. Validates
-    /// everything that differs from the planned request.
+    /// all parts of `request` that differ from the planned request.
     ///
-    /// [`Launch::contract`] is the bound kernel, and [`Launch::reason`] its reason. If TMA does not accept
-    /// the tensors, a portable kernel runs, unless the plan or the request names the kernel.
+    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] explains it. If TMA does not
+    /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
+    /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let named = request.config();
@@ -232,19 +233,19 @@ fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]
 }
 
 impl Plan {
-    /// The plan's problem.
+    /// Returns the plan's problem.
     pub fn problem(&self) -> Problem {
         self.subject.problem()
     }
 }
 
-/// The kernel that solves a problem on a device without scratch memory, if any. It ignores tensors. If TMA
-/// does not accept a tensor's strides, planning may select another kernel, or fail because that kernel would
-/// have 2^31 or more of its smaller tiles.
+/// Returns a kernel that solves a problem on a device without scratch memory, if there is one. Tensors are
+/// not considered. If TMA does not accept a tensor's strides, planning may select another kernel. Planning
+/// fails if that kernel would have 2^31 or more of its smaller tiles.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves it on
-/// this device.
+/// Returns [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves
+/// it on this device.
 pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contract, Error> {
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
@@ -252,7 +253,7 @@ pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contrac
 /// [`supports`] with this scratch memory; also returns the reason, as in [`Plan::reason`].
 ///
 /// # Errors
-/// The errors of [`supports`].
+/// Returns the errors of [`supports`].
 pub fn explain(
     problem: &Problem,
     on: &Capabilities,

@@ -3,9 +3,9 @@ use crate::{Driver, Error, image};
 use spec::Entry;
 use std::marker::PhantomData;
 
-/// The loaded kernel of configuration `K`. Loading checked the device's limits and opted in to the shared
-/// memory. Grid, block and shared memory come from the type. [`crate::Attention`] plans and validates
-/// instead.
+/// The loaded kernel of configuration `K`. [`Prepared::new`] has checked the device's limits and has opted in
+/// to the shared memory. The type gives grid, block and shared memory. This API does not plan or validate;
+/// [`crate::Attention`] does.
 pub struct Prepared<K: Entry, D: Driver> {
     kernel: D::Kernel,
     entry: PhantomData<K>,
@@ -21,8 +21,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
-    /// [`Error::Unsupported`] if this build carries no PTX for it.
+    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
+    /// [`Error::Unsupported`] if this build carries no PTX for the kernel.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }
@@ -30,7 +30,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Enqueues the kernel on `stream`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - `K::Params` is plain data without padding, and its values meet its documentation.
@@ -45,7 +45,7 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     }
 }
 
-/// The bytes of a kernel's parameters.
+/// Returns the bytes of a kernel's parameters.
 ///
 /// # Safety
 /// `P` has no padding.

@@ -1,5 +1,5 @@
-//! A problem: sizes and scores of a request without its tensors, and the kernel parameters that follow: mask
-//! kind, window, base-2 scale.
+//! A problem: sizes and scores of a request without its tensors. Mask kind, window and base-2 scale of
+//! kernels follow from the problem.
 mod meaning;
 
 use crate::request::{
@@ -9,9 +9,9 @@ use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
 use spec::{ScoreKinds, Window};
 
-/// Maximum of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and several
-/// blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head and splits
-/// no sequence; with more rows than this, it has enough work per key.
+/// Maximum number of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and
+/// several blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head
+/// and splits no sequence. With more rows than this maximum, a prefill kernel has enough work per key.
 pub(crate) const MAX_ROWS: usize = 64;
 
 /// An [`AttentionRequest`] without its tensors: the input of planning and of [`crate::plan::supports`].
@@ -34,9 +34,9 @@ pub struct Problem {
     /// Columns of a head of Q and K: a multiple of 8, at most 512.
     pub head_dim: usize,
     /// Columns of a head of V and O: a multiple of 8, at most 512. MLA after up-projection has 192 columns of
-    /// K and 128 of V.
+    /// K and 128 columns of V.
     pub head_dim_v: usize,
-    /// The keys that a query sees. Addresses do not matter.
+    /// The keys that a query sees. Addresses in the mask are ignored.
     pub mask: Mask,
     /// How queries align with keys.
     pub alignment: Alignment,
@@ -50,11 +50,11 @@ pub struct Problem {
     pub sinks: bool,
     /// Element type of the [`Bias`](crate::request::Bias), if the request has one.
     pub bias: Option<DType>,
-    /// Rows of Q and of K of all sequences, if queries are varlen. `seqlen_q` and `seqlen_k` are then the
-    /// maxima per sequence.
+    /// The numbers of rows of Q and of K, each for all sequences together, if queries are varlen. `seqlen_q`
+    /// and `seqlen_k` are then the maxima per sequence.
     pub varlen: Option<[usize; 2]>,
-    /// Properties of the KV cache, if keys and values are in one. `seqlen_k` is then the maximum per
-    /// sequence.
+    /// Properties of the KV cache that contains keys and values, if there is one. `seqlen_k` is then the
+    /// maximum per sequence.
     pub cache: Option<CacheShape>,
     /// The number of splits per sequence.
     pub splits: Splits,
@@ -70,11 +70,11 @@ pub struct CacheShape {
     pub dtype: DType,
     /// Keys per page.
     pub page: usize,
-    /// Whether 16 consecutive keys, from a multiple of 16 on, always lie in one page.
+    /// Whether 16 consecutive keys always lie in one page, if the first one's index is a multiple of 16.
     pub tiled: bool,
     /// Maximum number of keys of all sequences together, if known.
     pub total_k: Option<usize>,
-    /// Whether values are the first columns of the keys (MLA).
+    /// Whether values are the first columns of keys (MLA).
     pub latent: bool,
 }
 
@@ -105,7 +105,8 @@ macro_rules! setters {
 }
 
 impl Problem {
-    /// Full attention with equal numbers of query and key heads, and of queries and keys.
+    /// Creates a problem of full attention with equal numbers of query and key heads, and of queries and
+    /// keys.
     pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
         Problem {
             dtype,
@@ -159,7 +160,7 @@ impl Problem {
         self
     }
 
-    /// Shapes of Q, K, V and O.
+    /// Returns the shapes of Q, K, V and O.
     pub fn shapes(&self) -> [[usize; 4]; 4] {
         let Problem { batch, heads_q, heads_k, head_dim, head_dim_v, .. } = *self;
         let (batches, [rows_q, rows_k]) = match self.varlen {
@@ -184,17 +185,17 @@ impl Problem {
         }
     }
 
-    /// Columns of a latent cache's values; `None` on other keys and values.
+    /// Returns the number of columns of a latent cache's values; `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
         self.cache.filter(|cache| cache.latent).map(|_| self.head_dim_v)
     }
 
-    /// The factor of the scores; by default `1 / sqrt(head_dim)`.
+    /// Returns the factor of the scores; by default `1 / sqrt(head_dim)`.
     pub fn softmax_scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// The mask kind of the cheapest kernel that solves the problem.
+    /// Returns the mask kind of the cheapest kernel that solves the problem.
     pub fn mask_kind(&self) -> MaskKind {
         if let Some(variant) = self.variant {
             return variant.mask();
@@ -210,13 +211,13 @@ impl Problem {
         }
     }
 
-    /// The transformations of scores for which only some kernels exist.
+    /// Returns the kinds of score transformations that a kernel must support.
     pub fn score_kinds(&self) -> ScoreKinds {
         let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
-    /// The simplest mask that shows the mask's keys, for these lengths.
+    /// Returns the simplest mask that shows the same keys as the problem's mask, for these lengths.
     fn cheapest_mask(&self) -> Mask {
         let longest = self.seqlen_q.max(self.seqlen_k);
         match self.mask {
@@ -228,29 +229,30 @@ impl Problem {
         }
     }
 
-    /// The kernel's window parameters, if keys are tensors.
+    /// Returns the kernel's window parameters, if keys are tensors.
     pub(crate) fn window(&self) -> Window {
         let (left, right) = self.sides();
         let top_left = self.alignment == Alignment::TopLeft;
-        // Sequences that pass validation are too short for an overflow.
+        // The subtraction cannot overflow, because validation bounds the lengths.
         let shift = if top_left { 0 } else { (self.seqlen_k as i32).wrapping_sub(self.seqlen_q as i32) };
         Window { shift, left, right }
     }
 
-    /// Whether the alignment is bottom-right, or equal to it for this mask and these lengths.
+    /// Returns whether the alignment is bottom-right, or equal to it for this mask and these lengths.
     pub(crate) fn is_bottom_right(&self) -> bool {
         let sees_all = self.is_anywhere(self.sides());
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
     }
 
-    /// Whether a query's position does not matter with these sides: it sees every key, without slopes.
+    /// Returns whether a query's position does not matter: with these sides, each query sees every key, and
+    /// there are no slopes.
     fn is_anywhere(&self, sides: (i32, i32)) -> bool {
         sides == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi && self.variant.is_none()
     }
 
-    /// The window parameters of the mask's kernels: numbers of visible keys before and after a query's
-    /// position. Kernels with other parameters of the mask need to know only whether their rows end at the
-    /// query's position.
+    /// Returns the window parameters of the mask's kernels: numbers of visible keys before and after a
+    /// query's position. Kernels of masks with other parameters only need to know whether a row's keys end at
+    /// the query's position.
     fn sides(&self) -> (i32, i32) {
         const UNBOUNDED: i32 = Window::UNBOUNDED;
         let clamp = |side: Option<u32>| side.map_or(UNBOUNDED, |n| n.min(UNBOUNDED as u32) as i32);
@@ -261,8 +263,8 @@ impl Problem {
         (clamp(left), clamp(right))
     }
 
-    /// The kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With softcap: the
-    /// softcap times log2(e), and `scale / softcap`.
+    /// Returns the kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With
+    /// softcap: the softcap times log2(e), and `scale / softcap`.
     pub(crate) fn base_two(&self) -> (f32, f32) {
         match self.softcap {
             None => (self.softmax_scale() * std::f32::consts::LOG2_E, 0.0),
@@ -270,22 +272,24 @@ impl Problem {
         }
     }
 
-    /// Rows of one sequence and key head: queries x query heads per key head (packed GQA).
+    /// Returns the number of rows of one sequence and key head: queries x query heads per key head (packed
+    /// GQA).
     pub(crate) fn rows(&self) -> usize {
         (self.heads_q / self.heads_k).saturating_mul(self.seqlen_q)
     }
 
-    /// Number of work tiles with `tile_m` queries, over all heads.
+    /// Returns the number of work tiles with `tile_m` queries, over all heads.
     pub(crate) fn tiles(&self, tile_m: u32) -> u64 {
         self.seqlen_q.div_ceil(tile_m as usize) as u64 * (self.batch * self.heads_q) as u64
     }
 
-    /// Whether queries are varlen and each sequence has one query: row `b` of Q is sequence `b`'s.
+    /// Returns whether queries are varlen and each sequence has one query. Row `b` of Q then is the query of
+    /// sequence `b`.
     pub(crate) fn has_single_queries(&self) -> bool {
         self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
     }
 
-    /// Maximum number of queries and keys of all sequences together, as far as the host knows.
+    /// Returns the maximum number of queries and keys of all sequences together, as far as the host knows.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);
         match self.cache {
@@ -298,7 +302,7 @@ impl Problem {
 }
 
 impl AttentionRequest<'_> {
-    /// The problem of these tensors, unchecked. Sizes come from Q and K.
+    /// Returns the problem of these tensors, unchecked. Sizes come from Q and K.
     pub fn problem(&self) -> Problem {
         let [batches, rows_q, heads_q, head_dim] = self.q.shape;
         let (k, v, seqlen_k, rows_k, cache) = match &self.kv {
@@ -336,7 +340,8 @@ impl AttentionRequest<'_> {
         }
     }
 
-    /// The request's mask. A causal variant's is causal, though the request does not say so.
+    /// Returns the request's mask. The mask of a causal variant is causal, although the request does not say
+    /// so.
     fn bounds(&self) -> Mask {
         let kind = self.variant.map(|with| with.variant().mask());
         if (kind, self.mask) == (Some(MaskKind::Causal), Mask::Full) { Mask::Causal } else { self.mask }
@@ -344,8 +349,8 @@ impl AttentionRequest<'_> {
 }
 
 impl std::fmt::Display for Problem {
-    /// `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`: sizes of Q / sizes
-    /// of K.
+    /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
+    /// of each pair, the first number belongs to Q and the second to K.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, .. } = self;
         let (dtype, columns) = (dtype.name(), self.named_columns());

@@ -1,4 +1,4 @@
-//! The kernels' PTX, which the build embeds. Files of a folder may replace some of it.
+//! The kernels' PTX, which the build embeds. Files of a folder may replace the PTX of some kernels.
 use crate::{Error, lzma};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// A block of concatenated texts.
 #[allow(dead_code, reason = "a build has only one kind of blocks")]
 enum Block<'a> {
-    /// LZMA.
+    /// Text that LZMA has compressed.
     Packed(&'a [u8]),
     /// Uncompressed text.
     Text(&'a [u8]),
@@ -34,11 +34,12 @@ static REPLACEMENT: OnceLock<Replacement> = OnceLock::new();
 /// `FERROFLASH_PTX_DIR`, which selects the PTX to embed.)
 ///
 /// # Errors
-/// [`Error::Invalid`] if `folder` has no file of a kernel, or if the process has already replaced kernels.
+/// Returns [`Error::Invalid`] if `folder` has no file of a kernel, or if the process has already replaced
+/// kernels.
 ///
 /// # Safety
-/// - The entry in each file takes the parameters of the kernel with its name, and its memory accesses stay
-///   within that kernel's. Every launch relies on this. (The simulator checks each access.)
+/// - The entry in each file takes the parameters of the kernel with its name, and accesses no memory that the
+///   kernel would not access. Every launch relies on this. (The simulator checks each access.)
 /// - The files do not change while the process runs.
 pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Error> {
     let invalid = |expected: &str| Error::invalid("PTX folder", folder.display(), expected);
@@ -54,17 +55,17 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 
-/// The file that replaces a kernel in this process, if [`replace_from`] found one.
+/// Returns the file that replaces a kernel in this process, if [`replace_from`] found one.
 pub fn replacement(symbol: &str) -> Option<PathBuf> {
     let Replacement { folder, symbols } = REPLACEMENT.get()?;
     symbols.contains(&symbol).then(|| folder.join(symbol).with_extension("ptx"))
 }
 
-/// PTX text of an entry: its [`replacement`], otherwise this build's. It has source lines (`.loc`, `.file`)
-/// if this build has the feature `sim`.
+/// Returns the PTX text of an entry: its [`replacement`], otherwise this build's. The text has source lines
+/// (`.loc`, `.file`) if this build has the feature `sim`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if this build lacks it, or the replacement cannot be read.
+/// Returns [`Error::Unsupported`] if this build lacks the entry, or the replacement cannot be read.
 pub fn source(symbol: &str) -> Result<String, Error> {
     if let Some(path) = replacement(symbol) {
         let unreadable = |e| Error::unsupported(symbol, format_args!("{}: {e}", path.display()));
@@ -82,18 +83,18 @@ pub fn source(symbol: &str) -> Result<String, Error> {
     module(parts, CODE)
 }
 
-/// The text of an entry's parts. Its code is in these blocks.
+/// Returns the text of an entry. The entry's code and source lines are parts of these blocks.
 fn module((symbol, code, lines): &(&str, Part, Option<Part>), blocks: &[Block<'_>]) -> Result<String, Error> {
     let damaged = |e| Error::unsupported(symbol, format_args!("the PTX of this build is damaged: {e}"));
     text(code, blocks).and_then(|code| joined(code, lines.as_ref())).map_err(damaged)
 }
 
-/// Whether this build embeds PTX of an entry.
+/// Returns whether this build embeds PTX of an entry.
 pub fn is_embedded(symbol: &str) -> bool {
     TABLE.iter().any(|(name, ..)| *name == symbol)
 }
 
-/// Code with its source lines, if these are stored apart.
+/// Joins code with its source lines, if they are stored apart.
 #[cfg(feature = "sim")]
 fn joined(code: String, lines: Option<&Part>) -> io::Result<String> {
     let Some(lines) = lines else { return Ok(code) };
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error() {
-        // A small block, and its last module.
+        // Selects a small block, and its last module.
         let packed = CODE.iter().enumerate().filter_map(|(n, block)| match block {
             Block::Packed(packed) => Some((n, *packed)),
             Block::Text(_) => None,

@@ -28,7 +28,7 @@ pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 pub const MAX_HEAD_DIM: usize = 512;
 /// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Exclusive bound of bytes between rows: the device computes the distance of a tile's rows in 32
+/// Exclusive bound of the bytes between two rows: the device computes the distance of a tile's rows in 32
 /// bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
@@ -66,7 +66,7 @@ pub enum KeysValues {
 }
 
 impl KeysValues {
-    /// K and V, if they are tensors.
+    /// Returns K and V, if they are tensors.
     pub const fn tensors(&self) -> Option<[&TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -74,7 +74,7 @@ impl KeysValues {
         }
     }
 
-    /// K and V, mutable, if they are tensors.
+    /// Returns mutable K and V, if they are tensors.
     pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
@@ -92,7 +92,7 @@ impl KeysValues {
 /// | a KV cache, for decode and (chunked) prefill | [`AttentionRequest::cached`] |
 /// | a latent cache (MLA decode) | [`AttentionRequest::cached`] on [`KvPages::latent`] |
 ///
-/// Each setter has its field's name.
+/// The setter of a field has the field's name.
 ///
 /// ```
 /// # fn main() -> Result<(), ferroflash::Error> {
@@ -117,7 +117,8 @@ pub struct AttentionRequest<'a> {
     /// Queries.
     pub q: TensorView,
     /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
-    /// writes all of it, except varlen rows that belong to no sequence. It must not overlap another tensor.
+    /// writes all rows of O, except varlen rows that belong to no sequence. O must not overlap another
+    /// tensor.
     pub o: TensorView,
     /// The layout of the queries.
     pub queries: Queries,
@@ -142,8 +143,8 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    /// Attention without a mask, on any layouts. [`dense`](Self::dense), [`varlen`](Self::varlen) and
-    /// [`cached`](Self::cached) are shorter.
+    /// Creates a request for attention without a mask, on any layouts. [`dense`](Self::dense),
+    /// [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
     pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
@@ -161,13 +162,14 @@ impl<'a> AttentionRequest<'a> {
         }
     }
 
-    /// Attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and `o` have `seqlen_q`
-    /// and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides `heads_q`.
+    /// Creates a request for attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and
+    /// `o` have `seqlen_q` and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides
+    /// `heads_q`.
     pub const fn dense(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
         Self::new(q, Queries::Batched, KeysValues::Tensors { k, v }, o)
     }
 
-    /// Attention on varlen sequences (FlashAttention's `varlen`), without a mask.
+    /// Computes attention on varlen sequences (FlashAttention's `varlen`), without a mask.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -200,11 +202,10 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Varlen(queries), KeysValues::Varlen { k, v, keys }, o)
     }
 
-    /// Attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose keys are
-    /// already in the KV cache, and batches of all of these. `q` and `o` are
-    /// `[batch, queries, heads_q, head_dim]`. For different query counts per sequence, call
-    /// `.queries(Queries::Varlen(..))`. A sequence's last query aligns with its last key. A sequence without
-    /// keys gives O = 0 and LSE = `-inf`.
+    /// Computes attention on a KV cache, without a mask: decode, chunked prefill, prefill of prompts whose
+    /// keys are already in the KV cache, and batches of all of these. `q` and `o` are `[batch, queries,
+    /// heads_q, head_dim]`. For different query counts per sequence, call `.queries(Queries::Varlen(..))`. A
+    /// sequence's last query aligns with its last key. A sequence without keys gives O = 0 and LSE = `-inf`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -250,7 +251,7 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Sets how queries align with keys if their numbers differ.
+    /// Sets how queries align with keys if there are more or fewer queries than keys.
     pub const fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
@@ -264,7 +265,7 @@ impl<'a> AttentionRequest<'a> {
 
     score_setters!(scores);
 
-    /// Also writes the LSE of each row, sinks included.
+    /// Sets the output for the LSE of each row. The LSE includes sinks.
     pub const fn lse(mut self, lse: LseView) -> Self {
         self.lse = Some(lse);
         self
@@ -283,22 +284,22 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Runs a variant with these parameters. The request's mask, softcap and slopes count if the variant's
-    /// mask is [`Local`](crate::spec::Local) with other scores; leave them unset otherwise. The alignment
-    /// always counts.
+    /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
+    /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
+    /// variants. The alignment always applies.
     pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
         self.variant = Some(variant.with(params));
         self
     }
 
-    /// Runs this kernel instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a kernel
-    /// for KV caches, or of the request's variant, or a name of the lineage.
+    /// Sets the kernel to run instead of the planner's choice: a symbol of [`crate::kernels::entries`], of a
+    /// kernel for KV caches, or of the request's variant, or a name of the lineage.
     pub const fn config(mut self, config: &'a str) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// The request without `config`: it borrows nothing.
+    /// Returns the request without `config`. The result borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
         let AttentionRequest { scores, lse, scratch, splits, variant, .. } = *self;

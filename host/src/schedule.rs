@@ -16,31 +16,32 @@ use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Queries, Schedule 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheduled {
     pub kernel: &'static AttnInfo,
-    /// Where the kernel stands.
+    /// The place of the kernel.
     pub place: Place,
     pub schedule: Schedule,
     /// The merge kernel that adds sinks to the output, if the kernel itself does not.
     pub merge: Option<Place>,
-    /// Decode of a mixed batch's sequences of few queries.
+    /// The schedule of the decode kernel beside it, for a mixed batch's sequences of few queries.
     pub few: Option<Few>,
-    /// Rows of Q of all heads.
+    /// The number of rows of Q in all heads.
     rows: u64,
 }
 
-/// Decode of the sequences of a mixed batch that have few queries.
+/// The schedule of the decode kernel of a mixed batch. This kernel takes the sequences of few queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Few {
     pub kernel: &'static AttnInfo,
     pub place: Place,
     pub decode: Decode,
-    /// Maximum of queries of these sequences.
+    /// Maximum number of queries of a sequence that the decode kernel takes.
     pub most: u32,
     /// The query blocks of the other sequences.
     pub many: ManySequences,
 }
 
-/// The decode kernel beside a prefill kernel of mixed batches, and the maximum of queries that it takes: one
-/// block holds their rows. `None` if it holds no query of all heads, or `kernel` is for other batches.
+/// Returns the decode kernel beside a prefill kernel of mixed batches, and the maximum number of queries per
+/// sequence that it takes: one thread block holds their rows. Returns `None` if a thread block cannot hold
+/// one query with all its heads, or if `kernel` is for other batches.
 pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
     let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
     let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;
@@ -51,17 +52,18 @@ pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInf
 /// A schedule: the distribution of work over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
-    /// By work tiles.
+    /// Blocks take work tiles of queries.
     Tiles(Tiles),
-    /// Splits of the sequences' keys.
+    /// Blocks take splits of the sequences' keys.
     Decode(Decode),
 }
 
 impl Scheduled {
-    /// The schedule of a kernel that solves a problem, for launches with at most `allows` bytes of workspace.
+    /// Returns the schedule of a kernel that solves a problem, for launches with at most `allows` bytes of
+    /// workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are more work items than a kernel can count.
+    /// Returns [`Error::Unsupported`] if there are more work items than a kernel can count.
     pub fn new(
         p: &Problem,
         kernel: &'static AttnInfo,
@@ -92,12 +94,13 @@ impl Scheduled {
         Ok(Scheduled { kernel, place, schedule, merge, few, rows })
     }
 
-    /// Bytes of workspace for the LSE that the merge kernel reads; 0 without one.
+    /// Returns the number of bytes of workspace for the LSE that the merge kernel reads; 0 without a merge
+    /// kernel.
     pub const fn lse_bytes(&self) -> u64 {
         if self.merge.is_some() { self.rows * 4 } else { 0 }
     }
 
-    /// Bytes of workspace and of counters that the launches use.
+    /// Returns the bytes of workspace and of counters that the launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
             Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
@@ -109,7 +112,7 @@ impl Scheduled {
         }
     }
 
-    /// Places of the launch's kernels; the combine or merge kernel follows the main kernel.
+    /// Returns the places of the launch's kernels. The combine or merge kernel follows the main kernel.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let combine = match &self.schedule {
             Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),

@@ -36,16 +36,16 @@ impl Query<'_> {
     /// Checks that a kernel accepts the tensors.
     ///
     /// # Errors
-    /// The reason why the kernel does not accept the tensors.
+    /// Returns the reason why the kernel does not accept the tensors.
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
 }
 
-/// The smallest maxima of columns among kernels that accept a problem's.
+/// Returns the smallest numbers of columns, of K and of V, among kernels that accept the problem's columns.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel accepts values of another number of columns than keys of this number.
+/// Returns [`Error::Unsupported`] if no kernel accepts K and V of these different numbers of columns.
 fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
     let held = kernels.iter().filter(|e| e.takes_columns(p.columns())).map(AttnInfo::columns).min();
     held.ok_or_else(|| {
@@ -53,8 +53,8 @@ fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
         let reason = match apart {
             None => "k and v must have equal numbers of columns here".to_owned(),
             Some(AttnInfo { head_dim: k, head_dim_v: v, keys: Keys::Cache(_), .. }) => format!(
-                "if keys and values of a KV cache have different numbers of columns, kernels take {v} of values \
-                 and {v} to {k} of keys"
+                "if keys and values of a KV cache have different numbers of columns, kernels take {v} columns \
+                 of values and {v} to {k} of keys"
             ),
             Some(AttnInfo { head_dim: k, head_dim_v: v, .. }) => format!(
                 "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"
@@ -64,7 +64,7 @@ fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
     })
 }
 
-/// A selected kernel and the reason.
+/// A selected kernel and the reason for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
@@ -74,7 +74,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// A kernel without fallback: it accepts all tensors, or the caller named it.
+    /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
@@ -82,15 +82,15 @@ impl Choice {
 
 /// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "the request names this kernel";
-/// The reason for unsplit sequences on a KV cache that would run faster split.
+/// The reason if sequences on a KV cache stay unsplit that would run faster if they were split.
 pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
 /// Selects the kernel for attention: the named one, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     variant::goes_together(p)?;
@@ -127,7 +127,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size class contains no slopes, and a card's name no driver version.
+    // A size class does not consider slopes, and a card's name does not contain the driver's version.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -155,9 +155,9 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
 }
 
-/// The named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem: equal
-/// dtype, a mask at least as general, equal scores (a merge kernel may add sinks), a head dim at least as
-/// large.
+/// Returns the named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem.
+/// Its dtype and scores must be equal (a merge kernel may add sinks), its mask must be at least as general,
+/// and its head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry = match p.variant {
@@ -173,7 +173,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         // The planner's choice is a valid example, even if the named kernel has other faults.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
-        let expected = format_args!("it is no kernel for {sequences} sequences; {other} is one");
+        let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
     if entry.dtype != p.dtype || !general || !scored || !entry.takes_columns(p.columns()) {
@@ -197,7 +197,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     if entry.has_maps() && p.alibi {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
-            "portable kernels take them",
+            "portable kernels take slopes; name a portable kernel",
         ));
     }
     on.runs(&entry.contract)?;

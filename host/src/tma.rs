@@ -9,10 +9,10 @@ const MAX_STRIDE: u64 = 1 << 40;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
-/// Tensor maps of Q, K, V and O of a valid request; empty if the kernel takes none.
+/// Returns the tensor maps of Q, K, V and O of a valid request; none if the kernel takes none.
 ///
 /// # Errors
-/// The reason why TMA does not accept the tensors.
+/// Returns the reason why TMA does not accept the tensors.
 pub(crate) fn maps(
     r: &AttentionRequest<'_>,
     kernel: &AttnInfo,
@@ -51,8 +51,10 @@ pub(crate) fn maps(
             let boxes = |view, kind, box_shape| MapDescription { box_shape, kind, ..whole(view) };
             let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
             if ![&k, &v].into_iter().all(MapDescription::is_of_rows) {
-                return Err("pages do not lie a whole number of rows apart, or are more than 2^30 rows, or \
-                            of 2^34 bytes");
+                return Err(
+                    "pages are not a whole number of rows apart, have more than 2^30 rows in all, or have \
+                            rows 2^34 bytes apart",
+                );
             }
             let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
             Ok(Some([q, k, v, o]))
@@ -90,7 +92,7 @@ fn takes_rows(view: &TensorView) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Rows per box for stages of `stage` keys: each box lies in one page.
+/// Returns the number of rows per box for stages of `stage` keys. Each box lies in one page.
 fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     let one_page = match cache.paged {
         Paged::Dense { .. } => true,
@@ -101,7 +103,7 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     (rows >= LEAST_ROWS).then_some(rows)
 }
 
-/// A view whose batches are contiguous, as rows of one batch.
+/// Returns a view as rows of one batch, if its batches are contiguous.
 fn one_batch(view: &TensorView) -> Option<TensorView> {
     let [batches, rows, heads, columns] = view.shape;
     let row = match (batches, rows) {
@@ -114,10 +116,10 @@ fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
-/// The description of a whole view, without a box.
+/// Returns the description of a whole view, without a box.
 fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);
-    // TMA never uses strides of extents of 1, but such strides must not be 0.
+    // TMA never uses the stride of a dimension of extent 1, but such a stride must not be 0.
     let bytes = |dim: usize| match view.shape[dim] {
         1 => u64::from(columns) * view.element_bytes(),
         _ => view.strides[dim] as u64 * view.element_bytes(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// By the device's name, then by size class ([`size`]).
+    /// The measurements by the device's name, then by size class ([`size`]).
     pub devices: BTreeMap<String, BTreeMap<String, Tuned>>,
 }
 
@@ -18,14 +18,14 @@ pub struct Tuning {
 pub struct Tuned {
     /// The entry's name in the table.
     pub entry: String,
-    /// Time of a launch.
+    /// The time of a launch in microseconds.
     pub microseconds: f64,
-    /// Time of the table's choice.
+    /// The time of the table's choice in microseconds, if it was measured.
     pub table_microseconds: Option<f64>,
 }
 
 impl Tuned {
-    /// `entry` took `microseconds`; the table's own choice took `table_microseconds`.
+    /// Creates a measurement: `entry` took `microseconds`; the table's own choice took `table_microseconds`.
     pub const fn new(entry: String, microseconds: f64, table_microseconds: Option<f64>) -> Self {
         Tuned { entry, microseconds, table_microseconds }
     }
@@ -38,10 +38,10 @@ impl Tuned {
 /// The environment variable that names the file for `Tuning::from_environment`.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// The size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of two: heads
-/// of all batches, queries, keys. A measurement holds for its whole size class.
+/// Returns the size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of
+/// two: heads of all batches, queries, keys. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
-    // An invalid problem has a size class too.
+    // An invalid problem also has a size class, so this must not overflow.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
@@ -50,21 +50,21 @@ pub fn size(p: &Problem) -> String {
 }
 
 impl Tuning {
-    /// No measurements: the planner's selection table decides.
+    /// Creates an empty set of measurements: the planner's selection table decides.
     pub const fn new() -> Self {
         Tuning { devices: BTreeMap::new() }
     }
 
-    /// The fastest kernel for problems like this one, if this build has it. A simulated card has the
-    /// measurements of the card.
+    /// Returns the fastest kernel for problems of this size class, if this build has the kernel. A simulated
+    /// card has the measurements of the real card.
     pub(crate) fn best(&self, device: &str, p: &Problem) -> Option<&str> {
-        // Without measurements for the device, this formats nothing.
+        // If the device has no measurements, this line returns before anything is formatted.
         let device = device.strip_suffix(SIMULATED).unwrap_or(device);
         let best = self.devices.get(device)?.get(&size(p))?;
         best.is_known().then_some(&best.entry)
     }
 
-    /// Measured kernels that this build lacks. For their sizes, the selection table decides, until
+    /// Returns the measured kernels that this build lacks. The selection table decides for their sizes, until
     /// `ferroflash sweep` measures them again.
     pub fn outdated(&self) -> impl Iterator<Item = &str> {
         let tuned = self.devices.values().flat_map(BTreeMap::values);
@@ -85,7 +85,7 @@ mod file {
     use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
-    /// The version in files of this build. New fields do not change it.
+    /// The version in files of this build. A new field does not change the version.
     const VERSION: u32 = 1;
 
     /// A tuning file.
@@ -98,8 +98,8 @@ mod file {
     }
 
     impl Tuning {
-        /// The default file: `ferroflash/tuning.json` in the user's cache folder, unless `FERROFLASH_TUNING`
-        /// names another file. `None` without such a folder.
+        /// Returns the default file: `ferroflash/tuning.json` in the user's cache folder, unless
+        /// `FERROFLASH_TUNING` names another file. Returns `None` without such a folder.
         pub fn default_path() -> Option<PathBuf> {
             let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
             let cache = folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA"));
@@ -111,7 +111,8 @@ mod file {
         /// default file, if it exists.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be read, or does not exist although the variable names it.
+        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the variable
+        /// names it.
         pub fn from_environment() -> Result<Self, Error> {
             match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),
@@ -125,7 +126,7 @@ mod file {
         /// Reads a file that [`Tuning::write`] wrote.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be read or is no tuning file.
+        /// Returns [`Error::Invalid`] if the file cannot be read or is no tuning file.
         pub fn read(path: &Path) -> Result<Self, Error> {
             let wrong = |e: &dyn std::fmt::Display| {
                 let expected = format_args!("it must be a file that `ferroflash sweep` wrote: {e}");
@@ -143,7 +144,7 @@ mod file {
         /// Writes the file as JSON, atomically.
         ///
         /// # Errors
-        /// [`Error::Invalid`] if the file cannot be written.
+        /// Returns [`Error::Invalid`] if the file cannot be written.
         pub fn write(&self, path: &Path) -> Result<(), Error> {
             let write = || {
                 std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;

@@ -1,4 +1,4 @@
-//! Validation. A request that passes can be launched without out-of-bounds accesses.
+//! Validation. A request that passes all checks can be launched without out-of-bounds accesses.
 mod append;
 mod attention;
 mod bias;
@@ -25,7 +25,8 @@ use footprint::Footprint;
 /// A part of a request: its name, and its bytes, if any.
 pub(crate) type Part = (&'static Names, Option<Footprint>);
 
-/// Checks that written parts (all after the first `read` parts) share no byte with any other part.
+/// Checks that the written parts share no byte with any other part. The first `read` parts are only read; all
+/// others are written.
 pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
     let pairs = (read..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
     for ((name, written), (other, theirs)) in pairs.map(|(written, other)| (all[written], all[other])) {
@@ -38,13 +39,13 @@ pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks a workspace by itself.
+/// Checks a workspace, without regard to other memory.
 fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
     address(&WORKSPACE, workspace.address, 16)?;
     bytes_from(&WORKSPACE, workspace.address, workspace.bytes)
 }
 
-/// Checks that bytes exist from an address on.
+/// Checks that `bytes` bytes exist from an address on.
 fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     if bytes == 0 || base.checked_add(bytes).is_none() {
         return Err(Error::invalid(name.bytes, bytes, "it must be 1 or more and end within 64 bits"));
@@ -81,23 +82,23 @@ names!(
     MASK_BITS "mask.bits" WORKSPACE "workspace"
 );
 
-/// Checks an output by itself.
+/// Checks an output, without regard to other tensors.
 fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     let footprint = input(name, view)?;
     if footprint.overlaps_itself() {
-        let expected = "each must be at least as large as what lies within it, and none 0: an output's rows, \
-                        heads or batches must not overlap";
+        let expected = "no stride may be 0, and an output's rows, heads and batches must not overlap; use \
+                        strides of a contiguous tensor";
         return Err(strides(name, view, expected));
     }
     Ok(footprint)
 }
 
-/// The error of a tensor's strides.
+/// Returns the error of a tensor's strides.
 fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) -> Error {
     Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
 }
 
-/// Checks an input by itself: its rows, heads and batches may overlap or repeat.
+/// Checks an input, without regard to other tensors. Its rows, heads and batches may overlap or repeat.
 fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     address(name, view.address, 16)?;
     let wrong = |expected: &dyn std::fmt::Display| Err(strides(name, view, expected));
@@ -152,7 +153,8 @@ pub(crate) enum Use {
     Written,
 }
 
-/// Checks that a view stays in its buffer, and the buffer in 64 bits. `field` holds the buffer's size.
+/// Checks that a view stays in its buffer, and that the buffer ends within 64 bits. `field` is the name of
+/// the buffer's size.
 fn fits(field: &'static str, footprint: &Footprint, elements: u64) -> Result<(), Error> {
     let span = footprint.span().filter(|span| footprint.base.checked_add(*span).is_some());
     match span.map(|span| span / footprint.unit) {

@@ -1,4 +1,4 @@
-//! Attention variants: masks and scores of the caller's own, in kernels that the caller compiles.
+//! Attention variants: kernels with the caller's own masks and scores. The caller compiles these kernels.
 //!
 //! A [`Variant`] is a list of kernels with one mask `M`. A request names it ([`AttentionRequest::variant`])
 //! with the mask's parameters. The host then validates, plans and launches the request like any other, and
@@ -15,7 +15,7 @@
 //! use ferroflash::{Capabilities, DType, plan};
 //! # let [q, k, v, o, sinks] = [1, 2, 3, 4, 5].map(|n| n << 40);
 //!
-//! type Mask = Scored<Causal, Sink>; // yours: your own `MaskMod` or `ScoreMod`
+//! type Mask = Scored<Causal, Sink>; // in your crate: your own `MaskMod` or `ScoreMod`
 //! type Kernel = With<Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>>;
 //! // The macro `variant!` writes such a list, with the PTX that the build script has compiled.
 //! static VARIANT: Variant<Mask> =
@@ -24,7 +24,7 @@
 //! let view = |address| TensorView::bshd(address, 1 << 20, DType::F16, [1, 1024, 16, 64]);
 //! let request = AttentionRequest::dense(view(q), view(k), view(v), view(o))
 //!     .variant(&VARIANT, And::new((), SinkParams { base: sinks }));
-//! let l4 = Capabilities::profile("l4").expect("a known card"); // yours: `Attention::capabilities`
+//! let l4 = Capabilities::profile("l4").expect("a known card"); // on your device: `Attention::capabilities`
 //! assert_eq!(plan(&request, l4)?.contract().symbol, "causal_sink");
 //! # Ok(())
 //! # }
@@ -34,7 +34,7 @@ use spec::{AttnKernel, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKind
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Most bytes of a variant's parameters. Longer lists belong into device memory.
+/// Maximum number of bytes of a variant's parameters. Put longer lists into device memory.
 pub const MAX_BYTES: usize = 256;
 
 /// A variant of attention: kernels with mask `M`.
@@ -63,10 +63,10 @@ pub struct VariantKernel<M: 'static> {
 #[doc(hidden)]
 pub struct Compiled {
     info: AttnInfo,
-    /// Bytes of its parameters.
+    /// The number of bytes of the kernel's parameters.
     params: usize,
     ptx: &'static str,
-    /// Machine code by architecture: 80 is sm_80.
+    /// Machine code by architecture; 80 stands for sm_80.
     cubins: &'static [(u32, &'static [u8])],
 }
 
@@ -109,8 +109,8 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
 }
 
 impl<M: MaskMarker + 'static> Variant<M> {
-    /// A variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype, head
-    /// dim, tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
+    /// Returns a variant with these kernels, and a name for errors and reasons. Kernels may differ in dtype,
+    /// head dim, tile, layout of tensors (dense, varlen, paged, decode) and generation of GPUs.
     ///
     /// # Panics
     /// At compile time, if there is no kernel.
@@ -119,8 +119,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         Variant { name, kernels }
     }
 
-    /// The variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other parameters and
-    /// longer ones do not compile:
+    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other
+    /// parameters and longer ones do not compile:
     ///
     /// ```compile_fail,E0308
     /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};
@@ -150,7 +150,7 @@ impl<M: MaskMarker + 'static> Variant<M> {
         WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16 }
     }
 
-    /// The variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
+    /// Returns the variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
     pub const fn any(&'static self) -> AnyVariant {
         AnyVariant(self)
     }
@@ -207,65 +207,65 @@ impl<M: MaskMarker + 'static> List for Variant<M> {
 }
 
 impl AnyVariant {
-    /// Its name.
+    /// Returns the name of the variant.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Its kernels.
+    /// Returns the kernels of the variant.
     pub fn kernels(self) -> impl Iterator<Item = &'static AttnInfo> + Clone {
         self.compiled().map(Compiled::info)
     }
 
-    /// The kind of its mask.
+    /// Returns the kind of the variant's mask.
     pub fn mask(&self) -> MaskKind {
         self.0.kinds().0
     }
 
-    /// What becomes of scores.
+    /// Returns the kinds of the variant's score transformations.
     pub fn scores(&self) -> ScoreKinds {
         self.0.kinds().1
     }
 
-    /// Its kernels with their code.
+    /// Returns the variant's kernels with their code.
     pub(crate) fn compiled(self) -> impl Iterator<Item = &'static Compiled> + Clone {
         (0..).map_while(move |index| self.0.kernel(index))
     }
 }
 
 impl WithVariant {
-    /// The variant.
+    /// Returns the variant.
     pub const fn variant(&self) -> AnyVariant {
         self.variant
     }
 
-    /// The bytes of its parameters.
+    /// Returns the bytes of the variant's parameters.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
 }
 
 impl Compiled {
-    /// The kernel.
+    /// Returns the kernel.
     pub const fn info(&self) -> &AttnInfo {
         &self.info
     }
 
-    /// Bytes of the kernel's parameters.
+    /// Returns the number of bytes of the kernel's parameters.
     pub(crate) const fn params(&self) -> usize {
         self.params
     }
 
-    /// Machine code for an architecture.
+    /// Returns the machine code for an architecture, if there is any.
     pub(crate) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
         self.cubins.iter().find(|(of, _)| *of == arch).map(|(_, cubin)| *cubin)
     }
 
-    /// The PTX, if it has the kernel with its parameters and threads.
+    /// Returns the PTX, if it contains the kernel with the type's parameters and threads.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the kernel that the PTX lacks, the bytes of the parameters that it takes, or
-    /// its threads.
+    /// Returns [`Error::Invalid`], which names the kernel that the PTX lacks, or the PTX's number of bytes of
+    /// parameters, or its number of threads.
     pub(crate) fn ptx(&self) -> Result<&'static str, Error> {
         let symbol = self.info.contract.symbol;
         let entries =
@@ -306,14 +306,14 @@ impl Compiled {
 }
 
 impl PartialEq for AnyVariant {
-    /// Whether both are one variant.
+    /// Returns whether both are the same variant.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::addr_eq(self.0, other.0)
     }
 }
 
 impl PartialEq for Compiled {
-    /// Whether both are one kernel.
+    /// Returns whether both are the same kernel.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }

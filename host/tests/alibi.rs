@@ -12,7 +12,7 @@ fn slopes(n: u64) -> AlibiSlopes {
     AlibiSlopes::new(n * FAR, 8).strides([4, 1])
 }
 
-/// Two sequences of 4 query heads on 2 key heads.
+/// Returns two sequences of 4 query heads on 2 key heads.
 fn forward(head_dim: usize, mask: Mask) -> AttentionRequest<'static> {
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [2, 128, heads, head_dim]);
     AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4)).mask(mask).alibi(slopes(7))

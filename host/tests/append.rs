@@ -9,7 +9,7 @@ use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
+/// Returns 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
     let [keys, values] =
@@ -81,7 +81,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
     ("batches", |a| a.k.shape[0] = 2, &["k.shape", "[2, 100, 2, 64]", "[1, tokens, heads, head_dim]"]),
     ("nothing", |a| a.k.shape[1] = 0, &["k.shape", "1 or more"]),
     ("values with other heads", |a| a.v.shape[2] = 1, &["v.shape", "[1, tokens, 2, 64]"]),
-    ("values of another type", |a| a.v.dtype = DType::Bf16, &["v.dtype: bf16", "k's, f16"]),
+    ("values of another type", |a| a.v.dtype = DType::Bf16, &["v.dtype: bf16", "the dtype of k, f16"]),
     ("cache of another type", |a| { a.pages.keys.dtype = DType::Bf16; a.pages.values.dtype = DType::Bf16 },
         &["not supported: f16 tokens and an bf16 cache"]),
     ("tokens of eight bits", |a| *a = append(0, DType::E4m3, DType::E4m3), &["not supported: e4m3 tokens"]),

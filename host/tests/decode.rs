@@ -181,7 +181,7 @@ fn e4m3(d: &mut AttentionRequest<'static>) {
     cache(d).pages.values.dtype = DType::E4m3;
 }
 
-/// Equal numbers of key heads and query heads, of 8 columns.
+/// Returns equal numbers of key heads and query heads, of 8 columns.
 fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }

@@ -8,7 +8,7 @@ const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
 const SHAPE: [usize; 4] = [2, 300, 4, 64];
 const KV_SHAPE: [usize; 4] = [2, 300, 2, 64];
 
-/// The calling thread's context, which these tests never destroy.
+/// Returns the calling thread's context, which these tests never destroy.
 fn current() -> Result<RawDriver, Error> {
     // SAFETY: these tests never destroy the context.
     unsafe { RawDriver::current() }
@@ -175,12 +175,12 @@ struct Packed {
 }
 
 impl Packed {
-    /// Elements of a row with all heads.
+    /// Returns the number of elements of a row with all heads.
     fn width(self) -> usize {
         self.shape[2] * self.shape[3]
     }
 
-    /// Elements from a tensor's first to one past its last.
+    /// Returns the number of elements from a tensor's first to one past its last.
     fn span(self) -> usize {
         (self.shape[0] - 1) * self.batch + (self.shape[1] - 1) * self.row + self.width()
     }
@@ -205,7 +205,7 @@ impl Packed {
         AttentionRequest::dense(q, k, v, o).mask(Mask::Causal)
     }
 
-    /// O, row by row, for inputs that do not depend on the layout.
+    /// Returns O, row by row, for inputs that do not depend on the layout.
     fn attention(self, attention: &Attention<RawDriver>) -> Result<Vec<u8>, Error> {
         let driver = attention.driver();
         let mut buffer = driver.allocate(self.bytes())?;

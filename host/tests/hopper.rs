@@ -25,7 +25,7 @@ fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> A
     AttentionRequest::dense(q, k, v, o)
 }
 
-/// A long prefill.
+/// Returns a long prefill.
 fn long(address: u64) -> AttentionRequest<'static> {
     forward(address, [2048; 2], 128)
 }
@@ -324,7 +324,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     Ok(())
 }
 
-/// Four sequences with 4000 rows in total, at most 2000 each.
+/// Returns four sequences with 4000 rows in total, at most 2000 each.
 fn packed(address: u64) -> AttentionRequest<'static> {
     let view =
         |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);

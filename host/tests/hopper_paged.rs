@@ -26,7 +26,7 @@ const PROMPTS: Shape = Shape {
     max_k: 4096,
 };
 
-/// The request of a prefill, in buffers with room for other strides.
+/// Returns the request of a prefill, in buffers with room for other strides.
 fn prefill(shape: Shape) -> AttentionRequest<'static> {
     let mut d = decode(shape).mask(Mask::Causal);
     [&mut d.q, &mut d.o].into_iter().for_each(|view| view.elements = 1 << 34);

@@ -17,7 +17,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launches.txt");
 /// Number of requests of each kind per card.
 const COUNT: u64 = 200;
 
-/// The FNV-1a hash.
+/// Returns the FNV-1a hash.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325u64;
     bytes.into_iter().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -62,7 +62,7 @@ fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Lin
     Line { whole, short }
 }
 
-/// The lines of each kind and card.
+/// Returns the lines of each kind and card.
 fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     with_ptx();
     Capabilities::PROFILES.iter().flat_map(|(card, _)| {
@@ -80,7 +80,7 @@ fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     })
 }
 
-/// The first line of each group, and a hash of the others.
+/// Returns the first line of each group, and a hash of the others.
 fn golden() -> String {
     let mut text = String::new();
     for (name, lines) in all() {

@@ -10,7 +10,7 @@ use ferroflash::{request::*, *};
 const FAR: u64 = 1 << 40;
 const SHAPE: [usize; 4] = [2, 50, 4, 64];
 
-/// State `n`, with separate buffers.
+/// Returns state `n`, with separate buffers.
 fn state(n: u64, dtype: DType) -> State {
     let o = TensorView::bshd(2 * n * FAR, 2 * 50 * 4 * 64, dtype, SHAPE);
     State::new(o, LseView::contiguous((2 * n + 1) * FAR, 2 * 50 * 4, [2, 4, 50]))
@@ -116,7 +116,7 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
     ("states of other strides", |s, _| {
         s[2].lse = s[2].lse.row_stride(2);
         s[2].lse.elements = 1 << 20;
-    }, &["not supported: states[2]", "same strides"]),
+    }, &["not supported: states[2]", "equal strides"]),
     ("sinks of other heads", |_, m| m.sinks = Some(Sinks { address: 40 * FAR, elements: 3 }),
         &["sinks.elements: 3", "4 or more, one per query head"]),
     ("sinks misaligned", |_, m| m.sinks = Some(Sinks { address: 40 * FAR + 2, elements: 4 }),

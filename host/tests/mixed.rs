@@ -27,7 +27,7 @@ const SINGLE: Shape = Shape { batch: 256, queries: 1, ..BATCH };
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// The request with `rows` rows of Q in all.
+/// Returns the request with `rows` rows of Q in all.
 fn request(shape: Shape, rows: usize) -> AttentionRequest<'static> {
     let mut d = decode(shape).mask(Mask::Causal);
     for view in [&mut d.q, &mut d.o] {

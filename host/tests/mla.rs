@@ -33,7 +33,7 @@ fn decode(
 /// counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
-/// Bytes of this number of places, each with rows of 512 columns and an LSE.
+/// Returns the number of bytes of this number of places, each with rows of 512 columns and an LSE.
 const fn places(slots: u64, rows: u64) -> u64 {
     slots * rows * 513 * 4
 }
@@ -105,7 +105,7 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
     assert!(error.to_string().contains("code from sm_90"), "{error}");
 }
 
-/// An error without the words with which all errors begin.
+/// Returns an error without the words with which all errors begin.
 fn said(error: &Error) -> String {
     let text = error.to_string();
     let said = text.strip_prefix("invalid ").or_else(|| text.strip_prefix("not supported: "));
@@ -179,7 +179,7 @@ fn a_plan_is_for_its_widths() {
     assert!(said(&error).starts_with("cache.values.shape"), "{error}");
 }
 
-/// 90 rows for a latent cache of 20 pages of 16.
+/// Returns 90 rows for a latent cache of 20 pages of 16.
 fn append(head_dim: usize) -> Append {
     let rows = TensorView::bshd(FAR, 100 * head_dim as u64, DType::F16, [1, 100, 1, head_dim]);
     let pages = TensorView::bshd(3 * FAR, 320 * head_dim as u64, DType::F16, [20, 16, 1, head_dim]);

@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d512_causal_64x32_packed", blocks: 629 * 8 },
 ];
 
-/// A request with equal numbers of keys and queries.
+/// Returns a request with equal numbers of keys and queries.
 fn request(case: &Case) -> AttentionRequest<'static> {
     let ([batch, rows, longest], [heads_q, heads_k, head_dim]) = (case.queries, case.heads);
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 42, DType::F16, [1, rows, heads, head_dim]);
@@ -216,11 +216,11 @@ const REFUSED: &[Refusal] = &[
     Refusal(|f| f.scratch = Scratch::workspace(5 * FAR, 64),
         &["workspace.address", "must not overlap cu_seqlens_q"]),
     Refusal(|f| f.config = Some("fwd_f16_d128_causal_128x48"),
-        &["config", "no kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
+        &["config", "not a kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
     Refusal(|f| f.config = Some("hopper_f16_d128_causal_128x128"),
-        &["config", "no kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
+        &["config", "not a kernel for varlen sequences", "hopper_packed_f16_d128_causal_128x128 is one"]),
     Refusal(|f| { make_dense(f); f.config = Some("fwd_f16_d128_causal_128x48_packed") },
-        &["config", "no kernel for equally long sequences", "hopper_f16_d128_causal_128x128 is one"]),
+        &["config", "not a kernel for equally long sequences", "hopper_f16_d128_causal_128x128 is one"]),
     Refusal(|f| queries(f).max_seqlen_q = 1 << 29, &[]),
 ];
 

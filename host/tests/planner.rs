@@ -26,7 +26,7 @@ fn forward(p: &Problem) -> AttentionRequest<'static> {
     AttentionRequest::dense(q, k, v, o).mask(p.mask).softcap(p.softcap.unwrap_or_default())
 }
 
-/// A forward kernel's line in the table.
+/// Returns a forward kernel's line in the table.
 fn info(kernel: &Contract) -> &'static AttnInfo {
     entry(kernel.symbol).expect("in the table")
 }

@@ -20,7 +20,7 @@ fn cached() -> AttentionRequest<'static> {
     decode(LLAMA)
 }
 
-/// A cache of bytes, at this head dim.
+/// Returns a cache of bytes, at this head dim.
 fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     let mut f = decode(Shape { head_dim, ..LLAMA });
     if let KeysValues::Cache(cache) = &mut f.kv {
@@ -29,7 +29,7 @@ fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     f
 }
 
-/// Few queries on tensors, at this head dim.
+/// Returns few queries on tensors, at this head dim.
 fn tensors(head_dim: usize) -> AttentionRequest<'static> {
     let view =
         |n: u64, rows, heads| TensorView::bshd(n * FAR, 1 << 40, DType::F16, [2, rows, heads, head_dim]);

@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
         Invalid, &["q.strides", "last stride (head_dim) must be 1"]),
     Case("negative stride", |f| k(f).strides[1] = -128, Invalid, &["k.strides", "-128", "negative"]),
     Case("stride beyond 64 bits", |f| f.q.strides[0] = i64::MAX, Invalid, &["q.", "64"]),
-    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "q's, f16"]),
+    Case("dtypes differ", |f| v(f).dtype = DType::Bf16, Invalid, &["v.dtype", "bf16", "the dtype of q, f16"]),
     Case("output dtype differs", |f| f.o.dtype = DType::Bf16, Invalid, &["o.dtype", "bf16", "f16"]),
     Case("no batch", |f| all(f, |t| t.shape[0] = 0), Invalid, &["batch", "0", "1 or more"]),
     Case("no query", |f| { f.q.shape[1] = 0; f.o.shape[1] = 0 }, Invalid, &["seqlen_q", "1 or more"]),
@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
         Invalid, &["o.address", "o must not overlap q.address"]),
     Case("output on the last row of k", |f| f.o.address = k(f).address + 2 * 2 * 100 * 2 * 64 - 16,
         Invalid, &["o must not overlap k.address"]),
-    Case("output broadcast", |f| f.o.strides[0] = 0, Invalid, &["o.strides", "none 0"]),
+    Case("output broadcast", |f| f.o.strides[0] = 0, Invalid, &["o.strides", "no stride may be 0"]),
     Case("output heads overlap", |f| f.o.strides[2] = 8, Invalid, &["o.strides", "8", "overlap"]),
     Case("output rows overlap", |f| f.o.strides[1] = 64, Invalid, &["o.strides", "overlap"]),
     Case("lse misaligned", |f| f.lse = Some(lse(5 * FAR + 2)), Invalid, &["lse.address", "multiple of 4"]),
@@ -329,7 +329,7 @@ mod random {
             .boxed()
     }
 
-    /// Matching shapes, with random strides, addresses and sizes.
+    /// Returns matching shapes, with random strides, addresses and sizes.
     fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),

@@ -20,7 +20,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// Equal sequences, one behind the other, of 150 rows in all.
+/// Returns equal sequences, one behind the other, of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);
@@ -29,7 +29,7 @@ fn varlen() -> AttentionRequest<'static> {
     AttentionRequest::varlen(view(1, heads), view(2, 2), view(3, 2), view(4, heads), q, kv)
 }
 
-/// The same queries on a cache.
+/// Returns the same queries on a cache.
 fn cached() -> AttentionRequest<'static> {
     let [batch, heads, queries, max_k] = SIZES;
     let (dtype, packed, page) = (DType::F16, false, Some(16));
@@ -188,13 +188,13 @@ const SELECTED: &[Selected] = &[
     (long, |f| f.sinks(SINKS), "l4", "fwd_f16_d64_local_sink_128x64"),
 ];
 
-/// Queries and keys that fill an H200.
+/// Returns the queries and keys that fill an H200.
 fn long() -> AttentionRequest<'static> {
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [8, 4096, heads, 64]);
     AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4))
 }
 
-/// A tree of eight drafts for each sequence of a cache.
+/// Returns a tree of eight drafts for each sequence of a cache.
 fn tree() -> AttentionRequest<'static> {
     let (dtype, packed, page) = (DType::F16, false, Some(16));
     let shape = Shape { dtype, batch: 2, queries: 8, packed, heads: [4, 2], head_dim: 64, page, max_k: 100 };

@@ -75,7 +75,7 @@ fn h200() -> &'static Capabilities {
     Capabilities::profile("h200").expect("known")
 }
 
-/// Whether the last element of a shape stays below `elements`.
+/// Returns whether the last element of a shape stays below `elements`.
 fn fits(elements: u64, shape: &[usize], strides: &[i64]) -> bool {
     let steps = shape.iter().zip(strides).filter(|(extent, _)| **extent > 1);
     let last: i128 = steps.map(|(&extent, &stride)| (extent as i128 - 1) * i128::from(stride)).sum();

@@ -10,14 +10,14 @@ use tile::mma::{Acc, RowBounds};
 /// The slope of a work tile's head.
 #[derive(Clone, Copy)]
 pub struct Alibi {
-    /// Whether there are slopes. Parameters alone decide it, so no branch on it diverges.
+    /// Whether the problem has slopes. The parameters alone decide this, so no branch on this flag diverges.
     wanted: bool,
     /// The amount that a score loses per key of distance, before scaling.
     slope: f32,
 }
 
 impl Alibi {
-    /// No slopes.
+    /// A problem without slopes.
     const NONE: Self = Alibi { wanted: false, slope: 0.0 };
 
     /// The slope of the head, if the problem has slopes.
@@ -31,7 +31,7 @@ impl Alibi {
         Alibi { wanted: true, slope: slope * LOG2_E * rcp(p.scale_log2()) }
     }
 
-    /// Subtracts each score's loss.
+    /// Subtracts from each score the loss of its distance.
     #[inline(always)]
     pub fn subtract<const W: usize, const N: usize>(self, acc_s: &mut Acc<W, N>, at: At) {
         if self.wanted {

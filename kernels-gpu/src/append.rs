@@ -5,8 +5,8 @@ use spec::{Append, AppendCopy, AppendParams, Kernel};
 use tile::global::{LoadEight, OwnPart, StoreEight};
 use tile::{Block, Smem};
 
-/// This thread's part, its row (batch, token, head) of the new tensors, and its cache row. `None` if the
-/// thread has no part, or if the token's slot names no row.
+/// This thread's part of a row, the row of the new tensors (batch, token, head), and the cache row. Returns
+/// `None` if the thread has no part, or if the token's slot names no row.
 #[inline(always)]
 fn own<K: Kernel>(p: &AppendParams, block: &Block<K>) -> Option<(OwnPart, [u32; 3], CacheRow)> {
     let own = OwnPart::new(&p.parts, block)?;
@@ -29,7 +29,7 @@ impl<E: LoadEight, C: StoreEight> Run for Append<E, C> {
     fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
         if let Some((own, row @ [_, _, head], place)) = own(&p, &block) {
             let (k, v) = (own.load::<E>(&p.k, row), own.load::<E>(&p.v, row));
-            // A division, as in other libraries: a product with the inverse would give other bits.
+            // This is a division, as in other libraries: a product with the inverse would give other bits.
             let (k_scale, v_scale) =
                 (load_per_head(&p.scales[0], 0, head), load_per_head(&p.scales[1], 0, head));
             place.store_eight::<C>(&own, [k.map(|x| x / k_scale), v.map(|x| x / v_scale)]);

@@ -1,66 +1,68 @@
-//! Key blocks: which blocks a work tile takes, and which scores of a block are masked.
+//! Key blocks: the blocks that a work tile needs, and the masked scores of a block.
 use crate::mask::{MaskMod, keys_of};
 use crate::rows::Rows;
 use spec::FastDiv;
 use tile::Warp;
 use tile::mma::{Acc, RowBounds};
 
-/// The key blocks that some row of a work tile sees.
+/// The key blocks that at least one row of a work tile sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
-    /// The first block.
+    /// Index of the first block.
     pub start: u32,
-    /// Blocks that need no mask: whole blocks that every row sees.
+    /// Start and end of the blocks that need no mask, because every row sees all of their keys.
     pub interior: (u32, u32),
-    /// One past the last block.
+    /// Index behind the last block.
     pub end: u32,
 }
 
 impl BlockRange {
-    /// The blocks of `tile_n` keys that `rows` see.
+    /// The blocks of `tile_n` keys that the rows `rows` see.
     #[inline(always)]
     pub fn of<M: MaskMod>(mask: M, rows: &Rows, tile_n: u32) -> Self {
         let last_row = (rows.first + rows.tile).min(rows.q_len) - 1;
         let (upper, lower) = (keys_of(mask, rows, rows.first), keys_of(mask, rows, last_row));
         let clamp = |key: i32| key.max(0) as u32;
         let end = clamp(lower.end).div_ceil(tile_n);
-        // Blocks without holes. If the mask has none, the compiler removes both bounds.
+        // Blocks in which the mask has no holes. If the mask never has holes, the compiler removes both
+        // bounds.
         let whole = mask.whole();
         let (whole_start, whole_end) = match M::HOLES {
             true => (clamp(whole.start).div_ceil(tile_n), clamp(whole.end) / tile_n),
             false => (0, u32::MAX),
         };
         if !M::LEFT {
-            // The interior begins with key 0, or it is empty.
+            // The interior begins with key 0, so it is empty if the mask may have holes there.
             let whole_end = if whole_start > 0 { 0 } else { whole_end };
             return BlockRange { start: 0, interior: (0, (clamp(upper.end) / tile_n).min(whole_end)), end };
         }
         let start = (clamp(upper.start) / tile_n).min(end);
         let interior_start = clamp(lower.start).div_ceil(tile_n).max(whole_start).clamp(start, end);
         let interior_end = (clamp(upper.end) / tile_n).min(whole_end).clamp(start, end);
-        // Without an interior, every block is an edge. The kernel takes edges first.
+        // If there is no interior, both of its bounds are `start`, so that the loop takes every block as an
+        // edge.
         let interior =
             if interior_start < interior_end { (interior_start, interior_end) } else { (start, start) };
         BlockRange { start, interior, end }
     }
 
-    /// Slice `index` of `slices` slices of equal size, up to one block. If there are more slices than blocks,
-    /// some slices are empty.
+    /// Slice `index` of `slices` slices, whose sizes differ by at most one block. If there are more slices
+    /// than blocks, some slices are empty.
     #[inline(always)]
     pub fn slice(self, index: u32, slices: FastDiv) -> Self {
         let blocks = self.end - self.start;
         let bound = |index: u32| self.start + slices.div_rem(blocks * index).0;
         let (start, end) = (bound(index), bound(index + 1));
-        // `clamp` would leave a panic path in the PTX.
+        // The function `clamp` would leave a panic path in the PTX.
         let within = |block: u32| block.max(start).min(end);
         let interior = (within(self.interior.0), within(self.interior.1));
         BlockRange { start, interior, end }
     }
 }
 
-/// Calls `$step(n, whether the block is an edge, which needs a mask)` for each key block of a range, the last
-/// block first. This is a macro because an inlined function that takes the step adds instructions to main
-/// loops (128x48 of varlen tensors on sm_90: 685 instead of 681).
+/// Calls `$step(n, is_edge)` for each key block of a range, from the last block to the first. An edge needs a
+/// mask. It is a macro because an inlined function with a closure adds instructions to main loops (128x48 of
+/// varlen tensors on sm_90: 685 instead of 681).
 macro_rules! each_key_block {
     ($mask:ty, $range:expr, $step:ident) => {
         for n in ($range.interior.1..$range.end).rev() {
@@ -81,21 +83,21 @@ macro_rules! each_key_block {
 }
 pub(crate) use each_key_block;
 
-/// The place of a warp's scores of a key block.
+/// The coordinates of a warp's scores of one key block.
 #[derive(Clone, Copy)]
 pub struct At<'r> {
     /// The work tile's rows.
     pub rows: &'r Rows,
-    /// The warp's first row.
+    /// Index of the warp's first row in the tile.
     pub row0: u32,
-    /// The first key.
+    /// Index of the block's first key.
     pub key0: u32,
-    /// The warp.
+    /// The warp that holds the scores.
     pub warp: Warp,
 }
 
 impl At<'_> {
-    /// The first score's position and key.
+    /// The position and the key of the warp's first score.
     #[inline(always)]
     pub fn first(&self) -> [i32; 2] {
         [self.rows.position(self.row0), self.key0 as i32]
@@ -110,7 +112,7 @@ pub struct Seen<M, const W: usize> {
 }
 
 impl<M: MaskMod, const W: usize> Seen<M, W> {
-    /// The intervals of the rows at `at`.
+    /// The intervals of the rows whose coordinates are `at`.
     #[inline(always)]
     pub fn of(mask: M, at: At) -> Self {
         let At { rows, row0, key0, warp } = at;
@@ -121,13 +123,13 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
         }
     }
 
-    /// Whether some row sees one of the first `keys` keys.
+    /// Whether at least one row sees one of the block's first `keys` keys.
     #[inline(always)]
     pub fn any(&self, keys: u32, warp: Warp) -> bool {
         warp.any(self.end.last() > 0 && (!M::LEFT || self.start.first() < keys as i32))
     }
 
-    /// Keeps the scores of keys that rows see.
+    /// Keeps the scores of keys that their rows see, and masks the others.
     #[inline(always)]
     pub fn mask<const N: usize>(&self, acc_s: &mut Acc<W, N>, at: At) {
         if M::HOLES {
@@ -149,7 +151,7 @@ mod tests {
     use core::ops::Range;
     use spec::{Causal, Chunked, FastDiv, Full, MaskMarker, Prefix, Window};
 
-    /// Rows of tiles of 32.
+    /// Rows of tiles of 32 rows.
     const ROWS: Rows = Rows {
         first: 0,
         tile: 32,
@@ -159,7 +161,7 @@ mod tests {
         of: [0; 2],
     };
 
-    /// Compares the block range with the keys that every row sees, key by key.
+    /// Compares the block range with the keys that each row sees, key by key.
     fn check<M: MaskMod>(mask: M, rows: Rows, tile_n: u32) {
         let range = BlockRange::of(mask, &rows, tile_n);
         let last = (rows.first + rows.tile).min(rows.q_len);
@@ -175,7 +177,7 @@ mod tests {
             let all = (rows.first..last).all(|row| keys.clone().all(|key| sees(row, key)));
             let taken = (range.start..range.end).contains(&block);
             let unmasked = (range.interior.0..range.interior.1).contains(&block);
-            assert!(taken || !any, "{name}: block {block} is seen and not taken: {range:?}");
+            assert!(taken || !any, "{name}: rows see block {block}, which the range omits: {range:?}");
             assert!(all || !unmasked, "{name}: block {block} needs a mask: {range:?}");
         }
         assert!(range.start <= range.interior.0 && range.interior.0 <= range.interior.1, "{range:?}");
@@ -203,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Every third key, from key 5 on; keys 40..90 have no holes.
+    /// A mask of every third key, from key 5 on, that has no holes in keys 40..90.
     #[derive(Clone, Copy)]
     struct Comb<const LEFT: bool>;
     impl<const LEFT: bool> MaskMarker for Comb<LEFT> {
@@ -225,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Every mask, on these rows.
+    /// Checks every mask on these rows.
     fn check_all(rows: Rows, tile_n: u32) {
         let Window { left, right, .. } = rows.window;
         let window = Windowed::new(left, right);

@@ -1,4 +1,4 @@
-//! The parameters of every score: scale, softcap, slopes.
+//! The parameters of scores in every kernel: scale, softcap, slopes.
 use spec::PerHead;
 
 /// Scale, softcap and slopes of a problem's scores.
@@ -7,15 +7,16 @@ pub trait Capped {
     fn scale_log2(&self) -> f32;
     /// See [`spec::FwdParams::softcap`].
     fn softcap(&self) -> f32;
-    /// See [`spec::FwdParams::alibi`]; for kernels that have slopes.
+    /// See [`spec::FwdParams::alibi`]. `None` in kernels that support no slopes.
     #[inline(always)]
     fn alibi(&self) -> Option<&PerHead> {
         None
     }
 }
 
-/// No softcap: for schedules that do not take [`spec::Local`]. (With a reference to parameters in the loop of
-/// [`crate::overlap`], LLVM numbers registers differently and uses up to 3 more.)
+/// Parameters without softcap: for schedules that do not support [`spec::Local`]. (If the loop of
+/// [`crate::overlap`] contains a reference to parameters, LLVM numbers registers differently and uses up to 3
+/// more.)
 pub struct Uncapped;
 impl Capped for Uncapped {
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! Decode attention: few queries per sequence on a long paged KV cache, with lengths on the device.
 //!
 //! - [`schedule`]: work items. Each block derives its work item from the lengths.
-//! - [`batch`]: which queries a sequence has.
-//! - [`attend`]: one work item, transposed: keys, and columns of V, fill the rows of a product.
+//! - [`batch`]: the queries of each sequence.
+//! - [`attend`]: one work item as transposed products, whose rows are keys, or columns of V.
 //! - [`mla`]: one work item on a latent cache, whose values are columns of its keys.
 //! - [`softmax`]: online softmax of columns.
 //! - [`merge`]: merges partial results of warps, and of splits.

@@ -1,16 +1,17 @@
-//! Entries: every line of the table becomes one, and [`entry!`](crate::entry) makes those of the caller.
+//! Entries: every line of the table becomes a PTX entry, and [`entry!`](crate::entry) makes entries of a
+//! caller's kernels.
 #[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
 use spec::{AttnKernel, Forward, Kernel, ManyQueries, Paged, Sm80, Split, VariantParams, Varlen, With};
 use tile::{Block, Smem};
 
-/// A configuration that has a kernel.
+/// A configuration that has a kernel body.
 pub trait Run: Kernel + Sized {
     /// Runs one thread block.
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
 }
 
-/// Makes a kernel of instructions `I` into kernel `To`: on varlen tensors, on a KV cache, with splits, or
+/// Turns a kernel of instructions `I` into kernel `To`: on varlen tensors, on a KV cache, with splits, or
 /// with parameters of its mask and scores.
 pub trait RunAs<To: Kernel, I>: AttnKernel {
     /// Runs one thread block.
@@ -36,7 +37,7 @@ impl<K: AttnKernel + RunAs<With<K>, <K as AttnKernel>::Isa>> Run for With<K> {
     }
 }
 
-/// A portable kernel: its body runs under any contract of its threads and shared memory.
+/// A portable kernel, whose body runs under any contract that has its threads and shared memory.
 pub trait Portable: AttnKernel<Isa = Sm80> {
     /// Runs one thread block.
     fn body<C: Kernel>(p: &Self::Params, variant: &VariantParams<Self>, block: Block<C>, smem: Smem<C>);
@@ -49,8 +50,8 @@ impl<K: Portable> RunAs<With<K>, Sm80> for K {
     }
 }
 
-/// Makes a kernel of the caller's crate an entry of its PTX: `entry!(t5_d64: With<Fwd<..>>);`. The module
-/// `t5_d64` then has the type `Kernel`, and its `CONTRACT` for `CudaBuilder::entry`.
+/// Makes a PTX entry of a kernel of the caller's crate: `entry!(t5_d64: With<Fwd<..>>);`. This makes a module
+/// `t5_d64`, which contains the type `Kernel`, and `CONTRACT` for `CudaBuilder::entry`.
 #[macro_export]
 macro_rules! entry {
     ($symbol:ident: $config:ty) => {
@@ -59,7 +60,7 @@ macro_rules! entry {
             use super::*;
             /// The kernel, as a type.
             pub type Kernel = $config;
-            /// Its launch contract, for the build script.
+            /// The kernel's launch contract, for the caller's build script.
             pub const CONTRACT: $crate::spec::Contract =
                 $crate::spec::Contract::of::<Kernel>(stringify!($symbol));
         }
@@ -67,10 +68,11 @@ macro_rules! entry {
         #[doc = concat!("Entry `", stringify!($symbol), "`.")]
         ///
         /// # Safety
-        /// - Launched as its `Kernel` says, with parameters that describe memory of the device.
+        /// - The launch must follow the contract of `Kernel`, and the parameters must describe memory of the
+        ///   device.
         #[$crate::cuda_std::kernel]
         pub unsafe fn $symbol(params: <$symbol::Kernel as $crate::spec::Kernel>::Params) {
-            // SAFETY: the launch contract, which `Kernel` states and the host keeps.
+            // SAFETY: the launch follows the contract of `Kernel`, as the caller of this entry promises.
             let (block, smem) =
                 unsafe { $crate::tile::Block::enter($crate::cuda_std::parameter_address!($symbol)) };
             <$symbol::Kernel as $crate::entries::Run>::run(params, block, smem)
@@ -93,10 +95,11 @@ macro_rules! emit {
             #[doc = concat!("Entry `", stringify!($symbol), "`.")]
             ///
             /// # Safety
-            /// - The launch follows [`Kernel`], and the parameters describe memory of the device.
+            /// - The launch must follow the contract of [`Kernel`], and the parameters must describe memory
+            ///   of the device.
             #[kernel]
             pub unsafe fn $symbol(params: <$symbol::Config as Kernel>::Params) {
-                // SAFETY: the launch contract, which `Kernel` states and the host keeps.
+                // SAFETY: the launch follows the contract of `Kernel`, as the caller of this entry promises.
                 let (block, smem) = unsafe { Block::enter(parameter_address!($symbol)) };
                 <$symbol::Config as Run>::run(params, block, smem)
             }

@@ -1,8 +1,9 @@
-//! Masks and scores on the host: a kernel's own functions, run for one query and one key, and attention in
-//! f64 that is made of them. Tests compare kernels with it.
+//! Masks and scores on the host: a kernel's own functions for one query and one key, and attention in f64
+//! with these functions. Tests compare kernels with this attention.
 //!
-//! The functions run in f32, as on the device. What they load from device memory comes from copies
-//! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, and are left out.
+//! The functions run in f32, as on the device. Where they load from device memory, they read copies
+//! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, so this file does not
+//! apply them.
 pub use crate::variant::MaskFn;
 pub use cuda_std::host::{Copied, with_memory};
 
@@ -14,8 +15,8 @@ use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::Window;
 
-/// A sequence and query head, as a kernel's masks and scores see it. The last query stands at the last key
-/// (bottom-right alignment); `scale` is the factor from products of queries and keys to scores.
+/// A sequence and a query head, as a kernel's masks and scores see them. The last query has the position of
+/// the last key (bottom-right alignment); `scale` is the factor from products of queries and keys to scores.
 pub fn sequence(index: u32, head: u32, [queries, keys]: [u32; 2], scale: f32) -> Sequence {
     let [queries, keys] = [queries, keys].map(|length| length as i32);
     Sequence {
@@ -30,13 +31,14 @@ pub fn sequence(index: u32, head: u32, [queries, keys]: [u32; 2], scale: f32) ->
     }
 }
 
-/// The score of the query at position `p` and key `k`, whose product is `product`. Minus infinity if the
-/// query does not see the key.
+/// The score of the query at position `p` and key `k`, given the product of both. Returns minus infinity if
+/// the query does not see the key.
 pub fn score<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32, k: i32) -> f32 {
     let mask = M::keys(params, of);
     let Range { start, end } = mask.keys(p);
     let start = if M::LEFT { start } else { 0 };
-    // Kernels skip `sees` for keys in `whole`. A wrong `whole` therefore shows as a difference.
+    // A kernel does not call `sees` for keys in `whole`. A wrong `whole` therefore shows as a difference from
+    // the kernel.
     let is_hole = || M::Keys::HOLES && !mask.sees(p, k);
     if !(start..end.min(of.keys)).contains(&k) || is_hole() {
         return f32::NEG_INFINITY;
@@ -45,9 +47,9 @@ pub fn score<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32,
     if M::Scores::SCALED { changed } else { changed * of.scale() }
 }
 
-/// Attention of the query at position `p`: writes its row of O, and returns its LSE. `product` gives the
-/// product of the query and a key, `value` a column of a key's value. Without a key, O is 0 and the LSE is
-/// minus infinity. A sink counts in both.
+/// Attention of the query at position `p`: writes the query's row of O, and returns the LSE. `product`
+/// returns the product of the query and a key; `value` returns a column of a key's value. Without a key, O is
+/// 0 and the LSE is minus infinity. A sink counts in O and in the LSE.
 pub fn attend<M: MaskFn>(
     params: &M::Params,
     of: &Sequence,
@@ -84,7 +86,7 @@ mod tests {
     fn scores_are_those_of_the_mask() {
         let of = sequence(0, 1, [2, 6], 0.5);
         let seen = |score: f32| score != f32::NEG_INFINITY;
-        // The first of two queries stands at key 4.
+        // The first of the two queries has the position of key 4.
         let causal = |k| score::<Causal>(&(), &of, 3.0, of.shift, k);
         assert_eq!([causal(0), causal(4)], [1.5; 2]);
         assert!(!seen(causal(5)) && !seen(causal(-1)));

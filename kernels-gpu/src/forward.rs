@@ -15,13 +15,13 @@ use tile::pipeline::{Pipeline, Ring, Unfilled};
 use tile::shared::SharedTile;
 use tile::{Block, Smem};
 
-/// The whole block copies.
+/// Copies in which all threads of the block take part.
 pub type ByBlock<C> = CpAsync<Block<C>>;
 
-/// The place of Q.
+/// The shared memory for Q.
 pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M, D>, ByBlock<C>>;
 
-/// The places of keys and values.
+/// The stages of keys and values.
 type KvRing<
     C,
     E,
@@ -32,7 +32,7 @@ type KvRing<
     const STAGES: usize,
 > = Ring<KvStage<E, N, D, DV, KV_WARPS>, STAGES, ByBlock<C>>;
 
-/// Stages that the block itself refills, `STAGES - 1` blocks ahead of their use.
+/// Stages that the block itself refills. A copy starts `STAGES - 1` key blocks before its use.
 struct SelfFed<
     'b,
     C: Kernel,
@@ -48,7 +48,7 @@ struct SelfFed<
     kv: Pipeline<KvStage<E, N, D, DV, KV_WARPS>, STAGES, ByBlock<C>>,
     k: Keys,
     v: Values,
-    /// The last block that the loop takes.
+    /// The last key block that the loop takes, which has the lowest index.
     start: u32,
     block: &'b mut Block<C>,
 }
@@ -70,7 +70,7 @@ impl<
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
-                // There was no prologue. This call copies the block that the end of the keys may cut.
+                // There was no prologue, so this call copies the block that the end of the keys may cut.
                 slot.k.copy_edge(k, block);
                 slot.v.copy_edge(v, block);
             } else if n + 1 >= *start + STAGES as u32 {
@@ -83,7 +83,7 @@ impl<
 
 /// A portable kernel whose blocks process any work tile.
 pub trait Tile: Forward + AttnKernel<Isa = Sm80> {
-    /// Processes `tile`, under a contract `C` of the kernel's threads and shared memory.
+    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
     fn tile<C: Kernel, P: TensorTile>(
         p: &FwdParams,
         variant: &VariantParams<Self>,
@@ -132,7 +132,7 @@ impl<
             return tile.store_nothing_seen::<_, C, M, D, DV>(&tensors, sink, block);
         }
 
-        // Prologue: Q, then the last STAGES - 1 key/value blocks, all in flight.
+        // Prologue: the copies of Q, and then of the last STAGES - 1 key/value blocks, are all in flight.
         let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, DV, KV_WARPS, STAGES>) = smem.split();
         let mut k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
         let mut v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
@@ -190,7 +190,7 @@ impl<
 }
 
 impl<K: Tile<Params = FwdParams, Mask: MaskMarker<Params = ()>>> Run for Persistent<K> {
-    /// Processes work tile after work tile, at the distance of the grid size.
+    /// Processes a block's work tiles, whose indices differ by the grid size.
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
         let tiles = (block.index()..p.order.tiles).step_by(block.count() as usize);

@@ -2,13 +2,14 @@
 //! warpgroup copies. Consumer warpgroups take turns at issuing products: they issue S(n) = Q K(n)^T together
 //! with O += P(n + 1) V(n + 1). Blocks are persistent.
 //!
-//! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for it. [`varlen`],
-//!   [`paged`]: both schedules on varlen tensors and on paged KV caches. [`split`]: split-KV.
+//! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
+//!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
+//!   split-KV.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
-//!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches a maximum only if it
-//!   must.
+//!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
+//!   if it must.
 //!
-//! A kernel calls its mask and scores in one place, [`mainloop::View::see`], and its sink in another place,
+//! A kernel calls its mask and scores in one place, [`mainloop::View::see`], and its sink in one other place,
 //! [`softmax::BoundedSoftmax::finish`].
 
 pub mod forward;
@@ -28,7 +29,7 @@ use spec::{
 };
 use tile::{Block, Smem};
 
-/// A schedule, which processes work tiles from any tile scheduler.
+/// A schedule. It processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
@@ -40,7 +41,7 @@ pub trait Body: Forward<Isa = Sm90a> {
     );
 }
 
-/// A Hopper kernel: its body runs under any contract of its threads, shared memory and tensor maps.
+/// A Hopper kernel, whose body runs under any contract that has its threads, shared memory and tensor maps.
 pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
     /// The kernel's forward parameters, which contain the tensor maps.
     type Forward;

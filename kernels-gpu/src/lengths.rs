@@ -1,19 +1,19 @@
-//! Clamps integers that live on the device, which the host has not checked. Whatever their values are, each
-//! access stays inside the tensors that the host has checked. The caller promises not to change them during a
-//! launch: blocks, and threads that share copies, read them independently. (`attention-tile` clamps a cache's
-//! block table and slots where it reads them.)
+//! Clamps integers in device memory, which the host cannot check. With any values of these integers, each
+//! access stays inside the tensors that the host has checked. The caller promises not to change the integers
+//! during a launch: blocks, and threads that share copies, read them independently. (`attention-tile` clamps
+//! the entries of block tables and the slots of a cache.)
 use cuda_std::math::opaque;
 use spec::{DecodeParams, Integers, PrefixParams};
 use tile::Warp;
 use tile::global::GlobalInts;
 
-/// Length `i`, at most `most`. A negative or missing length is 0.
+/// Length `i`, clamped to `most`. A negative or missing length becomes 0.
 #[inline(always)]
 pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
 }
 
-/// Keys of the prefix of sequence `i`; the prefix may exceed the sequence's keys, or be below 0.
+/// Number of keys of the prefix of sequence `i`. It may exceed the number of keys, and it may be negative.
 #[inline(always)]
 pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
     match p.lengths.count {
@@ -22,13 +22,14 @@ pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
     }
 }
 
-/// Keys of a sequence in decoding, not yet clamped. The kernel loads them long before it uses them.
+/// The number of a sequence's keys, not yet clamped, in a decode kernel. The kernel loads the number long
+/// before it uses the number.
 #[derive(Clone, Copy)]
 pub struct Unchecked(u32);
 
 impl Unchecked {
-    /// Keys of sequence `i`; 0 if the sequence does not exist. Parameters alone decide which integers exist,
-    /// so no branch on them diverges.
+    /// The number of keys of sequence `i`; 0 if the sequence does not exist. The parameters alone decide
+    /// which integers exist, so no branch on them diverges.
     #[inline(always)]
     pub fn load(p: &DecodeParams, i: u32) -> Self {
         let DecodeParams { order, cache, .. } = p;
@@ -43,39 +44,39 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
-    /// This length if `is_taken`; otherwise 0.
+    /// This number if `is_taken`; otherwise 0.
     #[inline(always)]
     pub fn or_none(self, is_taken: bool) -> Self {
         if is_taken { self } else { Unchecked(0) }
     }
 
-    /// The keys that lane `lane` holds.
+    /// The number that lane `lane` holds.
     #[inline(always)]
     pub fn of_lane(self, warp: Warp, lane: u32) -> Self {
         Unchecked(warp.shuffle(self.0, lane))
     }
 
-    /// Equal keys that the compiler knows nothing about. It therefore computes dependent values at their use,
-    /// not at the load (see [`tile::Block::forget_thread`]).
+    /// The same number, about which the compiler knows nothing. The compiler therefore computes dependent
+    /// values at their use, not at the load (see [`tile::Block::forget_thread`]).
     #[inline(always)]
     pub fn forget(self) -> Self {
         Unchecked(opaque(self.0))
     }
 
-    /// The keys, at most `most`; 0 if their number is negative.
+    /// The number of keys, clamped to `most`; 0 if the number is negative.
     #[inline(always)]
     pub fn clamped(self, most: u32) -> u32 {
         ((self.0 as i32).max(0) as u32).min(most)
     }
 }
 
-/// The unclamped offset of sequence `index`. Kernels compare it and never use it as a row.
+/// The offset of sequence `index`, not clamped. Kernels only compare the offset; they never use it as a row.
 #[inline(always)]
 pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
     GlobalInts::new(cu_seqlens).get(index) as u32
 }
 
-/// Rows of one sequence in a tensor of all sequences. All of them exist.
+/// The rows of one sequence in a tensor of all sequences. All of these rows exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     first: u32,
@@ -83,7 +84,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Rows of sequence `index`, by the sequences' offsets, in a tensor of `rows` rows.
+    /// The rows from offset `index` to offset `index + 1`, clamped to a tensor of `rows` rows.
     #[inline(always)]
     pub fn load(cu_seqlens: &Integers, index: u32, rows: u32) -> Self {
         let starts = GlobalInts::new(cu_seqlens);
@@ -96,59 +97,59 @@ impl Span {
         Span { first: 0, rows }
     }
 
-    /// First row and number of rows, as words that a warp can broadcast.
+    /// The first row and the number of rows, as words that a warp can broadcast.
     #[inline(always)]
     pub fn words(self) -> [u32; 2] {
         [self.first, self.rows]
     }
 
-    /// The span whose [`Span::words`] these are.
+    /// The span that has these [`Span::words`].
     #[inline(always)]
     pub fn of_words([first, rows]: [u32; 2]) -> Self {
         Span { first, rows }
     }
 
-    /// The rows from `first` up to, not including, `end`, in a tensor of `rows` rows. A negative row counts
-    /// as a row behind the tensor, where no row exists.
+    /// The rows `first..end`, clamped to a tensor of `rows` rows. A negative row counts as a row behind the
+    /// last one.
     #[inline(always)]
     fn within(first: i32, end: i32, rows: u32) -> Self {
         let (first, end) = (first as u32, (end as u32).min(rows));
         Span { first, rows: end.max(first) - first }
     }
 
-    /// An equal span that ptxas may keep in uniform registers: it does not know that lanes loaded equal
-    /// values (128x32 at head dim 96 spills 8 bytes in the main loop without this function).
+    /// The same span, which ptxas may now keep in uniform registers: ptxas does not know that all lanes
+    /// loaded the same values (without this function, 128x32 at head dim 96 spills 8 bytes in the main loop).
     #[inline(always)]
     pub fn uniform(self, warp: Warp) -> Self {
         Span { first: warp.uniform(self.first), rows: warp.uniform(self.rows) }
     }
 
-    /// At most the rows that sequence `index` uses, if `seqused` is present.
+    /// This span, cut to the rows that sequence `index` uses, if `seqused` is present.
     #[inline(always)]
     pub fn used(self, seqused: &Integers, index: u32) -> Self {
         let used = GlobalInts::new(seqused);
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 
-    /// This span if it has 1 to `most` rows: decode's part of a mixed batch.
+    /// This span, if it has 1 to `most` rows. Decode takes such sequences of a mixed batch.
     #[inline(always)]
     pub fn few(self, most: u32) -> Option<Self> {
         (1..=most).contains(&self.rows).then_some(self)
     }
 
-    /// This span if it has more than `few` rows: prefill's part of a mixed batch.
+    /// This span, if it has more than `few` rows. Prefill takes such sequences of a mixed batch.
     #[inline(always)]
     pub fn many(self, few: u32) -> Option<Self> {
         (self.rows > few).then_some(self)
     }
 
-    /// At most the first `used` rows.
+    /// This span, cut to its first `used` rows.
     #[inline(always)]
     fn cut(self, used: i32) -> Self {
         Span { rows: self.rows.min(used.max(0) as u32), ..self }
     }
 
-    /// The rows from row `count` of the span on. The span must have `count` rows or more.
+    /// This span without its first `count` rows. The span must have at least `count` rows.
     #[inline(always)]
     pub fn skip(self, count: u32) -> Self {
         Span { first: self.first + count, rows: self.rows - count }

@@ -1,29 +1,29 @@
-//! FerroFlash's attention kernels. They read like the papers: no `asm!`, no byte offset, no barrier phase, no
-//! thread count.
+//! FerroFlash's attention kernels. They read like the papers: they contain no `asm!`, byte offset, barrier
+//! phase or thread count.
 //!
 //! - [`mainloop`]: FlashAttention-2's order of work. [`forward`] runs it in blocks whose warps all copy and
-//!   compute, [`specialised`] in blocks with a producer warp.
-//! - [`overlap`]: computes the next scores during this block's softmax. [`wide`]: two warps share the columns
-//!   of a head dim that is too large for one.
+//!   compute; [`specialised`] runs it in blocks with a producer warp.
+//! - [`overlap`]: computes the next block's scores during this block's softmax. [`wide`]: two warps share the
+//!   columns of a head dim that is too large for one.
 //! - [`split`]: several blocks share a tile's keys, and a combine kernel merges their results.
 //! - [`decode`]: few queries on a long paged KV cache. [`lengths`]: clamps integers that only the device
 //!   knows.
 //! - [`varlen`]: varlen tensors. [`paged`]: prefill on a paged KV cache.
-//! - [`hopper`]: forward kernels with sm_90's own instructions.
+//! - [`hopper`]: forward kernels with the instructions that only sm_90 has.
 //! - [`partial`]: merges partial results.
-//! - [`append`]: copies rows of new tokens to their slots of a cache. [`merge`]: merges states of the same
-//!   rows and different keys.
-//! - [`variant`]: a mask with a score modification. [`mask`]: which keys a query sees ([`mask::MaskMod`]).
-//!   [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`], [`alibi`]: scale, softcap
-//!   and slopes. [`rows`]: a work tile's rows and their sequence. [`blocks`]: key blocks, with or without a
-//!   mask.
+//! - [`append`]: copies rows of new tokens to their slots of a cache. [`merge`]: merges attention states that
+//!   have the same rows and different keys.
+//! - [`variant`]: a mask together with a score modification. [`mask`]: the keys that a query sees
+//!   ([`mask::MaskMod`]). [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`],
+//!   [`alibi`]: scale, softcap and slopes. [`rows`]: a work tile's rows, and the sequence of these rows.
+//!   [`blocks`]: key blocks, with or without a mask.
 //! - [`softmax`]: online softmax with a lazy maximum.
-//! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of its results.
+//! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of the tile's results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
 //! - `exact`: masks and scores on the host, for tests.
-//! - [`prelude`]: names for crates with masks and scores of their own (`docs/your-own-attention.md`).
+//! - [`prelude`]: names for crates that define masks and scores (`docs/your-own-attention.md`).
 #![no_std]
-// `entries` needs `unsafe`, which a `forbid` here would not allow. Each other module forbids it.
+// `entries` needs `unsafe`, so this crate cannot `forbid` it. Each other module forbids `unsafe`.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_arch = "nvptx64"))]

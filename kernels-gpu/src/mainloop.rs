@@ -1,8 +1,8 @@
-//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n).
-//! Stages come from any source.
+//! The main loop in FlashAttention-2's order (Dao 2023, algorithm 1): S(n), softmax(n), O += P(n) V(n). The
+//! stages come from any source.
 //!
-//! The loop takes key blocks from the last to the first. The end of the keys can cut only the first block
-//! that it takes.
+//! The loop takes key blocks from the last to the first. The end of the keys can therefore cut only the first
+//! block that the loop takes.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;
@@ -14,7 +14,7 @@ use tile::shared::SharedTiles;
 use tile::shared_layout;
 
 shared_layout! {
-    /// A K block and a V block, one stage. Each warp that shares the rows has a tile of both blocks.
+    /// A stage: a K block and a V block. Each warp that shares the rows has its own tile of both blocks.
     KvStage / KvSlot<E, N, D, DV, KV_WARPS> {
         k: SharedTiles<E, N, D, KV_WARPS>,
         v: SharedTiles<E, N, DV, KV_WARPS>
@@ -23,29 +23,30 @@ shared_layout! {
 
 /// A source of stages.
 pub trait Stages<T> {
-    /// Lets the warp `read` the next stage, which contains block `n`. Every warp that uses the source takes
-    /// every stage.
+    /// Waits for the next stage, which contains block `n`, and lets the warp `read` the stage. Every warp
+    /// that uses the source must take every stage.
     fn next(&mut self, n: u32, read: impl FnOnce(&T));
 }
 
-/// One warp's share of a work tile, under a mask that sees `Keys`.
+/// One warp's share of a work tile, under a mask of type `Keys`.
 #[derive(Clone, Copy)]
 pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The work tile's rows.
     pub rows: Rows,
-    /// The sequence of these rows.
+    /// The sequence of the work tile's rows.
     pub of: Sequence,
     /// The mask.
     pub mask: Keys,
     /// The key blocks that the rows see.
     pub range: BlockRange,
-    /// The warp's rows.
+    /// The rows of this warp.
     pub mine: WarpRows<M, W>,
     /// The warp's split group, which has its own tile of each stage.
     pub team: SplitGroup<KV_WARPS>,
 }
 
-/// O, not yet normalised, and the softmax of a warp's rows over the warp's share of the keys.
+/// The accumulators of O (not yet normalised) and the softmax, of a warp's rows over the warp's share of the
+/// keys.
 #[inline(always)]
 pub fn attend<
     E: Mma,
@@ -74,7 +75,7 @@ pub fn attend<
             let at = At { rows: &rows, row0, key0, warp };
             let seen = Seen::<_, W>::of(mask, at);
             if edge && !seen.any(tile_n, warp) {
-                return; // this warp's rows see none of these keys
+                return; // no row of this warp sees a key of this tile
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T

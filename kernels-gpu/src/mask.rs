@@ -1,7 +1,8 @@
-//! Masks: which keys a query sees. FlexAttention's `mask_mod` (Dong et al., 2024), compiled ahead of time.
+//! Masks: the keys that a query sees. A mask is FlexAttention's `mask_mod` (Dong et al., 2024), compiled
+//! ahead of time.
 //!
-//! A mask is an interval of keys per query, so that masking costs a compare and a select per element, and
-//! blocks that every row sees completely cost nothing. A mask may have holes inside of its intervals.
+//! A mask is an interval of keys per query. Masking therefore costs a compare and a select per element, and
+//! blocks that every row sees completely cost nothing. A mask may have holes inside its intervals.
 use crate::lengths;
 use crate::rows::{Rows, Sequence};
 use core::ops::Range;
@@ -12,50 +13,50 @@ use tile::global::GlobalBytes;
 
 /// The keys that a query sees. A kernel loads a value of this type for a work tile.
 ///
-/// The functions get a query's position `p` among the keys of its sequence, on dense, varlen and paged
+/// The functions receive a query's position `p` among the keys of its sequence, on dense, varlen and paged
 /// tensors alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
 ///
-/// The functions may branch, but lanes of a warp then run both sides: selects are faster. No function gets a
-/// warp or a block, so none can make one diverge around a barrier.
+/// The functions may branch, but the lanes of a warp then run both sides: selects are faster. No function
+/// receives a warp or a block, so none can make a warp diverge around a barrier.
 pub trait MaskMod: MaskMarker {
-    /// Whether [`MaskMod::keys`] may begin after key 0. If not, the kernel ignores where it begins.
+    /// Whether [`MaskMod::keys`] may begin after key 0. If not, the kernel ignores the interval's start.
     const LEFT: bool = true;
     /// Whether [`MaskMod::sees`] may be false. If not, the kernel does not call it.
     const HOLES: bool = true;
-    /// Whether every query sees every key.
+    /// Whether every query sees every key of its sequence.
     const SEES_ALL: bool = false;
 
-    /// Loads what the mask needs for a sequence and head.
+    /// Loads the data that the mask needs for a sequence and a head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// An interval that contains all keys that the query at position `p` sees. It may begin below 0 and end
-    /// behind the last key. Neither bound decreases from one position to the next. The kernel skips blocks
-    /// outside of all intervals.
+    /// An interval that contains all keys that the query at position `p` sees. The interval may begin below 0
+    /// and end behind the last key. From one position to the next, neither bound may decrease. The kernel
+    /// skips blocks outside of all intervals.
     #[inline(always)]
     fn keys(&self, _p: i32) -> Range<i32> {
         0..i32::MAX
     }
 
-    /// Keys without holes: every query of the work tile sees these keys if they are in its interval. Blocks
-    /// of such keys need no mask.
+    /// Keys without holes: every query of the work tile sees these keys if they are in the query's interval.
+    /// Blocks of such keys need no mask.
     #[inline(always)]
     fn whole(&self) -> Range<i32> {
         if Self::HOLES { 0..0 } else { 0..i32::MAX }
     }
 
-    /// Whether the query at position `p` sees key `k` of its interval. Kernels also ask for queries and keys
-    /// behind the last ones, and ignore the answer.
+    /// Whether the query at position `p` sees key `k` of its interval. Kernels also call this function for
+    /// queries and keys behind the last ones, and ignore the result.
     #[inline(always)]
     fn sees(&self, _p: i32, _k: i32) -> bool {
         true
     }
 }
 
-/// The keys of a row's interval: it may begin below 0, and ends before or with the last key.
+/// The keys of a row's interval. The interval may begin below 0, and it ends at or before the last key.
 #[inline(always)]
 pub fn keys_of<M: MaskMod>(mask: M, rows: &Rows, row: u32) -> Range<i32> {
     if matches!(M::KIND, MaskKind::Causal) {
-        // The order of this sum matters: with the other order, 32x128_k4 of head dim 128 spills (sm_90).
+        // The order of this sum matters: with another order, 32x128_k4 of head dim 128 spills (sm_90).
         return 0..(row as i32 + 1 + rows.window.shift).min(rows.k_len as i32);
     }
     let Range { start, end } = mask.keys(rows.position(row));
@@ -94,7 +95,7 @@ pub struct Windowed {
 
 #[cfg(test)]
 impl Windowed {
-    /// A window of `left` keys before the position and `right` keys behind it.
+    /// A window of `left` keys before the query's position and `right` keys behind it.
     pub(crate) fn new(left: i32, right: i32) -> Self {
         Windowed { left, right }
     }
@@ -171,7 +172,7 @@ impl MaskMod for Bits {
     }
 }
 
-/// Keys that both masks see (FlexAttention's `and_masks`).
+/// A query sees the keys that both masks show (FlexAttention's `and_masks`).
 impl<A: MaskMod, B: MaskMod> MaskMod for (A, B) {
     const LEFT: bool = A::LEFT || B::LEFT;
     const HOLES: bool = A::HOLES || B::HOLES;

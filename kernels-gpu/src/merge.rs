@@ -1,4 +1,4 @@
-//! Merges states of equal rows and different keys.
+//! Merges attention states that have the same rows and different keys.
 use crate::entries::Run;
 use crate::partial::Partial;
 use attention_tile::load_per_head;
@@ -7,13 +7,13 @@ use spec::{Merge, MergeParams, MergeState};
 use tile::global::{LoadEight, OwnPart, StoreEight, load_value};
 use tile::{Block, Smem};
 
-/// States whose loads are in flight at once.
+/// Number of states whose loads are in flight at the same time.
 const AT_ONCE: usize = 4;
 
-/// The partial result of no key.
+/// The partial result over no keys.
 const EMPTY: Partial<8> = Partial { max: f32::NEG_INFINITY, sum: 1.0, o: [0.0; 8] };
 
-/// This thread's part of a state. A state that has seen no key has LSE -inf (FlashAttention-2 writes +inf)
+/// This thread's part of a state. A state that has seen no key has the LSE -inf (+inf from FlashAttention-2)
 /// and any O.
 #[inline(always)]
 fn load<E: LoadEight>(state: &MergeState, own: &OwnPart, row: [u32; 3], to_two: f32) -> Partial<8> {
@@ -21,7 +21,7 @@ fn load<E: LoadEight>(state: &MergeState, own: &OwnPart, row: [u32; 3], to_two: 
     if lse.is_infinite() { EMPTY } else { Partial::normal(o, lse) }
 }
 
-/// State `i`, counted from the second state on.
+/// State `i`, where the second state has index 0.
 #[inline(always)]
 fn state(p: &MergeParams, i: u32) -> MergeState {
     let MergeState { mut o, mut lse } = p.second;

@@ -1,5 +1,5 @@
-//! Prefill of a mixed batch on a paged KV cache: the sequences of many queries. Decode takes the others
-//! ([`crate::decode::batch`]).
+//! Prefill of a mixed batch on a paged KV cache: it takes the sequences of many queries. Decode takes the
+//! other sequences ([`crate::decode::batch`]).
 use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
@@ -7,8 +7,8 @@ use crate::paged::CacheTile;
 use spec::{Kernel, ManyParams, ManyQueries, MaskMarker, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::{Block, Smem, Warp};
 
-/// The tile at index `index` of the order, its sequence and the sequence's queries, if the current lengths
-/// have the tile and the queries are many. All warps of a block find the same tile.
+/// The tile at index `index` of the order, its sequence, and the queries of this sequence. `None` if the tile
+/// does not exist at the current lengths, or if the queries are few. All warps of a block find the same tile.
 #[inline(always)]
 fn find(p: &ManyParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let ManyParams { paged: PagedParams { forward, sequences, cu_seqlens_q, .. }, many } = p;

@@ -17,7 +17,7 @@ use tile::shared::SharedTile;
 use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
-    /// Q and the last K block, which land before the first stage.
+    /// The lead: Q and the last K block, which arrive before the first stage.
     Lead / LeadSlot<E, M, N, D> { q: SharedTile<E, M, D>, k: SharedTile<E, N, D> }
 }
 shared_layout! {
@@ -25,9 +25,9 @@ shared_layout! {
     VkStage / VkSlot<E, N, D> { v: SharedTile<E, N, D>, k: SharedTile<E, N, D> }
 }
 
-/// The place of the lead.
+/// The shared memory for the lead.
 type LeadPlace<C, E, const M: usize, const N: usize, const D: usize> = Unfilled<Lead<E, M, N, D>, ByBlock<C>>;
-/// The places of the stages.
+/// The shared memory for the stages.
 type VkRing<C, E, const N: usize, const D: usize> = Ring<VkStage<E, N, D>, 2, ByBlock<C>>;
 
 impl<
@@ -69,7 +69,7 @@ impl<
         }
         let mut n = range.end - 1;
 
-        // Prologue: Q with the last K block; then the last V block with the K block before it.
+        // Prologue: copies of Q with the last K block, then of the last V block with the K block before it.
         let (lead, ring): (LeadPlace<C, E, M, N, D>, VkRing<C, E, N, D>) = smem.split();
         let (mut k, mut v) = (tensors.k.walk(n, block), tensors.v.walk(n, block));
         let lead = lead.fill(|slot| {
@@ -87,7 +87,7 @@ impl<
         let mut acc_s = Acc::<W, N>::zero();
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
-        // Mainloop: `step` takes S(n) and returns S(n - 1).
+        // Mainloop: `step` receives S(n) and returns S(n - 1).
         let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
         let scores = Mask::scores(p, variant, &of);
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool| {
@@ -120,7 +120,7 @@ impl<
             n -= 1;
         }
         while n > 2 {
-            acc_s = step(n, acc_s, false); // two steps: S changes registers without a copy
+            acc_s = step(n, acc_s, false); // a second step, so that S returns to its registers without a copy
             acc_s = step(n - 1, acc_s, false);
             n -= 2;
         }
@@ -130,7 +130,7 @@ impl<
         }
         step(0, acc_s, range.interior.1 == 0);
 
-        // Epilogue.
+        // Epilogue: the results are complete.
         if Mask::SINK {
             softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
         }

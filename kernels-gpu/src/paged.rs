@@ -1,4 +1,4 @@
-//! Prefill on a paged KV cache: many queries per sequence, on all of its keys so far.
+//! Prefill on a paged KV cache: many queries per sequence see all keys of the sequence so far.
 use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
@@ -48,7 +48,7 @@ impl<'p> TensorTile for CacheTile<'p> {
         of.tensors::<E, D, DV>(p, tile_m).with(k, v)
     }
 
-    /// See [`SequenceTile`]'s.
+    /// See [`SequenceTile`]'s `store`.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,
@@ -64,7 +64,7 @@ impl<'p> TensorTile for CacheTile<'p> {
 }
 
 impl<'p> CacheTile<'p> {
-    /// Tile `tile` of `tile_m` of a sequence's queries.
+    /// Tile `tile` of a sequence's queries, in tiles of `tile_m` queries.
     #[inline(always)]
     pub fn of(
         p: &'p PagedParams,
@@ -90,8 +90,8 @@ impl<'p> CacheTile<'p> {
     }
 }
 
-/// The tile at index `index` of the order, its sequence and the sequence's queries, if the current lengths
-/// have the tile. All warps of a block find the same tile.
+/// The tile at index `index` of the order, its sequence, and the queries of this sequence. `None` if the tile
+/// does not exist at the current lengths. All warps of a block find the same tile.
 #[inline(always)]
 fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;

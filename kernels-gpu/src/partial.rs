@@ -3,10 +3,11 @@
 use crate::softmax::NONE;
 use cuda_std::math::{ex2, fma, lg2, rcp};
 
-/// `N` columns of a row of O, not yet normalised, with the maximum (base 2) and the sum of its probabilities.
+/// `N` columns of a row of O, not yet normalised, with the maximum (to base 2) and the sum of the row's
+/// probabilities.
 #[derive(Clone, Copy)]
 pub struct Partial<const N: usize> {
-    /// The maximum that the probabilities' exponents subtract, base 2.
+    /// The maximum (to base 2) that is subtracted from the exponents of the probabilities.
     pub max: f32,
     /// The sum of the probabilities.
     pub sum: f32,
@@ -15,17 +16,18 @@ pub struct Partial<const N: usize> {
 }
 
 impl<const N: usize> Partial<N> {
-    /// The partial result of no key.
+    /// The partial result over no keys.
     pub const NONE: Self = Partial { max: NONE, sum: 0.0, o: [0.0; N] };
 
-    /// The partial result that has normalised columns `o` and a log-sum-exp of base 2.
+    /// The partial result whose normalised columns are `o` and whose log-sum-exp to base 2 is `lse`.
     #[inline(always)]
     pub fn normal(o: [f32; N], lse: f32) -> Self {
         Partial { max: lse, sum: 1.0, o }
     }
 
-    /// A weight without a key, by its logit of base 2. Infinity counts as the largest number, which takes all
-    /// weight: infinity minus itself would be NaN.
+    /// The partial result of an attention sink, which has a weight but no value. `logit` is to base 2. An
+    /// infinite logit counts as the largest number, which takes all weight: infinity minus itself would be
+    /// NaN.
     #[inline(always)]
     pub fn sink(logit: f32) -> Self {
         Self::normal([0.0; N], if logit > f32::MAX { f32::MAX } else { logit })
@@ -47,8 +49,8 @@ impl<const N: usize> Partial<N> {
         to
     }
 
-    /// Normalised O and its log-sum-exp, base 2. A row that saw no key gets 0, whatever O is (it may be 0
-    /// times infinity), and minus infinity.
+    /// Normalised O and its log-sum-exp to base 2. For a row that saw no key, O becomes 0, whatever it was
+    /// (it may be 0 times infinity), and the log-sum-exp becomes minus infinity.
     #[inline(always)]
     pub fn normalised(self) -> ([f32; N], f32) {
         let scale = rcp(self.sum);

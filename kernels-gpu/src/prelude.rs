@@ -1,4 +1,4 @@
-//! Names for crates with masks and scores of their own: `use kernels_gpu::prelude::*`.
+//! Names for crates that define masks and scores: `use kernels_gpu::prelude::*`.
 pub use crate::entry;
 pub use crate::mask::MaskMod;
 pub use crate::rows::Sequence;

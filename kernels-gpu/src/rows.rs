@@ -1,29 +1,29 @@
-//! The rows of a work tile, and the sequence that they belong to.
+//! The rows of a work tile, and the sequence of these rows.
 use crate::capped::Capped;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
 use spec::Window;
 
-/// The rows of one thread block. A row counts from the first row of the tile's tensors. Varlen and paged
-/// tensors begin with the tile, which saves the main loop a number.
+/// The rows of one thread block. Row 0 is the first row of the tile's tensors. Varlen and paged tensors begin
+/// with the tile itself, so the main loop needs one number less.
 #[derive(Clone, Copy)]
 pub struct Rows {
     /// First row of the tile.
     pub first: u32,
-    /// Rows of a tile.
+    /// Number of rows of a tile.
     pub tile: u32,
-    /// Rows of the tensors.
+    /// Number of rows of the tensors.
     pub q_len: u32,
-    /// Keys of the sequence.
+    /// Number of keys of the sequence.
     pub k_len: u32,
-    /// The window. Its shift leads from a row to its position among the keys.
+    /// The window of the mask. Its shift converts a row to a position among the keys.
     pub window: Window,
-    /// Sequence and query head.
+    /// Index of the sequence, and index of the query head.
     pub of: [u32; 2],
 }
 
 impl Rows {
-    /// The position of a row among the keys.
+    /// The position of row `row` among the keys.
     #[inline(always)]
     pub fn position(&self, row: u32) -> i32 {
         row as i32 + self.window.shift
@@ -35,28 +35,28 @@ impl Rows {
 /// Queries and keys are numbered from 0 within their sequence, on dense, varlen and paged tensors alike.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence {
-    /// Number of the sequence, or of the batch.
+    /// Index of the sequence, or of the batch.
     pub index: u32,
-    /// Query head.
+    /// Index of the query head.
     pub head: u32,
     /// Number of queries.
     pub queries: i32,
     /// Number of keys.
     pub keys: i32,
-    /// Query `q` stands at position `q + shift` among the keys: with bottom-right alignment, the last query
-    /// stands at the last key.
+    /// Query `q` has position `q + shift` among the keys. With bottom-right alignment, the last query has the
+    /// position of the last key.
     pub shift: i32,
-    /// The window's keys before and behind the position, as the host planned them; [`Window::UNBOUNDED`] if
-    /// there is no bound. Masks may ignore them.
+    /// The number of visible keys before and behind the position, as in the request's window;
+    /// [`Window::UNBOUNDED`] if there is no bound. Masks may ignore these numbers.
     pub window: [i32; 2],
     /// The first and the last query of the work tile.
     pub tile: [i32; 2],
-    /// Factor from scores to exponents of 2.
+    /// Factor that converts scores to exponents of 2.
     pub(crate) scale_log2: f32,
 }
 
 impl Sequence {
-    /// The sequence of a tile with rows `rows`. Their row 0 is query `before` of the sequence.
+    /// The sequence of a tile with the rows `rows`. Row 0 is query `before` of the sequence.
     #[inline(always)]
     pub(crate) fn of(p: &impl Capped, rows: &Rows, before: u32) -> Self {
         let (before, last) = (before as i32, (rows.first + rows.tile).min(rows.q_len) - 1);
@@ -73,13 +73,13 @@ impl Sequence {
         }
     }
 
-    /// Factor from products of queries and keys to scores.
+    /// Factor that converts products of queries and keys to scores.
     #[inline(always)]
     pub fn scale(&self) -> f32 {
         self.scale_log2 * LN_2
     }
 
-    /// Factor from scores to products of queries and keys, with an error of 1 ulp.
+    /// Factor that converts scores to products of queries and keys, with an error of 1 ulp.
     #[inline(always)]
     pub fn unscale(&self) -> f32 {
         LOG2_E * rcp(self.scale_log2)

@@ -8,29 +8,29 @@ use spec::{
 };
 use tile::global::GlobalInts;
 
-/// Modifies scores. A kernel loads a value of this type for a work tile.
+/// A modification of scores. A kernel loads a value of this type for a work tile.
 ///
 /// As with [`crate::mask::MaskMod`], selects are faster than branches.
 pub trait ScoreMod: ScoreMarker {
     /// Whether [`ScoreMod::score`] changes a score. If not, no kernel calls it.
     const CHANGES: bool = true;
-    /// Whether [`ScoreMod::score`] takes scaled products of queries and keys, at one multiplication per
-    /// score. If not, it takes unscaled products, and the kernel scales the result: multiply a number by
-    /// [`Sequence::unscale`] before you add it to a score.
+    /// Whether [`ScoreMod::score`] receives scaled products of queries and keys, which costs one
+    /// multiplication per score. If not, it receives unscaled products, and the kernel scales the result:
+    /// multiply a number by [`Sequence::unscale`] before you add it to a score.
     const SCALED: bool = true;
 
-    /// Loads what scores need for a sequence and head.
+    /// Loads the data that the scores need for a sequence and a head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
 
-    /// The score of the query at position `p` and key `k`. Kernels also ask for queries and keys behind the
-    /// last ones, and ignore the answer.
+    /// The modified score of the query at position `p` and key `k`, whose score is `s`. Kernels also call
+    /// this function for queries and keys behind the last ones, and ignore the result.
     #[inline(always)]
     fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
         s
     }
 
-    /// The natural logit of an attention sink: one more key, which every query sees, with value 0. Kernels
-    /// call it if [`ScoreMarker::KINDS`] has a sink.
+    /// The natural logit of an attention sink, which is one more key with value 0 that every query sees.
+    /// Kernels call this function if [`ScoreMarker::KINDS`] has a sink.
     #[inline(always)]
     fn sink(&self) -> f32 {
         f32::NEG_INFINITY
@@ -53,7 +53,7 @@ impl ScoreMod for Sink {
 
 /// An element type of biases.
 pub trait BiasElement: Element {
-    /// Elements of a 32-bit word.
+    /// Number of elements in a 32-bit word.
     const PER_WORD: u32 = 4 / Self::BYTES as u32;
     /// Element `i` of a word.
     fn element(word: u32, i: u32) -> f32;
@@ -104,8 +104,8 @@ impl<T: BiasElement> ScoreMod for Bias<T> {
     }
 }
 
-/// Applies both, the first one first. Only one sink is supported: two sinks are two more keys, which equal
-/// one key with the sum of both weights.
+/// Applies both modifications, `A` before `B`. Only one of them may have a sink: two sinks equal one sink
+/// with the sum of both weights.
 impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
     const CHANGES: bool = A::CHANGES || B::CHANGES;
     const SCALED: bool = {

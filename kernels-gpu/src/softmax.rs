@@ -5,23 +5,24 @@ use cuda_std::math::{ex2, fma, lg2, rcp};
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 
-/// The running maximum may lag behind by this much (log2) before O is rescaled. Probabilities stay below 256:
-/// exact in f32 sums, safe in f16. Measured on an H200 against rescaling at every block: D = 128 +10 to 15 %,
-/// D = 64 up to 10 % (docs/performance-log.md).
+/// The running maximum may lag behind the largest score by this much (log2) before O is rescaled.
+/// Probabilities then stay below 256, which is exact in f32 sums and safe in f16. Measured on an H200,
+/// against rescaling at every block: 10 to 15 % faster at D = 128, up to 10 % at D = 64
+/// (docs/performance-log.md).
 pub const SLACK: f32 = 8.0;
-/// Below every score, and finite: rows that have seen no key make no NaN.
+/// A maximum below every score. It is finite, so that rows that have seen no key produce no NaN.
 pub const NONE: f32 = f32::MIN;
 
-/// A sink's natural logit. Infinity counts as the largest number of base 2, which takes all weight: infinity
-/// minus itself would be NaN.
+/// The natural logit of a sink, made finite. An infinite logit becomes the largest number of base 2, which
+/// takes all weight: infinity minus itself would be NaN.
 #[inline(always)]
 pub fn finite_logit(sink: f32) -> f32 {
     const MOST: f32 = f32::MAX * LN_2;
     if sink > MOST { MOST } else { sink }
 }
 
-/// State of one warp's `16 * M` rows. The maximum is negated and in units of the exponent, `-(score * scale *
-/// log2 e)`: one fma adds it.
+/// State of the `16 * M` rows of one warp. The maximum is negated and in units of the exponent,
+/// `-(score * scale * log2 e)`, so that one fma adds it.
 pub struct Softmax<const M: usize> {
     scale_log2: f32,
     minus_max: RowVec<M>,
@@ -35,9 +36,9 @@ impl<const M: usize> Softmax<M> {
         Softmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowSum::zero() }
     }
 
-    /// Raises the maxima to a block's scores if some row grew by more than `SLACK`, and rescales O and the
-    /// sums. That is rare after the first block. The common case is one maximum per lane and one vote,
-    /// without a shuffle or a multiplication.
+    /// If at least one row grew by more than `SLACK`, raises the maxima to a block's scores and rescales O
+    /// and the sums. This is rare after the first block. The common case costs one maximum per lane and one
+    /// vote, but no shuffle and no multiplication.
     #[inline(always)]
     pub fn observe<const N: usize, const D: usize>(
         &mut self,
@@ -62,20 +63,20 @@ impl<const M: usize> Softmax<M> {
         s.map_to_operand(p, part, |x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])))
     }
 
-    /// One part of row_sum += rows of P.
+    /// Adds one part of P to the row sums.
     #[inline(always)]
     pub fn sum<E: Mma, const N: usize>(&mut self, p: &AFrag<E, M, N>, part: Part, warp: Warp) {
         self.row_sum.add(p, part, warp)
     }
 
-    /// The state, for the warp that merges it.
+    /// The state, for another warp that merges it.
     #[inline(always)]
     pub fn state(&self) -> (RowVec<M>, RowSum<M>) {
         (self.minus_max, self.row_sum)
     }
 
-    /// Merges another warp's state of other keys (FlashDecoding's combine, within a block). Returns the
-    /// factors of this warp's O and of the other warp's O in their sum.
+    /// Merges the state of another warp, which saw other keys of the same rows (FlashDecoding's combine,
+    /// within a block). Returns two factors: of this warp's O, and of the other warp's O, in the sum of both.
     #[inline(always)]
     pub fn merge(&mut self, mut other: (RowVec<M>, RowSum<M>)) -> (RowVec<M>, RowVec<M>) {
         let new = self.minus_max.zip(other.0, f32::min);
@@ -89,7 +90,7 @@ impl<const M: usize> Softmax<M> {
     }
 
     /// Adds an attention sink: one more key with natural logit `sink` ([`finite_logit`]) and value 0. The
-    /// kernel adds it at the end, so probabilities keep their precision however large the sink is.
+    /// kernel adds the sink at the end, so probabilities keep their precision even if the sink is large.
     #[inline(always)]
     pub fn add_sink<const D: usize>(&mut self, sink: f32, acc_o: &mut Acc<M, D>) {
         let logit = sink * LOG2_E;
@@ -99,12 +100,12 @@ impl<const M: usize> Softmax<M> {
         self.minus_max = new;
         self.row_sum.scale(&rescale);
         self.row_sum.add_to_each(&new.map(|minus_max| ex2(logit + minus_max)));
-        // O of a row that saw no key may be 0 times infinity.
+        // For a row that saw no key, O may be 0 times infinity.
         acc_o.scale_or_clear_rows(&rescale.zip(sum, |factor, sum| if sum == 0.0 { -1.0 } else { factor }));
     }
 
-    /// Divides O by the row sums. A row that saw no key becomes 0, whatever O is: it may be 0 times infinity.
-    /// Such rows are rare, and a select per element would cost the division's number of instructions.
+    /// Divides O by the row sums. A row that saw no key becomes 0, whatever its O is (it may be 0 times
+    /// infinity). Such rows are rare, and a select per element would cost as much as the division.
     #[inline(always)]
     pub fn normalise<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) {
         let factors = self.row_sum.total().map(|x| if x == 0.0 { -1.0 } else { rcp(x) });

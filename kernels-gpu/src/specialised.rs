@@ -16,7 +16,7 @@ use tile::pipeline::{Consumer, MbarrierPipeline};
 use tile::shared::SharedLayout;
 use tile::{Block, Smem, Warp};
 
-/// The places of keys and values, which the producer warp fills.
+/// The stages of keys and values, which the producer warp fills.
 type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
     MbarrierPipeline<KvStage<E, N, D, D, 1>, STAGES, CpAsync<Warp>>;
 

@@ -54,7 +54,7 @@ impl TensorTile for KvSplit {
 }
 
 impl<K: Tile<Params = FwdParams>> Portable for Split<K> {
-    /// The splits of a work tile are neighbours, so that they end together.
+    /// The splits of a work tile are neighbours, so that they end at about the same time.
     #[inline(always)]
     fn body<C: Kernel>(p: &SplitParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
         let (tile, index) = p.partials.slices.div_rem(block.index());
@@ -70,7 +70,7 @@ impl<K: Tile<Params = FwdParams, Mask: MaskMarker<Params = ()>>> RunAs<Split<K>,
     }
 }
 
-/// Splits whose loads are in flight at once.
+/// Number of splits whose loads are in flight at the same time.
 const AT_ONCE: usize = 4;
 
 impl<E: Mma, const D: usize> Run for Combine<E, D> {
@@ -84,7 +84,7 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
         let (mut all, mut first) = (Partial::NONE, 0);
         while first < slices {
             let batch: [_; AT_ONCE] = core::array::from_fn(|i| {
-                // Indices past the last split load the last split again, without weight.
+                // An index past the last split loads the last split again, with weight 0.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
                     true => GlobalVec::from_partials(&p.partials, slice, own.head())

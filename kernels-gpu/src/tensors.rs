@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// A tile of queries with its head's keys and values, which have types `K` and `V`.
+/// The tensors of a tile of queries. The keys of its head have type `K`, the values type `V`.
 pub struct TileTensors<E, const D: usize, const DV: usize, K = GlobalRows<E, D>, V = GlobalRows<E, DV>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
@@ -23,14 +23,14 @@ pub struct TileTensors<E, const D: usize, const DV: usize, K = GlobalRows<E, D>,
     pub o: GlobalRows<E, DV>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
-    /// The head's m block.
+    /// Index of the query block in the head.
     pub m_block: u32,
     /// The tile's rows.
     pub rows: Rows,
 }
 
 impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
-    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` has the rows.
+    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` computes the rows.
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
@@ -47,7 +47,7 @@ impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
         }
     }
 
-    /// The tensors of one sequence, which has these rows.
+    /// The tensors of the sequence that has these queries and keys.
     #[inline(always)]
     pub fn part(self, queries: Span, keys: Span) -> Self {
         let TileTensors { q, k, v, o, lse, .. } = self;
@@ -57,7 +57,7 @@ impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
         TileTensors { q, k, v, o, lse, ..self }
     }
 
-    /// The tile with other keys and values. Their number must be equal.
+    /// This tile with other keys and values, of the same number.
     #[inline(always)]
     pub fn with<K, V>(self, k: K, v: V) -> TileTensors<E, D, DV, K, V> {
         let TileTensors { q, o, lse, m_block, rows, .. } = self;
@@ -66,15 +66,15 @@ impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
 }
 
 impl<E: Mma, const D: usize, const DV: usize, K, V> TileTensors<E, D, DV, K, V> {
-    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE, minus infinity without a
-    /// sink.
+    /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE. Without a sink, `sink` is
+    /// minus infinity.
     #[inline(always)]
     pub fn store_nothing_seen<C: Kernel, const M: usize>(&self, sink: f32, block: &Block<C>) {
         self.o.clear::<_, M>(self.rows.first, block);
         self.lse.fill(sink, self.rows.first, self.rows.tile, block);
     }
 
-    /// Normalises and stores O through `place`, and stores LSE.
+    /// Normalises O, stores it through the shared memory `place`, and stores the LSE.
     #[inline(always)]
     pub fn store<const M: usize, const W: usize>(
         &self,
@@ -93,22 +93,22 @@ impl<E: Mma, const D: usize, const DV: usize, K, V> TileTensors<E, D, DV, K, V> 
 pub type TensorsOf<P, E, const D: usize, const DV: usize> =
     TileTensors<E, D, DV, <P as TensorTile>::Keys<E, D>, <P as TensorTile>::Keys<E, DV>>;
 
-/// A tile whose tensors the kernel accesses by addresses.
+/// A tile whose tensors the kernel accesses through addresses.
 pub trait TensorTile: QueryTile {
-    /// Whether keys lie in pages. At the largest head dim, page lookups leave no register for slopes.
+    /// Whether the keys lie in pages. At the largest head dim, page lookups leave no registers for slopes.
     const PAGES: bool = false;
 
-    /// The source of keys, or of values, with `D` base tiles of columns.
+    /// The type that finds keys, or values, of `D` base tiles of columns.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
-    /// The tile's tensors, `tile_m` queries per tile.
+    /// The tile's tensors, with `tile_m` queries per tile.
     fn tensors<E: Mma, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
     ) -> TensorsOf<Self, E, D, DV>;
 
-    /// Stores the result of rows that see no key, with sink `sink`.
+    /// Stores the result of rows that see no key; `sink` is the sink's logit.
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
         &self,
@@ -118,7 +118,7 @@ pub trait TensorTile: QueryTile {
     ) {
         tensors.store_nothing_seen::<K, M>(sink, block);
     }
-    /// Normalises O, stores it through `place`, and stores the LSE.
+    /// Normalises O, stores it through the shared memory `place`, and stores the LSE.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,

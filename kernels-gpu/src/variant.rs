@@ -1,4 +1,4 @@
-//! Attention variants: a mask with a score modification, as kernels are compiled for them.
+//! Attention variants: a mask with a score modification, in the form that schedules use.
 use crate::alibi::Alibi;
 use crate::blocks::At;
 use crate::capped::Capped;
@@ -14,7 +14,7 @@ use tile::mma::Acc;
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
 pub trait MaskFn: MaskMarker {
-    /// The keys that queries see.
+    /// The mask: the keys that queries see.
     type Keys: MaskMod;
     /// The score modification.
     type Scores: Scores;
@@ -26,20 +26,21 @@ pub trait MaskFn: MaskMarker {
     /// Whether there is an attention sink.
     const SINK: bool = Self::SCORES.sink;
 
-    /// Loads what the mask needs, before any key.
+    /// Loads the data of the mask. Kernels call this function before they copy keys.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
-    /// Loads what scores need, while the first copies of keys run.
+    /// Loads the data of the scores. Kernels call this function while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
-    /// The natural logit of the sink, below infinity; minus infinity without a sink, or if it does not count.
-    /// Kernels load it at the end of a work tile, so that it takes no register in the main loop.
+    /// The natural logit of the sink, below infinity. Minus infinity if there is no sink, or if this work
+    /// tile does not count it. Kernels call this function at the end of a work tile, so that the logit takes
+    /// no register in the main loop.
     #[inline(always)]
     fn sink(_: &Self::Params, _: &Sequence, _: bool) -> f32 {
         f32::NEG_INFINITY
     }
 
-    /// Keys that the query at position `at` sees in decoding. `window.right` limits every mask to the right.
-    /// The bounds may be below 0.
+    /// The keys that the query at position `at` sees, in a decode kernel. `window.right` bounds the keys of
+    /// every mask. The bounds may be below 0.
     #[inline(always)]
     fn keys_at(window: &Window, at: i32, k_len: u32) -> Range<i32> {
         let start = if Self::LEFT { at - window.left } else { 0 };
@@ -47,7 +48,7 @@ pub trait MaskFn: MaskMarker {
     }
 }
 
-/// Modifies a warp's scores before the mask. The functions take all scores at once, so a kernel tests
+/// Modifies a warp's scores before the mask. Each function takes all scores at once, so a kernel tests
 /// parameters once per block of keys, not once per score.
 pub trait Scores: Copy {
     /// Whether the changed scores are scaled products.
@@ -55,30 +56,30 @@ pub trait Scores: Copy {
     /// Whether [`Scores::change_one`] changes a score.
     const CHANGES_EACH: bool = false;
 
-    /// Changes the products of a warp's rows and keys.
+    /// Changes the products of a warp's rows and the keys of a block.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
     /// Changes the product of the query at position `p` and key `k`, in addition to softcap and slopes. Only
-    /// decode kernels call it: each column is a query of some head, which has its own value of this type.
+    /// decode kernels call it: each column is a query of some head, and each has its own value of this type.
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s
     }
 
-    /// Factor from changed scores to exponents of 2.
+    /// Factor that converts changed scores to exponents of 2.
     #[inline(always)]
     fn scale_log2(p: &impl Capped) -> f32 {
         if Self::SCALED { LOG2_E } else { p.scale_log2() }
     }
 }
 
-/// Leaves products unchanged.
+/// No modification: products stay as they are.
 impl Scores for () {
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
 }
 
-/// [`Local`]'s modification: softcap, then slopes, if parameters request them.
+/// The modification of [`Local`]: softcap, then slopes, if the parameters request them.
 #[derive(Clone, Copy)]
 pub struct CapAndSlope(Alibi);
 
@@ -90,7 +91,7 @@ impl Scores for CapAndSlope {
     }
 }
 
-/// The score modification of a mask, then a [`ScoreMod`].
+/// The score modification of a mask, followed by a [`ScoreMod`].
 #[derive(Clone, Copy)]
 pub struct Then<A, S> {
     first: A,
@@ -100,7 +101,7 @@ pub struct Then<A, S> {
 
 impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
     const SCALED: bool = {
-        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scores are scaled before a score that is not");
+        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scaled scores precede unscaled scores");
         A::SCALED || S::CHANGES && S::SCALED
     };
     const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;

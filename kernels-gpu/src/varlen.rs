@@ -1,5 +1,5 @@
-//! Varlen: a block finds the sequence of its work tile from the device's integers. From there on it processes
-//! the tile like any other.
+//! Varlen: a block finds the sequence of its work tile from integers on the device. It then processes the
+//! tile like any other.
 use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
@@ -14,8 +14,8 @@ use tile::mma::{Acc, Mma};
 use tile::{Block, Smem, Warp};
 
 impl SequenceTile {
-    /// The tile of `tile_m` queries at index `index` of the order, if the current lengths have it. All warps
-    /// of a block find the same tile.
+    /// The tile of `tile_m` queries at index `index` of the order. `None` if it does not exist at the current
+    /// lengths. All warps of a block find the same tile.
     #[inline(always)]
     fn find(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
         let VarlenParams { forward, sequences, .. } = p;
@@ -58,8 +58,9 @@ impl TensorTile for SequenceTile {
         TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
-    /// Computes the tensors of the results again, from parameters and the device's integers. Kept through the
-    /// main loop, they would take registers there (128x64 at head dim 128 on sm_90: 12 bytes of spills).
+    /// Computes the tensors of the results again, from parameters and from integers on the device. If the
+    /// main loop kept them, they would take registers there (128x64 at head dim 128 on sm_90: 12 bytes of
+    /// spills).
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,

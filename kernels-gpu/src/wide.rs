@@ -1,9 +1,10 @@
-//! Forward attention for head dims whose O exceeds one warp's registers. Two warps have equal rows. Each warp
-//! multiplies its half of the columns of Q and K. The warps add their partial scores. Both compute one
-//! softmax. Each warp has its half of the columns of V and O.
+//! Forward attention for head dims whose O exceeds one warp's registers. Two warps share the same rows. Each
+//! warp multiplies its half of the columns of Q and K. The warps add their partial scores. Both warps then
+//! compute the same softmax. Each warp has its half of the columns of V and O.
 //!
-//! Stages are blocks of keys and of values, in turn. Values arrive during the scores, the next keys during P
-//! V. Each key block therefore has two barriers. The warps add scores behind the second one.
+//! Stages alternate between blocks of keys and blocks of values. Values arrive while the warps compute
+//! scores; the next keys arrive during P V. Each key block therefore has two barriers. The warps add their
+//! scores behind the second barrier.
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
@@ -23,11 +24,11 @@ use tile::pipeline::Ring;
 use tile::shared::SharedTile;
 use tile::{Block, Smem};
 
-/// The places of keys and values, in turn.
+/// The stages, which alternate between keys and values.
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
-/// The problem of a split group: its half of the columns of Q and O, `HALF` base tiles. The first group
-/// stores the LSE.
+/// The problem of one split group: its half of the columns of Q and O, which has `HALF` base tiles. Only the
+/// first group stores the LSE.
 #[inline(always)]
 fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
@@ -35,14 +36,15 @@ fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
 }
 
-/// The tensor, hidden from the compiler, which then computes addresses behind this call.
+/// The same tensor, hidden from the compiler, which then computes addresses behind this call.
 #[inline(always)]
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;
     Tensor { batch_bytes: late(tensor.batch_bytes), head_bytes: late(tensor.head_bytes), ..tensor }
 }
 
-/// Takes a block's scores and values: softmax, O += P V. `seen` is the mask, if the scores need one.
+/// Processes a block's scores and values: softmax, O += P V. `seen` is the mask, or `None` if the scores need
+/// no mask.
 #[inline(always)]
 fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
     p: &FwdParams,
@@ -94,7 +96,7 @@ impl<
             return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
         }
 
-        // Prologue: the copy of the last keys runs while the block loads Q into registers.
+        // Prologue: the last keys are copied while the block loads Q into registers.
         let (stages, (mut sums, left)): (
             Stages<C, E, N, D>,
             (Sums<M, W, N>, PlaceA<E, M, W, HALF, Q_STEPS>),
@@ -139,8 +141,8 @@ impl<
         };
         each_key_block!(Mask, range, step);
 
-        // Epilogue: it computes places of results again, from the warp's number, so that they take no
-        // register before.
+        // Epilogue: the warp computes the places of results again from its number, so that they take no
+        // registers earlier.
         if Mask::SINK {
             softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }

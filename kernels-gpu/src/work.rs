@@ -1,5 +1,6 @@
-//! Work tiles: a thread block's queries, their sequence and head, and the block's share of the keys that they
-//! see. [`crate::tensors`] and [`crate::hopper::scheduler`] know how tensors travel.
+//! Work tiles: the queries of a thread block, their sequence and head, and the share of the visible keys that
+//! the block processes. [`crate::tensors`] and [`crate::hopper::scheduler`] describe how the tensors are
+//! copied.
 use crate::blocks::BlockRange;
 use crate::capped::Capped;
 use crate::lengths::Span;
@@ -7,15 +8,15 @@ use crate::rows::Rows;
 use crate::variant::MaskFn;
 use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
 
-/// A problem, as parameters of forward kernels describe it.
+/// A problem as the parameters of forward kernels describe it.
 pub trait Problem: Capped {
-    /// Whether a kernel processes a work tile without a sequence like any other tile.
+    /// Whether the kernel processes a work tile that has no sequence like any other tile.
     const DOES_PADDING: bool;
     /// The order of work tiles.
     fn order(&self) -> &TileOrder;
-    /// Number of queries, and of keys, per head.
+    /// Number of queries per head, and number of keys per head.
     fn lens(&self) -> [u32; 2];
-    /// The window.
+    /// The window of the mask.
     fn window(&self) -> Window;
 }
 impl Capped for FwdParams {
@@ -73,7 +74,7 @@ impl<Q, K> Problem for HopperParams<Q, K> {
     }
 }
 
-/// A problem without slopes, whatever its parameters say.
+/// A problem without ALiBi slopes, even if its parameters have some.
 pub struct Unsloped<'p, P>(pub &'p P);
 
 impl<P: Problem> Capped for Unsloped<'_, P> {
@@ -104,24 +105,25 @@ impl<P: Problem> Problem for Unsloped<'_, P> {
 
 /// One tile of queries.
 pub trait QueryTile: Copy {
-    /// Whether the tile may lack keys under any mask.
+    /// Whether a tile may have no keys, under any mask.
     const MAY_LACK_KEYS: bool;
-    /// Whether the tile has one split of the keys. Its results are then partial results.
+    /// Whether the tile has only one split of the keys. The results are then partial results.
     const SPLIT: bool = false;
 
-    /// The tile's rows, `tile_m` per tile.
+    /// The rows of the tile, with `tile_m` rows per tile.
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows;
-    /// The tile's share of the key blocks that the rows see.
+    /// The tile's share of the key blocks that its rows see.
     #[inline(always)]
     fn share(&self, range: BlockRange) -> BlockRange {
         range
     }
-    /// Queries of the tile's sequence before row 0 of the tile's tensors.
+    /// Number of queries of the tile's sequence before row 0 of the tile's tensors.
     #[inline(always)]
     fn before(&self) -> u32 {
         0
     }
-    /// Whether the attention sink counts for this tile. It counts for one split of a tile's keys.
+    /// Whether the attention sink counts for this tile. The sink counts for exactly one split of a tile's
+    /// keys.
     #[inline(always)]
     fn counts_sink(&self) -> bool {
         true
@@ -151,7 +153,7 @@ impl QueryTile for WorkTile {
     }
 }
 
-/// The index of a tile in the order of work. Each use computes the head anew.
+/// The index of a tile in the order of work tiles. Each use computes the tile's head again.
 #[derive(Clone, Copy)]
 pub struct TileNumber(pub u32);
 
@@ -164,21 +166,21 @@ impl QueryTile for TileNumber {
     }
 }
 
-/// A tile of one sequence. Its rows count from the tile's first query, and the window's shift corrects for
-/// that. The main loop then needs one number less.
+/// A tile of one sequence. Its rows count from the tile's first query, and the window's shift includes the
+/// queries before it. The main loop then needs one number less.
 #[derive(Clone, Copy)]
 pub struct SequenceTile {
-    /// The tile: m block 0.
+    /// The work tile, whose query block is 0.
     pub tile: WorkTile,
-    /// The sequence.
+    /// Index of the sequence.
     pub sequence: u32,
-    /// Queries of the sequence from the tile on.
+    /// The sequence's queries from the tile's first query on.
     pub queries: Span,
-    /// Keys of the sequence.
+    /// The keys of the sequence.
     pub keys: Span,
-    /// As [`Window::shift`], for rows that count from the tile's first query.
+    /// [`Window::shift`] for rows that count from the tile's first query.
     pub shift: i32,
-    /// Queries of the sequence before the tile.
+    /// Number of queries of the sequence before the tile.
     pub before: u32,
 }
 
@@ -192,7 +194,7 @@ impl QueryTile for SequenceTile {
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         fn q_len<P: Problem>(_: &P, queries: Span) -> u32 {
-            // A tile without queries has one row, which sees no key.
+            // A tile without queries gets one row, which sees no key.
             if P::DOES_PADDING { queries.rows().max(1) } else { queries.rows() }
         }
         Rows {
@@ -206,21 +208,21 @@ impl QueryTile for SequenceTile {
     }
 }
 
-/// A split of a tile's keys.
+/// A work tile with one split of its keys.
 #[derive(Clone, Copy)]
 pub struct KvSplit {
-    /// The tile.
+    /// The work tile.
     pub tile: WorkTile,
-    /// The split's index.
+    /// Index of the split.
     pub index: u32,
     /// The tile's query head, counted over all batches.
     pub head: u32,
-    /// The memory for splits' results.
+    /// The memory for the results of splits.
     pub partials: Partials,
 }
 
 impl KvSplit {
-    /// Split `index` of the tile at index `number` of the order.
+    /// Split `index` of the tile that has index `number` in the order.
     #[inline(always)]
     pub fn new(order: &TileOrder, partials: Partials, [number, index]: [u32; 2]) -> Self {
         let tile = order.tile(number);
@@ -236,7 +238,7 @@ impl QueryTile for KvSplit {
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
         self.tile.rows(p, tile_m)
     }
-    /// Split 0 counts the sink, even if it has no keys.
+    /// Split 0 counts the sink, even if this split has no keys.
     #[inline(always)]
     fn counts_sink(&self) -> bool {
         self.index == 0

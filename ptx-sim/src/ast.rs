@@ -1,35 +1,35 @@
-//! The parsed module, with every register, variable and label resolved.
+//! The parsed module. Every register, variable and label in it is resolved.
 
 use std::collections::HashMap;
 
-/// State space of a variable or an access.
+/// The state space of a variable or an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
-    /// Generic address: its value tells the state space.
+    /// Generic addresses, whose value determines the state space.
     Generic,
     /// Device memory.
     Global,
-    /// Constant bank.
+    /// The constant bank.
     Const,
     /// Shared memory of the thread block.
     Shared,
-    /// Memory of one thread.
+    /// The memory of one thread.
     Local,
-    /// Kernel or function parameters.
+    /// Parameters of a kernel or function.
     Param,
 }
 
-/// Width class of a register.
+/// The width of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegClass {
-    /// `.pred`
+    /// Predicates (`.pred`).
     Pred,
-    /// 8, 16 and 32 bits.
+    /// Registers of 8, 16 and 32 bits.
     B32,
-    /// 64 bits.
+    /// Registers of 64 bits.
     B64,
-    /// 128 bits: declared, never executed.
+    /// Registers of 128 bits, which a kernel may declare but the simulator never executes.
     B128,
 }
 
@@ -39,40 +39,40 @@ pub(crate) struct Variable {
     pub name: Box<str>,
     pub space: Space,
     pub align: u64,
-    /// Bytes; 0 for an `extern` array without length.
+    /// Size in bytes; 0 for an `extern` array without length.
     pub size: u64,
     pub init: Vec<u8>,
-    /// Positions in `init` that hold addresses.
+    /// The positions in `init` that hold addresses.
     pub relocations: Vec<Relocation>,
     pub external: bool,
-    /// Whether the variable is a texture, sampler or surface, which has a name but cannot be loaded.
+    /// Whether the variable is a texture, sampler or surface, which instructions can name but not load.
     pub opaque: bool,
 }
 
-/// An address, or some of its bytes, in an initialiser. `generic(name)` and `name` are equal here: both state
-/// spaces that have initialisers are device memory.
+/// An address, or some of the bytes of an address, in an initialiser. `generic(name)` and `name` are the same
+/// address here, because both state spaces that have initialisers are device memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
-    /// Byte of the variable.
+    /// Index of the byte in the variable.
     pub at: usize,
     pub bytes: usize,
-    /// Variable or function.
+    /// Name of the variable or function.
     pub symbol: Box<str>,
     pub addend: i64,
-    /// The lowest bit of the address that the bytes hold.
+    /// The lowest bit of the address that the bytes contain.
     pub shift: u32,
 }
 
 /// The meaning of an identifier in an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Symbol {
-    /// Index into [`Function::variables`].
+    /// A variable of the function: index into [`Function::variables`].
     Variable(u32),
-    /// A module variable, a function, or unknown.
+    /// A variable of the module, a function, or an unknown name.
     Named(Box<str>),
 }
 
-/// Base of an address operand.
+/// The base of an address operand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Base {
     Reg(u32),
@@ -84,26 +84,27 @@ pub(crate) enum Base {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {
     Reg(u32),
-    /// `!p`
+    /// A negated predicate: `!p`.
     Not(u32),
     Int(u64),
     F32(u32),
     F64(u64),
-    /// Symbol with a byte offset.
+    /// A symbol with a byte offset.
     Symbol(Symbol, i64),
-    /// A special register such as `%tid.x`.
+    /// A special register, such as `%tid.x`.
     Special(Box<str>),
-    /// `[base+offset]`; the third field holds a tensor address's coordinates after the comma.
+    /// An address: `[base+offset]`. The third field holds the coordinates that follow the comma in a tensor
+    /// address.
     Address(Base, i64, Vec<Operand>),
-    /// `{a, b}`
+    /// A vector: `{a, b}`.
     Vector(Vec<Operand>),
-    /// `(a, b)` of a call.
+    /// The arguments or results of a call: `(a, b)`.
     Group(Vec<Operand>),
-    /// `d|p`
+    /// Two destinations: `d|p`.
     Pair(Box<Operand>, Box<Operand>),
-    /// `_`
+    /// A destination that discards its value: `_`.
     Sink,
-    /// Index of an instruction of this function.
+    /// A label: index of an instruction of this function.
     Label(u32),
 }
 
@@ -111,11 +112,11 @@ pub(crate) enum Operand {
 #[derive(Clone, Debug)]
 pub(crate) struct Instruction {
     pub line: u32,
-    /// Bytes of the text, guard and semicolon included.
+    /// The first and the last byte of the instruction in the text, including guard and semicolon.
     pub span: (u32, u32),
-    /// Index into [`Module::locations`]; 0 is "unknown".
+    /// Index into [`Module::locations`]; 0 if the location is unknown.
     pub location: u32,
-    /// Predicate register and whether it is negated.
+    /// The predicate register of the guard, and whether it is negated.
     pub guard: Option<(u32, bool)>,
     pub opcode: Box<str>,
     pub operands: Vec<Operand>,
@@ -128,11 +129,11 @@ pub(crate) struct Function {
     pub entry: bool,
     pub defined: bool,
     pub line: u32,
-    /// Parameters are the first variables, return values follow them.
+    /// Number of parameters. They are the first variables, and the return values follow them.
     pub n_params: usize,
     pub n_returns: usize,
     pub variables: Vec<Variable>,
-    /// Class of each register and, for reports, its name.
+    /// For each range of registers: the width, and the names for reports.
     pub registers: Vec<RegRange>,
     pub n_registers: u32,
     pub instructions: Vec<Instruction>,
@@ -141,13 +142,13 @@ pub(crate) struct Function {
     pub minnctapersm: Option<u32>,
     pub maxnreg: Option<u32>,
     pub noreturn: bool,
-    /// Parameters and results that are registers: variable and register.
+    /// The parameters and results that are registers: index of the variable, and index of the register.
     pub in_registers: Vec<(u32, u32)>,
-    /// Parts of the function that are legal PTX and that the simulator does not run.
+    /// Parts of the function that are legal PTX but that the simulator does not execute.
     pub refused: Vec<Refused>,
 }
 
-/// Legal PTX that the simulator does not run. A launch returns it as an error.
+/// Legal PTX that the simulator does not execute. A launch returns this part as an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub line: u32,
@@ -155,7 +156,8 @@ pub(crate) struct Refused {
     pub reason: Box<str>,
 }
 
-/// A range of registers, `first..first + count`. Their names are `name0..`, or `name` for a single register.
+/// A range of registers, `first..first + count`. The names of the registers are `name0..`, or `name` for a
+/// single register.
 #[derive(Clone, Debug)]
 pub(crate) struct RegRange {
     pub name: Box<str>,
@@ -166,20 +168,21 @@ pub(crate) struct RegRange {
 }
 
 impl Function {
-    /// The range that holds register `id`.
+    /// The range that contains register `id`.
     pub fn range(&self, id: u32) -> Option<&RegRange> {
         let at = self.registers.partition_point(|range| range.first <= id);
         self.registers.get(at.checked_sub(1)?)
     }
 }
 
-/// A source position as `.loc` gives it.
+/// A source position that a `.loc` directive gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Location {
     pub file: u32,
     pub line: u32,
     pub column: u32,
-    /// Byte offset of the directive. The comment that lists the inlined calls follows it.
+    /// Byte offset of the directive in the text. A comment that lists the inlined calls may follow the
+    /// directive.
     pub at: u32,
 }
 
@@ -195,18 +198,19 @@ pub struct Module {
     pub(crate) functions: Vec<Function>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) text: Box<str>,
-    /// Directives of the module that the simulator does not know. If there are any, every launch is refused.
+    /// Directives of the module that the simulator does not know. If there are any, the simulator refuses
+    /// every launch.
     pub(crate) refused: Vec<Refused>,
-    /// Aliases of functions.
+    /// Aliases of functions, with the functions that they name.
     pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }
 
-/// An entry point and its launch directives.
+/// An entry point, and its launch directives.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Entry {
-    /// Symbol.
+    /// The symbol of the entry.
     pub name: String,
-    /// Bytes of the parameter block.
+    /// Size of the parameter block in bytes.
     pub param_bytes: usize,
     /// Alignment of the parameter block in bytes.
     pub param_align: usize,
@@ -214,18 +218,18 @@ pub struct Entry {
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`: the largest block shape.
     pub maxntid: Option<[u32; 3]>,
-    /// `.minnctapersm`: blocks that a multiprocessor must be able to hold at once.
+    /// `.minnctapersm`: the number of blocks that an SM must be able to hold at once.
     pub minnctapersm: Option<u32>,
-    /// `.maxnreg`: 32-bit registers that a thread may have.
+    /// `.maxnreg`: the number of 32-bit registers that a thread may have.
     pub maxnreg: Option<u32>,
-    /// `.target` of the module, e.g. `sm_80`.
+    /// `.target` of the module, for example `sm_80`.
     pub target: String,
-    /// Bytes of statically declared shared memory that the entry uses.
+    /// Number of bytes of statically declared shared memory that the entry uses.
     pub static_shared: u32,
 }
 
 impl Module {
-    /// The entry points in the order of the text.
+    /// The entry points, in the order of the text.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
@@ -235,7 +239,7 @@ impl Module {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// `.version` as (major, minor).
+    /// The `.version` directive as (major, minor).
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
@@ -246,7 +250,7 @@ impl Module {
         defined.or_else(|| self.functions.iter().position(|function| *function.name == *name))
     }
 
-    /// The instruction as written, with blanks reduced.
+    /// The instruction as the text has it, with each run of blanks reduced to one.
     pub(crate) fn written(&self, instruction: &Instruction) -> String {
         let (start, end) = (instruction.span.0 as usize, instruction.span.1 as usize);
         let text = self.text.get(start..end).unwrap_or(&instruction.opcode);

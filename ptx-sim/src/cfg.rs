@@ -2,15 +2,16 @@
 
 use crate::ast::{Function, Instruction, Operand};
 
-/// The paths never reconverge before the end of the function.
+/// Marks paths that never reconverge before the end of the function.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// First word of an opcode: `bra` of `bra.uni`.
+/// The first word of an opcode, such as `bra` of `bra.uni`.
 pub(crate) fn base(opcode: &str) -> &str {
     opcode.split('.').next().unwrap_or("")
 }
 
-/// Instructions that may follow instruction `at`; `n` (one past the last) is the end of the function.
+/// The instructions that may follow instruction `at`; `n`, the index behind the last instruction, is the end
+/// of the function.
 fn successors(function: &Function, at: usize) -> Vec<usize> {
     let instruction = &function.instructions[at];
     let mut next = match base(&instruction.opcode) {
@@ -42,8 +43,8 @@ fn ends_block(instruction: &Instruction) -> bool {
     matches!(base(&instruction.opcode), "bra" | "brx" | "ret" | "exit" | "trap")
 }
 
-/// For every instruction the start of the block that post-dominates it immediately, or [`NEVER`]. Meaningful
-/// for branches.
+/// For every instruction, the start of the block that is its immediate post-dominator, or [`NEVER`]. Only the
+/// values for branches have a use.
 pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     let n = function.instructions.len();
     let mut leader = vec![false; n + 1];
@@ -76,7 +77,7 @@ pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
         .collect()
 }
 
-/// Immediate post-dominators over blocks `0..=exit` (Cooper, Harvey, Kennedy on the reversed graph).
+/// The immediate post-dominators of blocks `0..=exit` (Cooper, Harvey and Kennedy, on the reversed graph).
 fn post_dominators(next: &[Vec<usize>], exit: usize) -> Vec<Option<usize>> {
     let mut previous = vec![Vec::new(); exit + 1];
     for (block, next) in next.iter().enumerate() {

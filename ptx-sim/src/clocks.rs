@@ -1,9 +1,9 @@
-//! Vector clocks of one block: each agent's knowledge of the other agents.
+//! Vector clocks of one block. They hold each agent's knowledge of the other agents.
 //!
-//! The agents are the warps, each warpgroup's tensor cores, each warp's bulk stores and its other
+//! The agents are the warps, each warpgroup's tensor cores, and each warp's bulk stores and other
 //! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.
 
-/// Numbers of agents.
+/// The numbers of the agents of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agents {
     warps: usize,
@@ -14,22 +14,22 @@ impl Agents {
         Agents { warps }
     }
 
-    /// Number of warpgroups: four warps each, the last one may have fewer.
+    /// Number of warpgroups. Each has four warps; the last one may have fewer.
     pub fn warpgroups(self) -> usize {
         self.warps.div_ceil(4)
     }
 
-    /// The tensor cores of a warpgroup.
+    /// The agent of a warpgroup's tensor cores.
     pub fn tensor(self, warpgroup: usize) -> usize {
         self.warps + warpgroup
     }
 
-    /// Bulk stores of a warp.
+    /// The agent that stands for a warp's bulk stores when they read shared memory.
     pub fn outbox(self, warp: usize) -> usize {
         self.tensor(self.warpgroups()) + warp
     }
 
-    /// The number of agents that read shared memory. They come first.
+    /// The number of agents that read shared memory. They have the lowest numbers.
     pub fn readers(self) -> usize {
         self.outbox(self.warps)
     }
@@ -39,12 +39,12 @@ impl Agents {
         self.readers() + warp
     }
 
-    /// The agent of a warp's bulk stores to device memory.
+    /// The agent that stands for a warp's bulk stores when they write device memory.
     pub fn landing(self, warp: usize) -> usize {
         self.engine(self.warps) + warp
     }
 
-    /// Number of these agents; the mbarriers' agents have higher numbers.
+    /// The number of all these agents. Agents of mbarriers have higher numbers.
     pub fn all(self) -> usize {
         self.landing(self.warps)
     }
@@ -54,7 +54,7 @@ impl Agents {
         agent < self.warps || (self.readers()..self.landing(0)).contains(&agent)
     }
 
-    /// The warp of an agent, or its first warp. An mbarrier's agent has no warp.
+    /// The warp of an agent, or the first of its warps. The agent of an mbarrier has no warp.
     pub fn warp(self, agent: usize) -> usize {
         match agent {
             agent if agent < self.warps => agent,
@@ -69,11 +69,11 @@ impl Agents {
 
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// Capacity of a row, in agents.
+    /// The number of agents for which a row has room.
     n: usize,
-    /// The clocks of each agent that knows of others.
+    /// For each agent that knows of others, a row of clocks.
     rows: Vec<u32>,
-    /// For each agent the site of the synchronisation that began each of its clock values.
+    /// For each agent, the sites of the synchronisations that began its clock values.
     log: Vec<Vec<u32>>,
 }
 
@@ -92,7 +92,7 @@ impl Clocks {
         wide - 1
     }
 
-    /// `agent` learns that `other` has reached the clock value `at`.
+    /// Records that `agent` knows that `other` has reached the clock value `at`.
     pub fn learn(&mut self, agent: usize, other: usize, at: u32) {
         let known = &mut self.rows[agent * self.n + other];
         *known = at.max(*known);
@@ -112,32 +112,33 @@ impl Clocks {
         &self.rows[agent * self.n..(agent + 1) * self.n]
     }
 
-    /// `agent` learns all that `from` holds.
+    /// Adds the knowledge in `from` to the knowledge of `agent`.
     pub fn join(&mut self, agent: usize, from: &[u32]) {
         let row = &mut self.rows[agent * self.n..(agent + 1) * self.n];
         row.iter_mut().zip(from).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
     }
 
-    /// Advances `agent`'s clock after it has published: its later accesses are not covered.
+    /// Advances the clock of `agent` after it has published its knowledge, which does not cover its later
+    /// accesses.
     pub fn tick(&mut self, agent: usize, site: u32) {
         self.rows[agent * self.n + agent] += 1;
         self.log[agent].push(site);
     }
 
-    /// Advances `agent`'s clock without a synchronisation.
+    /// Advances the clock of `agent` without a synchronisation.
     pub fn step(&mut self, agent: usize) {
         let site = self.log[agent].last().copied().unwrap_or(u32::MAX);
         self.tick(agent, site);
     }
 
-    /// The synchronisation before `agent`'s clock value `at`.
+    /// The site of the synchronisation that began clock value `at` of `agent`.
     pub fn last_sync(&self, agent: usize, at: u32) -> Option<u32> {
         let site = self.log.get(agent)?.get((at as usize).checked_sub(1)?)?;
         (*site != u32::MAX).then_some(*site)
     }
 }
 
-/// Joins `from` into an accumulator.
+/// Adds the knowledge in `from` to `into`.
 pub(crate) fn merge(into: &mut Vec<u32>, from: &[u32]) {
     into.resize(from.len().max(into.len()), 0);
     into.iter_mut().zip(from).for_each(|(a, &b)| *a = b.max(*a));

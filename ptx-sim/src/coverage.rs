@@ -1,4 +1,5 @@
-//! Coverage of a launch: instructions that ran, guards that held, comparisons of equal values.
+//! Coverage of a launch: which instructions ran, which guards were true, which comparisons had equal
+//! operands.
 
 use std::collections::HashMap;
 
@@ -13,18 +14,19 @@ use crate::{
 /// Coverage of one instruction, over the lanes of all warps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
-    /// Some lane executed it.
+    /// At least one lane executed the instruction.
     pub executed: bool,
-    /// Some lane reached it with a false guard.
+    /// At least one lane reached the instruction with a false guard.
     pub skipped: bool,
-    /// A `setp` of two equal numbers.
+    /// A `setp` compared two equal numbers.
     pub equal: bool,
-    /// A `cp.async` read fewer bytes than it writes.
+    /// A `cp.async` read fewer bytes than it wrote.
     pub short: bool,
 }
 
 impl Met {
-    /// Notes an execution: the lanes of `all` reached the instruction, and the lanes of `mask` executed it.
+    /// Records one execution: the lanes of `all` reached the instruction, and the lanes of `mask` executed
+    /// it.
     pub fn note(&mut self, program: &Program, code: &Code, regs: &mut Regs, all: u32, mask: u32) {
         self.skipped |= mask != all;
         if mask == 0 {
@@ -52,22 +54,23 @@ impl Met {
 }
 
 /// Coverage of every instruction of a kernel, and a digest of its effects. [`crate::mutate::Mutant::differs`]
-/// reads it.
+/// uses both.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// Coverage by the byte at which the instruction begins in the text.
+    /// Coverage of each instruction, by the byte of the text at which the instruction begins.
     met: HashMap<u32, Met>,
     effects: u64,
 }
 
 impl Coverage {
-    /// A digest of all threads' accesses, stored values and waits. Accesses of a warp between two
-    /// synchronisations count in any order. Addresses count within their allocations.
+    /// A digest of accesses, stored values and waits of all threads. The order of a warp's accesses between
+    /// two synchronisations does not change the digest. The digest contains addresses relative to their
+    /// allocations.
     pub fn effects(&self) -> u64 {
         self.effects
     }
 
-    /// Adds the coverage of a block, per site.
+    /// Adds the coverage of a block, which is indexed by site.
     pub(crate) fn add(&mut self, module: &Module, program: &Program, block: &[Met], digest: u64) {
         self.effects = self.effects.wrapping_add(digest);
         for (site, met) in program.sites.iter().zip(block) {

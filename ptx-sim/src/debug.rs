@@ -1,16 +1,16 @@
-//! Source lines of an instruction.
+//! The source lines of an instruction.
 
 use crate::{
     ast::{Function, Location, Module},
     report::SourceLine,
 };
 
-/// The standard library, by the paths that rustc and `cuda_builder` give its sources. Lines there only show
-/// how an iterator works.
+/// The folders of the standard library, as rustc and `cuda_builder` write them. Lines in these folders only
+/// show how an iterator works.
 const LIBRARY: [&str; 2] = ["library/core/", "rust-src/"];
 
-/// The lines of instruction `at`, innermost first: its `.loc`, then the inlined calls around it, if the text
-/// names them.
+/// The source lines of instruction `at`, innermost first: the position in its `.loc`, then the inlined calls
+/// around it, if the text has them.
 pub(crate) fn source(module: &Module, function: &Function, at: usize) -> Vec<SourceLine> {
     let location = function.instructions.get(at).and_then(|at| module.locations.get(at.location as usize));
     let Some(own) = location.filter(|location| location.line != 0) else { return Vec::new() };
@@ -25,9 +25,9 @@ pub(crate) fn source(module: &Module, function: &Function, at: usize) -> Vec<Sou
     lines
 }
 
-/// The calls in the comment after a `.loc`, innermost first. `cuda_builder` writes `// @2:40:9@1:30:5`, with
-/// the file number first. LLVM (`-Zverbose-asm`, `-fverbose-asm`) writes `// src/c.rs:7:14 @[ src/b.rs:40:9
-/// @[ src/a.rs:30:5 ] ]`.
+/// The inlined calls in the comment behind a `.loc`, innermost first. `cuda_builder` writes
+/// `// @2:40:9@1:30:5`, with the file number first. LLVM (`-Zverbose-asm`, `-fverbose-asm`) writes
+/// `// src/c.rs:7:14 @[ src/b.rs:40:9 @[ src/a.rs:30:5 ] ]`.
 fn callers<'m>(module: &'m Module, location: &Location) -> impl Iterator<Item = SourceLine> + 'm {
     let directive =
         module.text.get(location.at as usize..).and_then(|text| text.lines().next()).unwrap_or_default();

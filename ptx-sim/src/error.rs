@@ -1,18 +1,18 @@
-//! Errors. Findings about a kernel are not errors but [`crate::Report`]s.
+//! Errors of the simulator. Findings about a kernel are no errors: they are [`crate::Report`]s.
 
-/// The text is not PTX.
+/// A text that is not PTX.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct ParseError {
-    /// Line, from one.
+    /// Number of the line, from 1.
     pub line: u32,
-    /// Column in bytes, from one.
+    /// Column in bytes, from 1.
     pub column: u32,
-    /// The expected and the found text.
+    /// The text that the parser expected, and the text that it found.
     pub message: String,
 }
 
-/// A host-side access to simulated memory was refused.
+/// The reason why the simulator refused a host's access to simulated memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// No allocation contains the address.
@@ -21,56 +21,56 @@ pub enum MemoryError {
         /// The address.
         address: u64,
     },
-    /// The range leaves its allocation.
+    /// The range reaches beyond its allocation.
     #[error("{bytes} bytes at {name}+{offset} leave the allocation of {size} bytes")]
     OutOfBounds {
-        /// The allocation.
+        /// Name of the allocation.
         name: String,
-        /// First byte of the range.
+        /// Offset of the range's first byte in the allocation.
         offset: i64,
-        /// Length of the range.
+        /// Number of bytes of the range.
         bytes: usize,
-        /// Length of the allocation.
+        /// Number of bytes of the allocation.
         size: usize,
     },
     /// The allocation was freed.
     #[error("{name} was freed")]
     Freed {
-        /// The allocation.
+        /// Name of the allocation.
         name: String,
     },
     /// No instruction and no copy wrote this byte.
     #[error("{name}+{offset} was never written")]
     Uninitialised {
-        /// The allocation.
+        /// Name of the allocation.
         name: String,
-        /// First such byte.
+        /// Offset of the first byte that was never written.
         offset: u64,
     },
-    /// The allocation is larger than the simulator's address stride.
+    /// The size or the alignment of the allocation is not possible.
     #[error(
         "{name}: {bytes} bytes with alignment {align} cannot be allocated (at most 2^35 bytes, alignment a \
          power of two up to 2^20)"
     )]
     BadAllocation {
-        /// The allocation.
+        /// Name of the allocation.
         name: String,
-        /// Requested length.
+        /// The requested number of bytes.
         bytes: usize,
-        /// Requested alignment.
+        /// The requested alignment in bytes.
         align: usize,
     },
 }
 
-/// A launch was refused before any instruction ran.
+/// The reason why the simulator refused a launch, before any instruction ran.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// No such device profile.
+    /// There is no device profile with this name.
     #[error("no device profile `{name}`; known: {known}")]
     UnknownProfile {
         /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The names of all profiles.
         known: String,
     },
     /// The module has no such entry.
@@ -78,25 +78,26 @@ pub enum LaunchError {
     UnknownEntry {
         /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The names of the module's entries.
         known: String,
     },
     /// The module was compiled for another architecture.
     #[error("the module targets {target}, which {device} (sm_{compute_capability}) does not run")]
     Target {
-        /// `.target`
+        /// The module's `.target`.
         target: String,
-        /// Profile name.
+        /// Name of the device profile.
         device: &'static str,
-        /// The device's architecture.
+        /// The device's architecture as a number: 80 for sm_80.
         compute_capability: u32,
     },
-    /// An instruction that the module's `.target` or `.version` does not have, reached or not.
+    /// The module's `.target` or `.version` does not have an instruction of the kernel, whether threads reach
+    /// it or not.
     #[error("ptx line {line}: `{text}` needs {needs}, but the module declares {says}")]
     Needs {
-        /// Line of the PTX.
+        /// Number of the line in the PTX.
         line: u32,
-        /// The instruction.
+        /// The text of the instruction.
         text: String,
         /// The lowest `.target` or `.version` that has the instruction.
         needs: String,
@@ -109,13 +110,13 @@ pub enum LaunchError {
          most {limit}"
     )]
     SharedMemory {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// Static plus dynamic.
+        /// Number of bytes of static and dynamic shared memory.
         bytes: u64,
-        /// Profile name.
+        /// Name of the device profile.
         device: &'static str,
-        /// Largest size with opt-in.
+        /// Largest number of bytes with opt-in.
         limit: u32,
     },
     /// The kernel needs more shared memory than the host has opted in to.
@@ -124,21 +125,21 @@ pub enum LaunchError {
          attribute is set to {opt_in})"
     )]
     SharedMemoryOptIn {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// Static plus dynamic.
+        /// Number of bytes of static and dynamic shared memory.
         bytes: u64,
-        /// The limit without opt-in.
+        /// Largest number of bytes without opt-in.
         limit: u32,
-        /// The attribute's value; 0 if it was never set.
+        /// The value of the attribute; 0 if it was never set.
         opt_in: u32,
     },
     /// The block shape contradicts `.reqntid` or `.maxntid`.
     #[error("{name} must be launched with {directive} {wanted:?}, not with block {block:?}")]
     BlockShape {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// The directive.
+        /// Name of the directive.
         directive: &'static str,
         /// The directive's values.
         wanted: [u32; 3],
@@ -148,41 +149,41 @@ pub enum LaunchError {
     /// The block is empty or larger than the device allows.
     #[error("block {block:?} has {threads} threads; {device} runs 1 to {limit} (64 in z)")]
     BlockSize {
-        /// The block.
+        /// The launch's block shape.
         block: [u32; 3],
-        /// Number of its threads.
+        /// Number of threads of the block.
         threads: u64,
-        /// Profile name.
+        /// Name of the device profile.
         device: &'static str,
-        /// Largest number of threads.
+        /// Largest number of threads of a block.
         limit: u32,
     },
-    /// `.minnctapersm` requires more blocks than an SM has threads for.
+    /// `.minnctapersm` requires blocks with more threads than an SM can hold.
     #[error(
         "{name} has .minnctapersm {blocks}, but a multiprocessor of {device} holds {limit} threads, so at \
             most {} blocks of {threads}",
         u64::from(*.limit) / (*.threads).max(1)
     )]
     BlocksPerMultiprocessor {
-        /// Entry.
+        /// Name of the entry.
         name: String,
         /// The directive's value.
         blocks: u32,
-        /// Threads of a block, from `.maxntid` or else from the launch.
+        /// Number of threads of a block, from `.maxntid`, or else from the launch.
         threads: u64,
-        /// Profile name.
+        /// Name of the device profile.
         device: &'static str,
-        /// Threads of an SM.
+        /// Number of threads that an SM can hold.
         limit: u32,
     },
     /// The launch states more registers per thread than a thread can have.
     #[error("{name}: the launch gives {registers} registers per thread; a thread has at most {limit}")]
     RegistersOfThread {
-        /// Entry.
+        /// Name of the entry.
         name: String,
         /// The launch's number of registers.
         registers: u32,
-        /// The maximum.
+        /// The largest number of registers per thread.
         limit: u32,
     },
     /// The threads of a block need more registers than the device has.
@@ -191,17 +192,17 @@ pub enum LaunchError {
          registers of {device}; {fit} per thread would fit"
     )]
     Registers {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// 32-bit registers per thread.
+        /// Number of 32-bit registers per thread.
         registers: u32,
         /// The source of the number of registers, in words.
         origin: &'static str,
-        /// Threads of the block.
+        /// Number of threads of the block.
         threads: u64,
-        /// Profile name.
+        /// Name of the device profile.
         device: &'static str,
-        /// 32-bit registers of an SM.
+        /// Number of 32-bit registers of an SM.
         limit: u32,
         /// The largest number of registers per thread with which the block fits.
         fit: u64,
@@ -211,79 +212,79 @@ pub enum LaunchError {
         "{name} needs {bytes} bytes of .local and .param memory per thread; a thread has at most {limit}"
     )]
     LocalMemory {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// Largest frame of the entry and the functions that it calls.
+        /// Number of bytes of the largest frame of the entry and the functions that it calls.
         bytes: u32,
-        /// The maximum.
+        /// The largest number of bytes.
         limit: u32,
     },
     /// The grid is empty or larger than the device allows.
     #[error("grid {grid:?} is outside 1..=[2147483647, 65535, 65535]")]
     Grid {
-        /// The grid.
+        /// The launch's grid.
         grid: [u32; 3],
     },
     /// The parameter block has the wrong size.
     #[error("{name} takes {wanted} bytes of parameters, the launch gives {given}")]
     ParamSize {
-        /// Entry.
+        /// Name of the entry.
         name: String,
-        /// Size in the PTX.
+        /// Number of bytes in the PTX.
         wanted: usize,
-        /// Size in the launch.
+        /// Number of bytes in the launch.
         given: usize,
     },
     /// The kernel, or a function that it calls, contains an instruction or a directive that the simulator
     /// does not execute.
     #[error("ptx line {line}: `{text}`: {reason}")]
     Unsupported {
-        /// Line of the PTX.
+        /// Number of the line in the PTX.
         line: u32,
         /// The line's text.
         text: String,
-        /// Why.
+        /// The reason why the simulator does not execute it.
         reason: String,
     },
 }
 
-/// A script cannot be read, or an expectation does not hold.
+/// The reason why a script failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A statement is malformed.
+    /// A statement of the script is malformed.
     #[error("script line {line}: {message}")]
     Syntax {
-        /// Line of the text, from one.
+        /// Number of the line in the script, from 1.
         line: usize,
-        /// The error and its remedy.
+        /// The problem and its remedy.
         message: String,
     },
-    /// A launch was refused.
+    /// The simulator refused a launch.
     #[error("script line {line}: {error}")]
     Launch {
-        /// Line of the `run` statement.
+        /// Number of the line with the `run` statement.
         line: usize,
-        /// Why.
+        /// The reason.
         error: LaunchError,
     },
-    /// A host access failed, for example because the kernel did not write an expected value.
+    /// An access of the host failed, for example because the kernel did not write an expected value.
     #[error("script line {line}: {error}")]
     Memory {
-        /// Line of the statement.
+        /// Number of the line with the statement.
         line: usize,
-        /// Why.
+        /// The reason.
         error: MemoryError,
     },
-    /// A buffer has another value than expected.
+    /// An element of a buffer has another value than expected.
     #[error("script line {line}: {buffer}[{index}] is {found}, expected {expected}")]
     Value {
-        /// Line of the `expect` statement.
+        /// Number of the line with the `expect` statement.
         line: usize,
-        /// Buffer.
+        /// Name of the buffer.
         buffer: String,
-        /// Element.
+        /// Index of the element.
         index: usize,
-        /// The found value.
+        /// The value that the buffer has.
         found: String,
         /// The expected value.
         expected: String,

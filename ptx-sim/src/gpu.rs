@@ -10,7 +10,7 @@ use crate::{
     memory::GlobalMemory,
 };
 
-/// Bytes of local memory per thread, on every device.
+/// Largest number of bytes of local memory per thread, on every device.
 const LOCAL_LIMIT: u32 = 512 << 10;
 
 /// A simulated GPU.
@@ -18,7 +18,7 @@ pub struct Gpu {
     profile: Profile,
     options: Options,
     memory: GlobalMemory,
-    /// Addresses of the global variables of each module that was launched.
+    /// The addresses of global variables, for each module that was launched.
     modules: HashMap<u64, decode::Symbols>,
     /// Decoded kernels of earlier launches, by module and function.
     programs: HashMap<(u64, usize), Arc<Program>>,
@@ -45,36 +45,36 @@ impl Gpu {
         }
     }
 
-    /// The device's limits.
+    /// The limits of the device.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The settings; they may change between launches.
+    /// The settings, which may change between launches.
     pub fn options_mut(&mut self) -> &mut Options {
         &mut self.options
     }
 
-    /// Calls `watcher` with a launch's progress every few seconds, from any thread.
+    /// Calls `watcher` with the progress of a launch every few seconds. Any thread may make the call.
     pub fn watch(&mut self, watcher: impl Fn(Progress) + Send + Sync + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
 
-    /// Allocates `bytes` bytes. Reports call them `name`. The address is a multiple of `align`, and of no
-    /// larger power of two. The content is uninitialised and reads as NaN.
+    /// Allocates `bytes` bytes, which reports call `name`. The address is a multiple of `align`, and of no
+    /// larger power of two. The content is uninitialised, and reads as NaN.
     ///
     /// # Errors
-    /// [`MemoryError::BadAllocation`] for sizes above 2^35 bytes and alignments that are no small power of
-    /// two.
+    /// Returns [`MemoryError::BadAllocation`] for sizes above 2^35 bytes, and for alignments that are not a
+    /// power of two up to 2^20.
     pub fn alloc(&mut self, name: &str, bytes: usize, align: usize) -> Result<u64, MemoryError> {
         self.memory.alloc(name, bytes, align, None)
     }
 
-    /// As [`Self::alloc`], with initial content that is computed on first access: `content` fills in the
+    /// [`Self::alloc`] with initial content, which is computed at the first access: `content` fills in the
     /// bytes from an offset on.
     ///
     /// # Errors
-    /// As [`Self::alloc`].
+    /// The errors of [`Self::alloc`].
     pub fn alloc_with(
         &mut self,
         name: &str,
@@ -89,7 +89,7 @@ impl Gpu {
     /// later accesses.
     ///
     /// # Errors
-    /// If `address` is not the start of a live allocation.
+    /// Returns an error if no live allocation starts at `address`.
     pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
         let (_, offset) = self.memory.host(address, 0)?;
         if offset != 0 {
@@ -102,7 +102,7 @@ impl Gpu {
     /// Copies `data` to `address`.
     ///
     /// # Errors
-    /// If the range is not within a live allocation.
+    /// Returns an error if the range is not within one live allocation.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, data.len())?;
         allocation.store(offset, data);
@@ -112,7 +112,7 @@ impl Gpu {
     /// Sets `bytes` bytes at `address` to `value`.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     pub fn fill(&mut self, address: u64, value: u8, bytes: usize) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, bytes)?;
         let chunk = [value; 4096];
@@ -125,7 +125,7 @@ impl Gpu {
     /// Copies bytes from `address`.
     ///
     /// # Errors
-    /// As [`Self::write`], and [`MemoryError::Uninitialised`] for uninitialised bytes.
+    /// The errors of [`Self::write`], and [`MemoryError::Uninitialised`] for uninitialised bytes.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, out.len())?;
         if let Some(at) = (offset..offset + out.len()).find(|&at| !allocation.is_written(at)) {
@@ -138,26 +138,26 @@ impl Gpu {
     /// Copies bytes from `address`, including bytes that were never written.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     pub fn read_allow_uninit(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, out.len())?;
         allocation.load(offset, out);
         Ok(())
     }
 
-    /// For each of the `bytes` bytes at `address`, whether it was ever written.
+    /// For each of the `bytes` bytes at `address`, whether any access has written it.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     pub fn initialised(&self, address: u64, bytes: usize) -> Result<Vec<bool>, MemoryError> {
         let (allocation, offset) = self.memory.host(address, bytes)?;
         Ok((offset..offset + bytes).map(|at| allocation.is_written(at)).collect())
     }
 
-    /// Makes `bytes` bytes at `address` count as never written.
+    /// Makes the `bytes` bytes at `address` uninitialised again.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     pub fn forget(&mut self, address: u64, bytes: usize) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, bytes)?;
         allocation.unmark(offset, bytes);
@@ -167,9 +167,9 @@ impl Gpu {
     /// Runs `entry` to its end.
     ///
     /// # Errors
-    /// If a driver would refuse the launch, or if the kernel contains an instruction or a directive that the
-    /// simulator does not execute, even if no thread reaches it. The kernel's own errors are in
-    /// [`Outcome::reports`].
+    /// Returns an error if a driver would refuse the launch, or if the kernel contains an instruction or a
+    /// directive that the simulator does not execute, even if no thread reaches it. The kernel's own errors
+    /// are in [`Outcome::reports`].
     pub fn launch(
         &mut self,
         module: &Module,
@@ -219,7 +219,7 @@ impl Gpu {
         exec::run(&context)
     }
 
-    /// Places the module's global variables, once.
+    /// Allocates the module's global variables, once.
     fn load(&mut self, module: &Module) {
         if self.modules.contains_key(&module.id) {
             return;
@@ -233,7 +233,7 @@ impl Gpu {
                 continue;
             };
             if let Ok((allocation, _)) = self.memory.host(address, 0) {
-                // Variables without an initialiser are zero.
+                // The bytes of variables without an initialiser are zero.
                 let mut bytes = variable.init.clone();
                 bytes.resize(variable.size as usize, 0);
                 allocation.store(0, &bytes);
@@ -251,7 +251,7 @@ impl Gpu {
         self.modules.insert(module.id, symbols);
     }
 
-    /// Puts an address into the initialiser of `variable`.
+    /// Writes an address into the initialiser of `variable`.
     fn relocate(&self, module: &Module, symbols: &decode::Symbols, variable: &str, relocation: &Relocation) {
         let Relocation { at, bytes, symbol, addend, shift } = relocation;
         let function = || module.function(symbol).map(decode::code_address);

@@ -1,22 +1,23 @@
-//! Launches, and the checks of a driver.
+//! Launches, and the checks that a driver makes.
 
 use crate::{LaunchError, Profile, ast::Entry, decode::needs, parse::directives::MAX_REGISTERS};
 
-/// One kernel launch.
+/// The arguments of one kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'p> {
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
+    /// Number of threads of a block in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// Number of bytes of dynamic shared memory.
     pub dynamic_smem: u32,
-    /// The dynamic size that the host has opted in to for this function; 0 if it has not opted in.
+    /// The number of bytes of dynamic shared memory that the host has opted in to for this function; 0 if it
+    /// has not opted in.
     pub smem_opt_in: u32,
-    /// 32-bit registers per thread, as ptxas reports them; `None` if the caller does not know them. The
-    /// simulator then uses the entry's `.maxnreg`.
+    /// Number of 32-bit registers per thread, as ptxas reports it; `None` if the caller does not know the
+    /// number. The simulator then uses the entry's `.maxnreg`.
     pub registers: Option<u32>,
-    /// The whole parameter block, laid out as the PTX declares it.
+    /// The whole parameter block, in the layout that the PTX declares.
     pub params: &'p [u8],
 }
 
@@ -24,7 +25,7 @@ impl Launch<'_> {
     /// Compares the launch with the entry's directives and the device's limits.
     ///
     /// # Errors
-    /// The first condition of the driver or of the entry's directives that the launch violates.
+    /// Returns the first condition of the driver, or of the entry's directives, that the launch violates.
     pub(crate) fn check(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         check_target(profile, entry)?;
         let Launch { grid, block, .. } = *self;
@@ -59,8 +60,8 @@ impl Launch<'_> {
         self.check_shared(profile, entry)
     }
 
-    /// The threads of `.minnctapersm` blocks must fit an SM. If they do not, ptxas drops the directive with a
-    /// warning.
+    /// Checks that the threads of `.minnctapersm` blocks fit an SM. If they do not, ptxas drops the directive
+    /// with a warning.
     fn check_residency(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         let Some(blocks) = entry.minnctapersm else { return Ok(()) };
         // ptxas counts the threads of `.maxntid`.
@@ -79,7 +80,7 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// The registers of one block must fit the device.
+    /// Checks that the registers of one block fit the device.
     fn check_registers(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid`
         // alone. A kernel of 1024 threads can thus get 254 registers. With `.minnctapersm`, the lower of both
@@ -111,8 +112,9 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// 32-bit registers per thread: the launch's or the entry's number. For a kernel with `setmaxnreg` and no
-    /// number, ptxas' choice: an equal share of an SM's registers for the threads of its blocks.
+    /// Number of 32-bit registers per thread, as the launch or the entry states it. For a kernel with
+    /// `setmaxnreg` and without a stated number, this is ptxas' choice: an equal part of an SM's registers
+    /// for each thread of the SM's blocks.
     pub(crate) fn registers_of_thread(&self, profile: &Profile, entry: &Entry) -> u32 {
         let threads = entry.reqntid.or(entry.maxntid).map_or_else(|| volume(self.block), volume);
         let blocks = u64::from(entry.minnctapersm.unwrap_or(1).max(1));
@@ -135,7 +137,8 @@ impl Launch<'_> {
     }
 }
 
-/// PTX runs on its target and on later devices; with a suffix, as in `sm_90a`, on its target alone.
+/// Checks the target: PTX runs on its target and on later devices, but PTX with a suffix, as in `sm_90a`,
+/// runs only on its target.
 fn check_target(profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
     let compute_capability = profile.compute_capability;
     match needs::architecture(&entry.target) {
@@ -149,7 +152,7 @@ fn check_target(profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
     }
 }
 
-/// Threads of a block of these extents.
+/// Number of threads of a block with these extents.
 fn volume(extents: [u32; 3]) -> u64 {
     extents.iter().fold(1, |product: u64, &n| product.saturating_mul(u64::from(n)))
 }

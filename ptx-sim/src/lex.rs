@@ -1,38 +1,38 @@
-//! PTX text to tokens.
+//! Splits PTX text into tokens.
 
 use crate::ParseError;
 
-/// The kind of a token. Words keep their dots and `::`: `mma.sync.aligned` and `shared::cta` are one word
+/// The kind of a token. A word keeps its dots and `::`: `mma.sync.aligned` and `shared::cta` are one word
 /// each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind<'t> {
-    /// Identifier, opcode, register, directive (with its leading dot).
+    /// An identifier, an opcode, a register, or a directive (with its leading dot).
     Word(&'t str),
-    /// Integer literal, two's complement.
+    /// An integer literal, in two's complement.
     Int(u64),
-    /// `0f3F800000`
+    /// A literal such as `0f3F800000`.
     F32(u32),
-    /// `0d3FF0000000000000` or a decimal fraction.
+    /// A literal such as `0d3FF0000000000000`, or a decimal fraction.
     F64(u64),
-    /// Quoted text, without the quotes.
+    /// A quoted text, without its quotes.
     Text(&'t str),
-    /// Any other single character.
+    /// Any other character.
     Punct(char),
-    /// End of the text.
+    /// The end of the text.
     End,
 }
 
-/// A token and where it starts (both counted from one).
+/// A token, and the line and column where it starts (both counted from 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'t> {
     pub kind: Kind<'t>,
-    /// Byte offset.
+    /// The byte at which the token starts.
     pub at: u32,
     pub line: u32,
     pub column: u32,
 }
 
-/// Splits `text` into tokens; the last one is [`Kind::End`].
+/// Splits `text` into tokens, the last of which is [`Kind::End`].
 pub(crate) fn lex(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
     Lexer { text, bytes: text.as_bytes(), at: 0, line: 1, line_start: 0 }.run()
 }

@@ -1,10 +1,11 @@
-//! PTX parser and SIMT simulator: runs GPU kernels on any machine and checks them while they run.
+//! A parser of PTX and a SIMT simulator, which runs GPU kernels on any machine and checks them while they
+//! run.
 //!
-//! It executes all PTX that rustc and LLVM emit for `sm_80` and `sm_89`, and inline assembly, warp by warp:
-//! `mma`, `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics, calls. Of
-//! `sm_90a` it executes `wgmma`, TMA copies with tensor maps ([`TensorMap`]), `setmaxnreg` and proxy fences.
-//! Any other instruction in an entry makes its launch an error that names the line. The simulator skips no
-//! text. Each of these checks is on by default ([`Options`]):
+//! The simulator executes, warp by warp, all PTX that rustc and LLVM emit for `sm_80` and `sm_89`, and inline
+//! assembly: `mma`, `ldmatrix`, `cp.async`, barriers, named barriers, mbarriers, shuffles, votes, atomics,
+//! calls. For `sm_90a`, it executes `wgmma`, TMA copies with tensor maps ([`TensorMap`]), `setmaxnreg` and
+//! proxy fences. If an entry contains any other instruction, a launch of the entry returns an error that
+//! names the line. The simulator skips no text. Each of the following checks is on by default ([`Options`]):
 //!
 //! * **memory**: bounds, alignment, freed memory, addresses of the wrong state space;
 //! * **races**: accesses of shared and device memory, between warps and between lanes, that no barrier,
@@ -17,7 +18,7 @@
 //! * **launches** against the limits of a [`Profile`], such as shared memory without opt-in; instructions
 //!   against the module's own `.target` and `.version`.
 //!
-//! Vector clocks detect races, so one schedule usually suffices. [`Options::seed`] and
+//! Races are detected by vector clocks, so one schedule usually suffices. [`Options::seed`] and
 //! [`Options::completion`] change the schedule and the time at which asynchronous copies complete.
 //!
 //! ```

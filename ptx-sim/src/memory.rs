@@ -1,5 +1,5 @@
-//! Device memory: allocations at distant addresses, whose pages are allocated on first access. Each byte
-//! records whether it was written, and by which access.
+//! Device memory. Allocations lie at distant addresses, and their pages are allocated at the first access.
+//! For each byte, the simulator records whether it was written, and by which access.
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,
@@ -13,32 +13,32 @@ use crate::{
 
 /// Allocation `i` begins within the 2^STRIDE_BITS bytes from `(i + 1) << STRIDE_BITS` on.
 const STRIDE_BITS: u32 = 36;
-/// Every byte of fresh memory: NaN in each float format.
+/// The value of every byte of fresh memory, which makes NaN in each float format.
 pub(crate) const POISON: u8 = 0xff;
 
 /// The reason why an access was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
-    /// In no allocation.
+    /// The address lies in no allocation.
     Wild,
-    /// Beyond the ends of the allocation with this index.
+    /// The address lies beyond the ends of the allocation with this index.
     Outside(usize),
     Freed(usize),
 }
 
-/// Bytes of a page: the first access to a page allocates it.
+/// Number of bytes of a page. The first access to a page allocates it.
 const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 4;
-/// Cells of a page.
+/// Number of cells of a page.
 pub(crate) const PAGE_CELLS: u64 = (PAGE / CELL) as u64;
 
-/// Content of a page. Blocks run in parallel, so every cell is atomic.
+/// The content of a page. Blocks run in parallel, so every element is atomic.
 #[derive(Debug)]
 struct Page {
     words: [AtomicU32; WORDS],
-    /// One bit per byte: four bits per word.
+    /// One bit per byte, which makes four bits per word.
     written: [AtomicU8; WORDS],
-    /// Accesses of this launch.
+    /// The accesses of this launch to the page.
     shadow: Mutex<Option<Box<Shadow>>>,
 }
 
@@ -50,15 +50,15 @@ pub(crate) struct Allocation {
     pub name: String,
     pub base: u64,
     pub len: usize,
-    /// Pages of the allocation; `base` lies in the first.
+    /// The pages of the allocation; `base` lies in the first page.
     pages: Box<[OnceLock<Box<Page>>]>,
-    /// The initial content; without it the bytes are uninitialised.
+    /// The initial content, without which the bytes are uninitialised.
     content: Option<Box<Content>>,
     pub freed: AtomicBool,
     pub read_only: bool,
 }
 
-/// All allocations ever made.
+/// All allocations that were ever made.
 #[derive(Default)]
 pub(crate) struct GlobalMemory {
     pub allocations: Vec<Allocation>,
@@ -79,7 +79,8 @@ impl GlobalMemory {
         {
             return Err(MemoryError::BadAllocation { name: name.into(), bytes, align });
         }
-        // The address has exactly the requested alignment, so that a kernel that needs more is caught.
+        // The address has exactly the requested alignment, so that the simulator catches a kernel that needs
+        // more.
         let base = ((self.allocations.len() as u64 + 1) << STRIDE_BITS) + align as u64;
         let pages = (base as usize % PAGE + bytes).div_ceil(PAGE);
         self.allocations.push(Allocation {
@@ -102,13 +103,13 @@ impl GlobalMemory {
         (allocation.pages, allocation.content) = (Box::default(), None);
     }
 
-    /// Index of the allocation with `address` inside it or after its end, and the allocation.
+    /// The allocation that contains `address` or ends before it, with its index.
     pub fn owner(&self, address: u64) -> Option<(usize, &Allocation)> {
         let index = (address >> STRIDE_BITS).checked_sub(1)? as usize;
         Some((index, self.allocations.get(index)?))
     }
 
-    /// The allocation and byte offset of `bytes` bytes at `address`.
+    /// The allocation that contains the `bytes` bytes at `address`, and their offset in it.
     #[inline]
     pub fn resolve(&self, address: u64, bytes: usize) -> Result<(&Allocation, usize), Fault> {
         let (index, allocation) = self.owner(address).ok_or(Fault::Wild)?;
@@ -122,7 +123,7 @@ impl GlobalMemory {
         Ok((allocation, offset))
     }
 
-    /// As [`Self::resolve`], for the host.
+    /// [`Self::resolve`] for accesses of the host.
     pub fn host(&self, address: u64, bytes: usize) -> Result<(&Allocation, usize), MemoryError> {
         self.resolve(address, bytes).map_err(|fault| match fault {
             Fault::Wild => MemoryError::Unknown { address },
@@ -139,7 +140,7 @@ impl GlobalMemory {
         })
     }
 
-    /// Begins a new launch: forgets the accesses of the last one.
+    /// Begins a new launch, and forgets the accesses of the previous launch.
     pub fn begin_launch(&mut self) {
         let pages = self.allocations.iter_mut().flat_map(|allocation| &mut allocation.pages);
         for page in pages.filter_map(OnceLock::get_mut) {
@@ -161,7 +162,7 @@ pub(crate) fn page_shadow(readers: Readers) -> Box<Shadow> {
 }
 
 impl Allocation {
-    /// Bytes from the start of the first page to `address`.
+    /// Number of bytes from the start of the first page to `address`.
     fn place(&self, address: u64) -> usize {
         (address - self.base / PAGE as u64 * PAGE as u64) as usize
     }
@@ -170,7 +171,7 @@ impl Allocation {
         self.pages[at / PAGE].get_or_init(|| self.new_page(at / PAGE * PAGE))
     }
 
-    /// The page that begins at byte `at` of the first one.
+    /// The page that begins at byte `at` of the allocation's pages.
     #[cold]
     fn new_page(&self, at: usize) -> Box<Page> {
         let page = Box::new(Page {
@@ -188,7 +189,7 @@ impl Allocation {
         page
     }
 
-    /// The page for reads; `None` if it is uninitialised.
+    /// The page, for reads; `None` if it is uninitialised.
     fn known_page(&self, at: usize) -> Option<&Page> {
         match self.pages[at / PAGE].get() {
             None if self.content.is_some() => Some(self.page(at)),
@@ -196,7 +197,7 @@ impl Allocation {
         }
     }
 
-    /// Copies bytes to `out`. The mask marks which of the first 64 bytes were never written.
+    /// Copies bytes to `out`. Returns a mask of those of the first 64 bytes that were never written.
     #[inline]
     pub fn load(&self, offset: usize, out: &mut [u8]) -> u64 {
         let (start, mut missing, mut done) = (self.place(self.base) + offset, 0, 0);
@@ -217,8 +218,9 @@ impl Allocation {
         missing
     }
 
-    /// Stores bytes and marks them as written. Returns a mask of the first 64 bytes whose values changed. If
-    /// several blocks concurrently write equal bytes, only one of them changes the bytes.
+    /// Stores bytes and marks them as written. Returns a mask of those of the first 64 bytes whose values
+    /// changed. If several blocks write the same bytes concurrently, only one of the writes counts as a
+    /// change.
     #[inline]
     pub fn store(&self, offset: usize, bytes: &[u8]) -> u64 {
         let (start, mut changed, mut done) = (self.place(self.base) + offset, 0, 0);
@@ -231,7 +233,7 @@ impl Allocation {
         changed
     }
 
-    /// Whether byte `offset` was ever written.
+    /// Whether any access has written byte `offset`.
     pub fn is_written(&self, offset: usize) -> bool {
         let at = self.place(self.base) + offset;
         self.known_page(at).is_some_and(|page| page.written[at % PAGE / 4].load(Relaxed) >> (at % 4) & 1 != 0)
@@ -303,13 +305,13 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// If several writers write equal bytes, exactly one of them changes the bytes.
+    /// If several writers write the same bytes, exactly one of the writes changes them.
     #[test]
     fn what_is_written_changes_once() {
         let mut memory = GlobalMemory::default();
         let address = memory.alloc("x", 8192, 4, None).unwrap();
         let (allocation, _) = memory.resolve(address, 8192).unwrap();
-        // Written as words, as bytes, and across the end of a page.
+        // The bytes are written as words, as single bytes, and across the end of a page.
         for (offset, bytes) in [(0, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (33, &[9; 3]), (4088, &[7; 12])] {
             let all = u64::MAX >> (64 - bytes.len());
             assert_eq!(allocation.store(offset, bytes), all, "{offset}");

@@ -1,4 +1,4 @@
-//! `mma.sync` on 16-bit floats: fragments to matrices, products in three precisions.
+//! `mma.sync` on 16-bit floats: converts fragments to matrices, and multiplies in three precisions.
 
 use crate::{
     MmaArch, MmaMode,
@@ -7,24 +7,24 @@ use crate::{
     regs::{FULL, LANES, Regs, Row32},
 };
 
-/// Rows of A and D.
+/// Number of rows of A and D.
 const M: usize = 16;
-/// Columns of B and D.
+/// Number of columns of B and D.
 const N: usize = 8;
-/// Largest depth.
+/// Largest depth of a product.
 const K: usize = 16;
 
 /// Executes `mma` for a full warp.
 pub(crate) fn execute(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the feature.
+        // SAFETY: the processor has the feature that the function needs.
         return unsafe { execute_wide(mma, regs, mode) };
     }
     execute_any(mma, regs, mode);
 }
 
-/// [`execute_any`] with vectors of eight numbers: 2.5 times as fast.
+/// [`execute_any`] with vectors of eight numbers, which is 2.5 times as fast.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn execute_wide(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
@@ -37,7 +37,7 @@ fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     let mut b = [[0f32; N]; K];
     let mut c = [[0f32; N]; M];
     for (r, &reg) in mma.a.iter().enumerate() {
-        // Registers go down 8 rows first, then right 8 columns.
+        // The registers of a fragment first go down by 8 rows, then right by 8 columns.
         let (row, column) = (r % 2 * 8, r / 2 * 8);
         let values = unpack(regs.row32(reg, FULL), mma.element);
         for (lane, [low, high]) in pairs(&values) {
@@ -83,7 +83,7 @@ fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     }
 }
 
-/// The two numbers of each lane.
+/// The two numbers that each lane has.
 #[inline(always)]
 fn pairs(values: &[[f32; LANES]; 2]) -> impl Iterator<Item = (usize, [f32; 2])> {
     let [low, high] = values;
@@ -110,8 +110,8 @@ fn unpack(row: &Row32, element: Element) -> [[f32; LANES]; 2] {
     out
 }
 
-/// A chain of f32 fused multiply-adds in order of k. Products of 16-bit floats are exact in f32, so fusing
-/// changes nothing.
+/// Computes a chain of fused multiply-adds in f32, in order of k. Products of 16-bit floats are exact in f32,
+/// so fused operations change nothing.
 #[inline(always)]
 fn fast(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     for (a, c) in a.iter().zip(c) {
@@ -132,8 +132,8 @@ fn wide(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     }
 }
 
-/// The arithmetic of tensor cores: all terms of a step are aligned to the largest exponent, truncated, added
-/// exactly, and rounded toward zero.
+/// Computes with the arithmetic of tensor cores: all terms of a step are aligned to the largest exponent,
+/// truncated, added exactly, and rounded toward zero.
 fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, arch: MmaArch) {
     let (fraction, step) = match arch {
         MmaArch::Ampere => (24, 8),
@@ -149,8 +149,8 @@ fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, 
     }
 }
 
-/// Sign, exponent and 24-bit significand (value = significand * 2^(exponent - 23)); zeros have the smallest
-/// exponent.
+/// Splits `x` into sign, exponent and 24-bit significand (value = significand * 2^(exponent - 23)). The
+/// exponent of zero is the smallest one.
 fn split(x: f32) -> (bool, i32, u64) {
     let bits = x.to_bits();
     let (exponent, fraction) = ((bits >> 23 & 255) as i32, u64::from(bits & 0x7f_ffff));
@@ -158,17 +158,17 @@ fn split(x: f32) -> (bool, i32, u64) {
     (bits >> 31 != 0, exponent.max(1) - 127, significand)
 }
 
-/// One step of `wgmma`, for one accumulator.
+/// Computes one step of `wgmma` for one accumulator.
 pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32) -> f32 {
     dot_add(terms, c, 25)
 }
 
-/// One step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A subnormal
-/// 16-bit input has the exponent that its f32 has.
+/// Computes one step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A
+/// subnormal 16-bit input has the exponent that it has as an f32.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
-    // Considers only infinities and NaN among the inputs. Products of finite inputs are exact, however large
-    // (seen on an H200 with bf16).
+    // Only infinities and NaN among the inputs are special. Products of finite inputs are exact, even large
+    // ones (seen on an H200 with bf16).
     let special = terms
         .clone()
         .filter(|(a, b)| !(a.is_finite() && b.is_finite()))
@@ -188,7 +188,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
         let negative = c.is_sign_negative() && terms.clone().all(|(a, b)| (a * b).is_sign_negative());
         return if negative { -0.0 } else { 0.0 };
     }
-    // Converts every term to units of 2^(top - fraction), truncated toward zero.
+    // This function converts a term to units of 2^(top - fraction), truncated toward zero.
     let align = |sign: bool, exponent: i32, significand: u64, scale: i32| {
         let shift = exponent - scale - (top - fraction as i32);
         let units = if shift >= 0 {
@@ -206,7 +206,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
     toward_zero(sum, top - fraction as i32)
 }
 
-/// `units * 2^exponent` as f32, rounded toward zero; infinite on overflow.
+/// The number `units * 2^exponent` as f32, rounded toward zero, or infinite if it overflows.
 fn toward_zero(units: i64, exponent: i32) -> f32 {
     if units == 0 {
         return 0.0;

@@ -1,4 +1,4 @@
-//! Decoded instructions. Every operand is a register row, so execution looks nothing up.
+//! Decoded instructions. Every operand is a register row, so the execution looks up no names.
 
 mod atomic;
 mod hopper;
@@ -21,7 +21,7 @@ pub(crate) struct Code {
     pub site: u32,
 }
 
-/// `@p` or `@!p`
+/// A predicate that guards an instruction: `@p` or `@!p`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
     pub reg: R,
@@ -36,7 +36,7 @@ pub(crate) struct Addr {
     pub offset: i64,
 }
 
-/// A 32- or 64-bit register, or nothing (`_`).
+/// A 32- or 64-bit register, or no register (`_`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     W32(R),
@@ -55,17 +55,17 @@ pub(crate) enum Extend {
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub space: Space,
-    /// Bytes of one element.
+    /// Number of bytes of one element.
     pub bytes: u32,
     pub extend: Extend,
     pub slots: Vec<Slot>,
     pub addr: Addr,
     pub order: Order,
-    /// Through the read-only path (`.nc`).
+    /// Whether the access uses the read-only path (`.nc`).
     pub read_only: bool,
 }
 
-/// Scope of an access or a fence: the block, which is also its cluster, or all threads (`gpu`, `sys`).
+/// The scope of an access or a fence: the block, which is also its cluster, or all threads (`gpu`, `sys`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     Block,
@@ -79,26 +79,26 @@ pub(crate) struct Order {
     /// Whether the access takes part in communication between threads: `volatile`, `relaxed` and stronger,
     /// atomics.
     pub strong: bool,
-    /// `volatile`: strong, but without order between lanes of a warp.
+    /// Whether the access is `volatile`: strong, but without order between lanes of a warp.
     pub volatile: bool,
     pub acquire: bool,
     pub release: bool,
     pub scope: Scope,
 }
 
-/// `cp.async`: 4, 8 or 16 bytes from global to shared memory.
+/// `cp.async`: copies 4, 8 or 16 bytes from global to shared memory.
 #[derive(Clone, Debug)]
 pub(crate) struct CpAsync {
     pub dst: Addr,
     pub src: Addr,
     pub bytes: u32,
-    /// Bytes to read; the rest is zero.
+    /// Number of bytes to read, if it is given. The other bytes become zero.
     pub src_bytes: Option<R>,
-    /// Predicate that zeroes all bytes.
+    /// A predicate that makes all bytes zero.
     pub ignore: Option<R>,
 }
 
-/// `ldmatrix` and `stmatrix`: `regs.len()` 8x8 matrices of 16 bits.
+/// `ldmatrix` and `stmatrix`: copy `regs.len()` 8x8 matrices of 16-bit elements.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     pub regs: Vec<R>,
@@ -114,13 +114,13 @@ pub(crate) enum Element {
     Bf16,
 }
 
-/// `mma.m16n8k16` or `mma.m16n8k8` with f32 or f16 accumulators.
+/// `mma.m16n8k16` and `mma.m16n8k8`, with accumulators in f32 or f16.
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
     pub element: Element,
-    /// 8 or 16.
+    /// The depth, which is 8 or 16.
     pub k: usize,
-    /// Accumulators are packed f16.
+    /// Whether the accumulators are packed f16.
     pub half: bool,
     pub d: Vec<R>,
     pub a: Vec<R>,
@@ -137,7 +137,7 @@ pub(crate) enum BarKind {
     RedOr,
 }
 
-/// `bar` and `barrier`.
+/// The instructions `bar` and `barrier`.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub kind: BarKind,
@@ -145,14 +145,14 @@ pub(crate) struct Bar {
     pub aligned: bool,
     pub id: R,
     pub threads: Option<R>,
-    /// Destination and source predicate of a reduction.
+    /// The destination and the source predicate of a reduction.
     pub reduce: Option<(Slot, R, R)>,
 }
 
 /// The two halves of `barrier.cluster`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterStep {
-    /// `relaxed`: the arrival hands over only knowledge that a fence has made available.
+    /// If `relaxed`, the arrival only hands over knowledge that a fence has made available.
     Arrive {
         relaxed: bool,
     },
@@ -198,25 +198,25 @@ pub(crate) enum ReduxOp {
     Xor,
 }
 
-/// A call: parameters live in the caller's frame memory.
+/// A call. Its parameters lie in the frame memory of the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub target: Callee,
-    /// Offsets and sizes in the caller's frame.
+    /// Offsets and sizes of the arguments in the frame of the caller.
     pub args: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Callee {
-    /// Index into [`crate::decode::Program::functions`].
+    /// A function: index into [`crate::decode::Program::functions`].
     Function(usize),
-    /// A row of addresses, see [`crate::decode::code_address`].
+    /// A function pointer: a row of addresses, see [`crate::decode::code_address`].
     Pointer(R),
     /// A function of Rust's core library that panics, by its symbol.
     Panic(Box<str>),
     Vprintf,
-    /// Device-side assertion: file, line, function, message.
+    /// A failed assertion on the device: file, line, function, message.
     AssertFail,
     Unknown(Box<str>),
 }
@@ -252,7 +252,8 @@ pub(crate) enum Op {
     Atomic(Box<Atomic>),
     CpAsync(Box<CpAsync>),
     CpCommit,
-    /// Waits for all groups but the last `n`; `None`: for all copies, committed or not.
+    /// Waits for all groups except for the last `n`; `None` waits for all copies, whether they belong to a
+    /// group or not.
     CpWait(Option<u32>),
     LdMatrix(Box<Matrix>),
     StMatrix(Box<Matrix>),
@@ -328,6 +329,6 @@ pub(crate) enum Op {
     Exit,
     Trap,
     Nop,
-    /// The end of a `.noreturn` function: a thread that reaches it is an error.
+    /// The end of a `.noreturn` function, which no thread may reach.
     Returns,
 }

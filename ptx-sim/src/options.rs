@@ -2,20 +2,20 @@
 
 use crate::report::Kind;
 
-/// The time at which asynchronous copies land.
+/// The time at which an asynchronous copy lands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Completion {
-    /// Immediately.
+    /// Copies land immediately.
     Eager,
-    /// As late as the waits allow.
+    /// Copies land as late as the waits allow.
     #[default]
     Late,
-    /// The seed chooses the time for each copy.
+    /// A random time for each copy, which the seed determines.
     Random,
 }
 
-/// Tensor cores whose arithmetic the simulator reproduces bit by bit.
+/// The tensor cores whose arithmetic the simulator reproduces bit by bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MmaArch {
@@ -25,31 +25,33 @@ pub enum MmaArch {
     Hopper,
 }
 
-/// Arithmetic of matrix products.
+/// The arithmetic of matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MmaMode {
-    /// A chain of f32 additions, rounded to nearest.
+    /// A chain of f32 additions, each rounded to nearest.
     #[default]
     Fast,
-    /// The hardware's rounding.
+    /// The rounding of the hardware.
     Exact(MmaArch),
-    /// Sums in f64, rounded once.
+    /// Sums in f64, which are rounded once.
     F64,
 }
 
 /// Settings of a [`crate::Gpu`]. Every check is on by default.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Options {
-    /// Bounds, alignment, freed memory, wrong state space.
+    /// Reports accesses out of bounds, misaligned accesses, and accesses to freed memory or to the wrong
+    /// state space.
     pub memcheck: bool,
-    /// Races between warps and between lanes, in shared and in device memory.
+    /// Reports races between warps and between lanes, in shared and in device memory.
     pub racecheck: bool,
     /// Reports reads of uninitialised registers and memory.
     pub initcheck: bool,
-    /// Divergent barriers and warp-wide instructions, missing participants, wrong counts.
+    /// Reports divergent barriers and warp-wide instructions, missing participants, and wrong counts.
     pub synccheck: bool,
-    /// Schedule: 0 runs each warp until it blocks; other values shuffle warps and time slices.
+    /// The seed of the schedule. 0 runs each warp until it blocks; other values shuffle warps and time
+    /// slices.
     pub seed: u64,
     /// The time at which asynchronous copies land.
     pub completion: Completion,
@@ -61,11 +63,11 @@ pub struct Options {
     /// Maximum number of warp instructions per launch.
     pub budget: u64,
     /// Maximum number of warp instructions during which no memory changes, no barrier completes and no warp
-    /// exits. A launch that waits longer counts as an endless loop.
+    /// exits. A launch that continues beyond this number counts as an endless loop.
     pub patience: u64,
-    /// Run independent blocks on all cores.
+    /// Whether independent blocks run on all cores.
     pub parallel: bool,
-    /// Record each instruction's coverage: [`crate::Outcome::coverage`].
+    /// Whether to record the coverage of each instruction: [`crate::Outcome::coverage`].
     pub coverage: bool,
 }
 

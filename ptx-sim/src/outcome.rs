@@ -1,16 +1,17 @@
-//! The results of a launch besides memory.
+//! The results of a launch, except for memory.
 
 use crate::{Report, coverage::Coverage};
 
-/// The results of a launch besides memory.
+/// The results of a launch, except for memory.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Findings, ordered by block. Kinds that are usually causes come before their consequences.
+    /// Reports of findings, ordered by block. Kinds that are usually causes stand before kinds that are
+    /// usually consequences.
     pub reports: Vec<Report>,
-    /// Warp instructions executed.
+    /// Number of warp instructions that were executed.
     pub instructions: u64,
     /// The text that the kernel printed.
     pub output: String,
-    /// Coverage of each instruction, if [`crate::Options::coverage`] is on.
+    /// The coverage of each instruction, if [`crate::Options::coverage`] is on.
     pub coverage: Coverage,
 }

@@ -1,15 +1,15 @@
-//! Device limits that a launch is checked against.
+//! The limits of devices, against which launches are checked.
 
 use crate::LaunchError;
 
-/// The resources of a device for one launch.
+/// The limits of one device.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Profile {
-    /// Short name, e.g. `l4`.
+    /// The short name of the device, for example `l4`.
     pub name: &'static str,
     /// Compute capability as major * 10 + minor.
     pub compute_capability: u32,
-    /// Streaming multiprocessors.
+    /// Number of SMs.
     pub multiprocessors: u32,
     /// Shared memory of a block without opt-in, in bytes.
     pub shared_per_block: u32,
@@ -55,11 +55,11 @@ const PROFILES: [Profile; 10] = [
 ];
 
 impl Profile {
-    /// The profile called `name` (any case): `l4`, `a100`, `h100`, `h200`, `rtx4090`, `b200`,
-    /// `rtx5090`, `l40s`, `a10`, `orin`.
+    /// The profile called `name`, in any case: `l4`, `a100`, `h100`, `h200`, `rtx4090`, `b200`, `rtx5090`,
+    /// `l40s`, `a10`, `orin`.
     ///
     /// # Errors
-    /// [`LaunchError::UnknownProfile`] lists all names.
+    /// Returns [`LaunchError::UnknownProfile`], which lists all names.
     pub fn by_name(name: &str) -> Result<Profile, LaunchError> {
         let found = PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name));
         found.cloned().ok_or_else(|| LaunchError::UnknownProfile {
@@ -68,13 +68,13 @@ impl Profile {
         })
     }
 
-    /// Every profile.
+    /// All profiles.
     pub fn all() -> &'static [Profile] {
         &PROFILES
     }
 
-    /// The number of blocks with `threads` threads and `shared` bytes of shared memory that one
-    /// multiprocessor holds. Registers are ignored.
+    /// The number of blocks with `threads` threads and `shared` bytes of shared memory that one SM can hold.
+    /// This number ignores registers.
     pub fn blocks_per_multiprocessor(&self, threads: u32, shared: u32) -> u32 {
         // The system uses one KiB of each block's shared memory.
         let by_shared = self.shared_per_multiprocessor / (shared + KIB);

@@ -1,16 +1,16 @@
-//! Registers of a warp: one row of 32 lanes each, with a mask of the lanes that were written.
+//! The registers of a warp. Each is a row of 32 lanes, with a mask of the lanes that were written.
 
 use std::cell::Cell;
 
-/// Lanes of a warp.
+/// Number of lanes of a warp.
 pub(crate) const LANES: usize = 32;
-/// All lanes.
+/// A mask of all lanes.
 pub(crate) const FULL: u32 = u32::MAX;
 
 pub(crate) type Row32 = [u32; LANES];
 pub(crate) type Row64 = [u64; LANES];
 
-/// The registers of one call frame. Constants are rows too; they follow the declared registers.
+/// The registers of one call frame. Constants are rows too, and follow the declared registers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regs {
     pub r32: Vec<Row32>,
@@ -19,18 +19,19 @@ pub(crate) struct Regs {
     pub init32: Vec<u32>,
     pub init64: Vec<u32>,
     pub init_pred: Vec<u32>,
-    /// Lanes in which an instruction read a register that was never written. The executor clears it.
+    /// A mask of the lanes in which an instruction has read a register that was never written. The executor
+    /// clears this mask.
     pub missing: Cell<u32>,
-    /// 32-bit registers that a product in flight reads or writes.
+    /// For each 32-bit register, whether a product in flight reads or writes it.
     pub flying: Vec<bool>,
-    /// The last register in flight that an instruction touched. The executor clears it.
+    /// The last register of a product in flight that an instruction has accessed. The executor clears it.
     pub disturbed: Cell<Option<R>>,
-    /// The number of `wgmma.fence`s so far, and this number at the last access of each 32-bit register.
+    /// The number of `wgmma.fence`s so far, and for each 32-bit register, this number at the last access.
     pub fences: u32,
     pub touched: Vec<Cell<u32>>,
 }
 
-/// Index of a register row. The instruction's type selects the register file.
+/// The index of a register row. The type of the instruction selects the register file.
 pub(crate) type R = u32;
 
 impl Regs {
@@ -78,7 +79,8 @@ impl Regs {
         *old = *old & !mask | value & mask;
     }
 
-    /// Copies a register, and whether it was written. PTX may move undefined values, but not use them.
+    /// Copies a register and the mask of its written lanes. PTX may move undefined values, but may not use
+    /// them otherwise.
     pub fn move32(&mut self, d: R, s: R, mask: u32) {
         self.touch(s);
         self.touch(d);
@@ -88,7 +90,7 @@ impl Regs {
         *old = *old & !mask | init & mask;
     }
 
-    /// As [`Self::move32`].
+    /// [`Self::move32`] for 64-bit registers.
     pub fn move64(&mut self, d: R, s: R, mask: u32) {
         let (row, init) = (self.r64[s as usize], self.init64[s as usize]);
         blend(&mut self.r64[d as usize], mask, &row);
@@ -96,7 +98,7 @@ impl Regs {
         *old = *old & !mask | init & mask;
     }
 
-    /// As [`Self::move32`].
+    /// [`Self::move32`] for predicates.
     pub fn move_pred(&mut self, d: R, s: R, mask: u32) {
         let (value, init) = (self.pred[s as usize], self.init_pred[s as usize]);
         let old = &mut self.pred[d as usize];
@@ -116,7 +118,7 @@ fn blend<T: Copy>(old: &mut [T; LANES], mask: u32, new: &[T; LANES]) {
     }
 }
 
-/// The lanes of `mask`, lowest first.
+/// The lanes in `mask`, in ascending order.
 pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
@@ -125,7 +127,7 @@ pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A register file, and how literals of its type are read.
+/// A register file. It also determines how literals of its type are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pred,
@@ -135,11 +137,11 @@ pub(crate) enum Kind {
     F64,
 }
 
-/// A type that lives in a register.
+/// A type of values that live in a register.
 pub(crate) trait Lane: Copy + Default {
-    /// Storage for 32 lanes.
+    /// The storage for 32 lanes.
     type Row: Copy;
-    /// The file of this type's operands, and how they are written.
+    /// The register file of this type's operands, and the form of its literals.
     const KIND: Kind;
     fn row(regs: &Regs, r: R, mask: u32) -> Self::Row;
     fn get(row: &Self::Row, lane: usize) -> Self;
@@ -184,7 +186,7 @@ lane! {
     i32: u32, row32, set32, Row32, B32, |x| x as i32, |y| y as u32;
     f32: u32, row32, set32, Row32, F32, |x| f32::from_bits(x), |y| y.to_bits();
     u16: u32, row32, set32, Row32, B32, |x| x as u16, |y| u32::from(y);
-    // A value narrower than its register is zero-extended or sign-extended, by its type.
+    // A value that is narrower than its register is zero-extended or sign-extended, as its type requires.
     i16: u32, row32, set32, Row32, B32, |x| x as i16, |y| i32::from(y) as u32;
     u8: u32, row32, set32, Row32, B32, |x| x as u8, |y| u32::from(y);
     i8: u32, row32, set32, Row32, B32, |x| x as i8, |y| i32::from(y) as u32;
@@ -214,12 +216,12 @@ impl Lane for bool {
     }
 }
 
-/// Operands of an ALU instruction: destination, then up to four sources.
+/// The operands of an ALU instruction: the destination, and up to four sources.
 pub(crate) type Args = [R; 5];
-/// The function of an ALU instruction: it reads and writes whole rows under a mask.
+/// The function of an ALU instruction, which reads and writes whole rows under a mask.
 pub(crate) type Run = fn(&mut Regs, &Args, u32);
 
-/// An ALU instruction with the kinds of its operands.
+/// An ALU instruction, with the register kinds of its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Alu {
     pub run: Run,

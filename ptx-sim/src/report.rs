@@ -1,4 +1,4 @@
-//! Findings about a kernel.
+//! Reports of findings about a kernel.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,35 +7,35 @@ use serde::{
     de::{IntoDeserializer, value::Error as ValueError},
 };
 
-/// The kind of error.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// An address outside every allocation, or beyond the end of one.
+    /// An access to an address outside of every allocation, or beyond the end of an allocation.
     OutOfBounds,
-    /// An address that is not a multiple of the access's size.
+    /// An access to an address that is not a multiple of the access's size.
     Misaligned,
-    /// An allocation that was freed.
+    /// An access to an allocation that was freed.
     UseAfterFree,
-    /// An address outside of the instruction's state space.
+    /// An access to an address outside of the instruction's state space.
     WrongSpace,
-    /// A register that was never written.
+    /// A read of a register that was never written.
     UninitialisedRegister,
-    /// Shared memory that was never written.
+    /// A read of shared memory that was never written.
     UninitialisedShared,
-    /// Device memory that was never written.
+    /// A read of device memory that was never written.
     UninitialisedGlobal,
-    /// Local memory that was never written.
+    /// A read of local memory that was never written.
     UninitialisedLocal,
-    /// Shared memory read without a barrier after another warp's write.
+    /// A read of shared memory without a barrier after another warp's write.
     ReadAfterWrite,
-    /// Shared memory written without a barrier after another warp's read.
+    /// A write to shared memory without a barrier after another warp's read.
     WriteAfterRead,
-    /// Shared memory written by two warps without a barrier between the writes.
+    /// Writes of two warps to the same shared memory without a barrier between the writes.
     WriteAfterWrite,
-    /// Lanes of one warp exchange data through shared memory without `bar.warp.sync`.
+    /// An exchange of data between lanes of one warp through shared memory without `bar.warp.sync`.
     WarpRace,
-    /// Access to the destination of an asynchronous copy before a wait for it.
+    /// An access to the destination of an asynchronous copy before a wait for the copy.
     PendingCopy,
     /// Two unordered accesses to the same device memory by threads of one block or of two blocks. At least
     /// one of them is a write.
@@ -44,37 +44,38 @@ pub enum Kind {
     DivergentBarrier,
     /// A warp-wide instruction that some lanes of its mask do not reach together.
     DivergentSync,
-    /// A barrier that waits for warps which have exited.
+    /// A barrier that waits for warps that have exited.
     MissingParticipants,
     /// A barrier number or thread count that is invalid or changes while threads wait.
     BarrierCount,
-    /// Wrong use of an mbarrier.
+    /// A wrong use of an mbarrier.
     Mbarrier,
     /// A thread exits without a wait for its asynchronous copies, or no warp waits for a TMA load.
     UnwaitedCopies,
-    /// Access to a register that a product of the warpgroup (`wgmma`) in flight may still read or write.
+    /// An access to a register that a product of the warpgroup (`wgmma`) in flight may still read or write.
     PendingProduct,
-    /// Wrong use of `wgmma`: a fence is missing, a descriptor is invalid, or warps of a warpgroup differ.
+    /// A wrong use of `wgmma`: a fence is missing, a descriptor is invalid, or the warps of a warpgroup
+    /// execute different instructions.
     Wgmma,
-    /// The asynchronous proxy (bulk copies, `wgmma`) accesses bytes that the generic proxy wrote, without
-    /// `fence.proxy.async`.
+    /// An access of the asynchronous proxy (bulk copies, `wgmma`) to bytes that the generic proxy wrote,
+    /// without `fence.proxy.async`.
     MissingProxyFence,
-    /// `setmaxnreg` exceeds the block's registers, or not all of a warpgroup executes it.
+    /// A `setmaxnreg` that exceeds the block's registers, or that some warps of a warpgroup do not execute.
     RegisterBudget,
-    /// A TMA copy with a wrong size, address, tensor map or reduction.
+    /// A TMA copy that has a wrong size, address, tensor map or reduction.
     BulkCopy,
-    /// No warp can make progress.
+    /// A state in which no warp can make progress.
     Deadlock,
     /// The launch has executed `budget` instructions, or nothing has changed for `patience` instructions.
     Runaway,
-    /// `trap` or a failed assertion.
+    /// A `trap`, or a failed assertion.
     Trap,
     /// A write to read-only memory, or a read-only load of memory that this launch writes.
     ReadOnly,
 }
 
 impl Kind {
-    /// Order of reports: causes come before consequences.
+    /// The position of the kind in the order of reports: causes come before consequences.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Kind::WarpRace => 2,
@@ -83,10 +84,10 @@ impl Kind {
         }
     }
 
-    /// The kind with this name.
+    /// The kind with the name `name`.
     ///
     /// # Errors
-    /// For any other name, a text that lists all kinds.
+    /// Returns a text that lists all kinds if there is no kind with this name.
     pub(crate) fn parse(name: &str) -> Result<Kind, String> {
         Kind::deserialize(name.into_deserializer()).map_err(|error: ValueError| error.to_string())
     }
@@ -127,14 +128,14 @@ impl Kind {
     }
 }
 
-/// A line of source.
+/// A line of source code.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct SourceLine {
-    /// File as the compiler named it.
+    /// The name of the file, as the compiler wrote it.
     pub file: String,
-    /// Line, from one.
+    /// Number of the line, from 1.
     pub line: u32,
-    /// Column, 0 if unknown.
+    /// Column, or 0 if it is unknown.
     pub column: u32,
 }
 
@@ -143,8 +144,8 @@ impl SourceLine {
         SourceLine { file: file.into(), line, column }
     }
 
-    /// The most informative of an instruction's lines: the innermost line in the folder of the kernel's
-    /// entry. `lines` begin with the innermost.
+    /// The most informative source line of an instruction: the innermost line in the folder of the kernel's
+    /// entry. `lines` must begin with the innermost line.
     pub fn in_kernel(lines: &[SourceLine]) -> Option<&SourceLine> {
         let entry = lines.last()?;
         let folder = entry.file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -158,35 +159,35 @@ impl Display for SourceLine {
     }
 }
 
-/// An instruction of the kernel.
+/// The place of an instruction of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Place {
-    /// Line of the PTX, from one.
+    /// Number of the line in the PTX, from 1.
     pub ptx_line: u32,
-    /// The instruction.
+    /// The text of the instruction.
     pub instruction: String,
     /// Source lines, innermost first: the instruction's line, then the lines of the inlined calls.
     pub source: Vec<SourceLine>,
 }
 
-/// One of the accesses of a finding.
+/// One of the accesses that a finding describes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Side {
-    /// The access.
+    /// The place of the access.
     pub place: Place,
-    /// Warp within the block.
+    /// Index of the warp in its block.
     pub warp: u32,
     /// The warp's last synchronisation before the access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<Place>,
 }
 
-/// A byte of simulated memory, by the host's name of its allocation.
+/// The address of a byte of simulated memory, relative to an allocation that the host has named.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Address {
-    /// Allocation, `shared`, `local` or `param`.
+    /// The name of the allocation, or `shared`, `local` or `param`.
     pub buffer: String,
-    /// Byte offset; may lie outside the buffer.
+    /// The offset of the byte, which may lie outside of the buffer.
     pub offset: i64,
 }
 
@@ -197,18 +198,18 @@ impl Display for Address {
     }
 }
 
-/// A finding.
+/// A finding about a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// The kind of error.
+    /// The kind of the finding.
     pub kind: Kind,
-    /// Entry.
+    /// The name of the entry.
     pub kernel: String,
-    /// Block index.
+    /// The index of the block.
     pub block: [u32; 3],
-    /// Lanes of the second access's warp, as a bit mask.
+    /// The lanes of the warp that made the second access, as a bit mask.
     pub lanes: u32,
-    /// The place in memory.
+    /// The address in memory, if the finding has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// The earlier access of a race.
@@ -216,7 +217,7 @@ pub struct Report {
     pub first: Option<Side>,
     /// The access that the checker caught.
     pub second: Side,
-    /// The finding in a sentence.
+    /// A sentence that describes the finding.
     pub message: String,
 }
 

@@ -1,7 +1,7 @@
-//! Launches described in text, for file tests and for PTX of users.
+//! Launches that are described in text, for file tests and for PTX of users.
 //!
-//! One statement per line. A script file may also hold `#` comments. In a PTX file, statements are `//`
-//! comments; an empty line or `//` separates them from prose.
+//! Each statement has one line. A script file may also contain `#` comments. In a PTX file, statements stand
+//! in `//` comments; an empty line or an empty `//` separates them from prose.
 //!
 //! ```text
 //! buffer x f32 64 = 0.5 1.5 ...
@@ -43,7 +43,7 @@ struct Buffer {
 
 #[derive(Clone, Debug)]
 enum Argument {
-    /// Buffer and byte offset.
+    /// A buffer and a byte offset.
     Pointer(usize, u64),
     Bytes(Vec<u8>),
 }
@@ -52,9 +52,9 @@ enum Argument {
 struct Run {
     line: usize,
     entry: String,
-    /// The launch without parameters, which need the buffers' addresses.
+    /// The launch without its parameters, which depend on the addresses of the buffers.
     launch: Launch<'static>,
-    /// Overrides the options' budget.
+    /// A budget that replaces the options' budget.
     budget: Option<u64>,
     patience: Option<u64>,
     args: Vec<Argument>,
@@ -66,7 +66,7 @@ struct Run {
 struct Expect {
     line: usize,
     buffer: usize,
-    /// The values, repeated over this number of elements.
+    /// The values, which are repeated over this number of elements.
     values: Vec<Number>,
     count: usize,
     tolerance: f64,
@@ -83,7 +83,7 @@ impl Script {
     /// Reads the statements in `text`: a PTX file with statements in comments, or a script file.
     ///
     /// # Errors
-    /// [`ScriptError::Syntax`], which names the line.
+    /// Returns [`ScriptError::Syntax`], which names the line.
     pub fn parse(text: &str) -> Result<Script, ScriptError> {
         let mut script = Script::default();
         for statement in lines::statements(text)? {
@@ -139,7 +139,7 @@ impl Script {
         Ok(())
     }
 
-    /// The values as bytes, without their repetitions.
+    /// The values as bytes, without repetitions.
     fn values(
         &self,
         statement: &Statement<'_>,

@@ -1,7 +1,8 @@
-//! Race detection: compares each byte's last writer and readers with the accessing warp's knowledge.
+//! Race detection, which compares the last writer and readers of each byte with the knowledge of the
+//! accessing warp.
 //!
-//! The unit is a cell of 16 bytes: one lane's access with `ldmatrix` or `cp.async`. A partial access splits a
-//! cell into words or bytes.
+//! The unit is a cell of 16 bytes, which one lane accesses with `ldmatrix` or `cp.async`. A partial access
+//! splits a cell into words or bytes.
 
 mod hazard;
 mod rest;
@@ -11,12 +12,12 @@ pub(crate) use hazard::{Access, Hazard, HazardKind, Knows};
 use hazard::{Actor, after_read, after_write};
 use rest::{Rest, Role};
 
-/// Bytes of a cell.
+/// Number of bytes of a cell.
 pub(crate) const CELL: usize = 16;
-/// All bytes of a cell.
+/// A mask of all bytes of a cell.
 const WHOLE: u16 = u16::MAX;
 
-/// One stamp per record. Records past its end have no stamp.
+/// A stamp for each record. Records past the end of the column have no stamp.
 #[derive(Debug, Default)]
 struct Column(Vec<Stamp>);
 
@@ -26,7 +27,7 @@ impl Column {
         self.0.get(at).unwrap_or(&Stamp::NONE)
     }
 
-    /// The stamp of record `at`, out of `all` records.
+    /// The stamp of record `at`; there are `all` records.
     #[inline]
     fn slot(&mut self, at: usize, all: usize) -> &mut Stamp {
         if at >= self.0.len() {
@@ -39,29 +40,31 @@ impl Column {
 /// The reads of a record that the shadow remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// The last read of each warp of one block. The number is the count of warps.
+    /// The shadow remembers the last read of each warp of one block. The number is the number of warps.
     Warps(usize),
-    /// The last read, and a read of another block. Two are enough, because nothing orders the blocks.
+    /// The shadow remembers the last read, and a read of another block. Two reads suffice, because nothing
+    /// orders the blocks.
     Last,
-    /// All reads that nothing has ordered yet, because blocks may wait for each other.
+    /// The shadow remembers all reads that nothing has ordered yet, because blocks may wait for each other.
     All,
 }
 
-/// Columns are created on first use: most memory is only read, or only written.
+/// The accesses to one page or to shared memory. Columns are created at their first use, because most memory
+/// is only read, or only written.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     readers: Readers,
-    /// Numbers of cells and of records: a split cell has one record per part.
+    /// The number of records: a split cell has one record per part.
     count: usize,
     records: usize,
-    /// First record of each cell, and its number of splits in two: 0, 2 (words) or 4 (bytes). Empty until a
-    /// cell is split.
+    /// The first record of each cell, and how often the cell was split in two: 0, 2 (into words) or 4 (into
+    /// bytes). The list is empty until a cell is split.
     cells: Vec<(u32, u8)>,
-    /// Last writes.
+    /// The last writes.
     writes: Column,
-    /// Last reads: see [`Readers`].
+    /// The last reads: see [`Readers`].
     reads: Vec<Column>,
-    /// First reads through the read-only path.
+    /// The first reads through the read-only path.
     constant: Column,
     rest: Rest,
 }
@@ -107,7 +110,7 @@ impl Shadow {
         }
     }
 
-    /// The records of the bytes `mask` of `cell`: the first one, the depth of the split, and the parts.
+    /// The records for the bytes `mask` of `cell`: the first record, the depth of the split, and the parts.
     #[inline]
     fn records(&mut self, cell: usize, mask: u16) -> (usize, u8, u16) {
         if self.cells.is_empty() {
@@ -141,8 +144,8 @@ impl Shadow {
         (base as usize, depth, parts)
     }
 
-    /// Checks and notes an access by `lanes` to the bytes `mask` of `cell`. The access changes the values of
-    /// the bytes `changed`. Returns the first conflict. The words in `actor` are not used.
+    /// Checks and records an access by `lanes` to the bytes `mask` of `cell`. The access changes the values
+    /// of the bytes `changed`. Returns the first conflict. The lanes of the stamp in `actor` are not used.
     #[inline]
     pub fn access(
         &mut self,
@@ -182,7 +185,7 @@ impl Shadow {
     ) -> Option<Box<Hazard>> {
         let reads = access.reads();
         let write = self.writes.get(at);
-        // A write that changes nothing conflicts with no other write.
+        // A write that changes no value conflicts with no other write.
         if !write.is_none()
             && let Some(kind) = after_write(now, write, actor, access, reads || changes)
         {
@@ -227,7 +230,7 @@ impl Shadow {
     fn note(&mut self, now: &impl Knows, at: usize, mut actor: Actor<'_>, access: Access) {
         match access {
             Access::Write | Access::Atomic | Access::Copy => return self.note_write(now, at, actor, access),
-            // Every write found here is reported.
+            // Every write that the shadow still has is reported.
             Access::ReadOnly => {
                 let first = self.constant.slot(at, self.records);
                 if first.is_none() {
@@ -243,7 +246,7 @@ impl Shadow {
             Readers::All | Readers::Last => 0,
         };
         if self.readers == Readers::Last && !self.reads[1].get(at).is_none() {
-            // Reads of two blocks are stored. A write races with at least one of them.
+            // The shadow stores reads of two blocks. A write races with at least one of them.
             return;
         }
         let last = self.reads[slot].slot(at, self.records);
@@ -275,20 +278,21 @@ impl Shadow {
             let ordered = last.same_agent(new) || now.knows(last);
             if !(ordered && last.reaches_as_far(new)) {
                 if self.readers == Readers::Last && last.block != new.block {
-                    // As for reads: nothing orders the blocks.
+                    // Nothing orders the blocks, as with reads.
                     self.rest.forget(at, |role, _| role == Role::Writes);
                 }
                 self.rest.add(at, Role::Writes, *last);
             }
         }
         *last = Stamp { pending: access == Access::Copy, ..actor.stamp() };
-        // Drops older entries that this access replaces. Accesses that may all meet each other need no check.
+        // Older entries that this access replaces are dropped. Accesses that need no order with any other
+        // access need no check.
         if !self.rest.is_empty() && new.reach() != Reach::All {
             self.rest.forget(at, |_, other| other.reaches_as_far(new) && now.knows(other));
         }
     }
 
-    /// An asynchronous copy has landed: from now on it counts as a write by `agent`.
+    /// Records that an asynchronous copy has landed: from now on, it counts as a write by `agent`.
     pub fn complete(&mut self, cell: usize, mask: u16, agent: u16, clock: u32, epoch: u32) {
         let (base, _, mut parts) = self.records(cell, mask);
         while parts != 0 {
@@ -301,7 +305,7 @@ impl Shadow {
     }
 }
 
-/// Merges another read of the same warp. Within one epoch, all lanes that read count.
+/// Merges another read of the same warp into `read`. The lanes of all reads within one epoch count.
 fn merge_read(read: &mut Stamp, actor: Actor<'_>) {
     if read.is_none() || read.epoch != actor.stamp.epoch || !read.same_agent(actor.stamp) {
         *read = actor.stamp();

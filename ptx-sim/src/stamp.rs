@@ -1,18 +1,18 @@
-//! One access of one warp: agent, clock, strength and lanes. Also the rule that says which pairs of accesses
-//! must be ordered.
+//! A record of one access of one warp: agent, clock, strength and lanes. The file also has the rule for the
+//! pairs of accesses that must be ordered.
 
 use crate::op::{Order, Scope};
 
 const NOBODY: u16 = u16::MAX;
 
-/// The lane that touches each of the four words of a cell: a lane, [`SEVERAL`] or [`UNKNOWN`].
+/// For each of the four words of a cell: the lane that touches it, [`SEVERAL`] or [`UNKNOWN`].
 pub(crate) type Words = [u8; 4];
-/// More than one lane has the whole word.
+/// More than one lane touches the whole word.
 pub(crate) const SEVERAL: u8 = 0xfe;
-/// No lane has the word, or several lanes have parts of it.
+/// No lane touches the word, or several lanes touch parts of it.
 pub(crate) const UNKNOWN: u8 = 0xff;
 
-/// Whether two different lanes accessed some word.
+/// Whether two different lanes accessed the same word.
 fn lanes_differ(first: Words, second: Words) -> bool {
     first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
 }
@@ -26,7 +26,7 @@ pub(crate) enum Strength {
     Strong(Scope),
 }
 
-/// The threads with which a strong access needs no order.
+/// The threads whose strong accesses need no order with a strong access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     Nobody,
@@ -53,13 +53,13 @@ pub(crate) struct Stamp {
     pub words: Words,
     pub clock: u32,
     pub site: u32,
-    /// Counts the warp's `bar.warp.sync`s and barriers.
+    /// Number of barriers and `bar.warp.sync`s that the warp has passed.
     pub epoch: u32,
     /// Whether the access is an asynchronous copy in flight.
     pub pending: bool,
 }
 
-/// A byte and a half per byte of memory that one block only reads, or that is only written.
+/// A stamp is a byte and a half per byte of memory that only one block reads, or that is only written.
 const _: () = assert!(size_of::<Stamp>() == 24);
 
 impl Stamp {
@@ -81,7 +81,7 @@ impl Stamp {
         self.block == other.block && self.agent == other.agent
     }
 
-    /// The accesses with which this one needs no order.
+    /// The accesses with which this access needs no order.
     pub fn reach(&self) -> Reach {
         match self.strength {
             Strength::Weak => Reach::Nobody,
@@ -90,7 +90,7 @@ impl Stamp {
         }
     }
 
-    /// Whether the two accesses need no order: both are strong, in scopes that include each other.
+    /// Whether the two accesses need no order, because both are strong, in scopes that include each other.
     pub fn morally_strong(&self, other: &Stamp) -> bool {
         match self.reach().min(other.reach()) {
             Reach::Nobody => false,
@@ -99,15 +99,15 @@ impl Stamp {
         }
     }
 
-    /// Whether every access that needs no order with the later access `other` needs none with this one
+    /// Whether every access that needs no order with the later access `other` needs no order with this access
     /// either.
     pub fn reaches_as_far(&self, other: &Stamp) -> bool {
         let same = other.reach() != Reach::Block || self.reach() == Reach::All || self.block == other.block;
         self.reach() >= other.reach() && same
     }
 
-    /// Whether two lanes of one warp access some word without order between them; `words` belong to the later
-    /// access.
+    /// Whether two lanes of one warp access the same word without order between them; `words` belong to the
+    /// later access.
     pub fn lanes_race(&self, other: &Stamp, words: Words) -> bool {
         let volatile = [self, other].iter().all(|stamp| stamp.strength == Strength::Volatile);
         self.epoch == other.epoch

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// Dimensions that a tensor map can have.
+/// Largest number of dimensions of a tensor map.
 pub(crate) const MAX_RANK: usize = 5;
 const WORDS: usize = 16;
-/// Marks the first word of a map, so that other bytes do not decode as a map.
+/// The mark in the first word of a map, which prevents other bytes from being decoded as a map.
 const MARK: u64 = 0x7465_6e73_0000_0000;
 
-/// Type of a tensor's elements. The variants have the order of the driver's numbers.
+/// Type of a tensor's elements. The variants have the same order as the numbers of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ElementType {
@@ -42,49 +42,51 @@ impl ElementType {
         ELEMENTS.iter().find(|(element, ..)| *element == self).unwrap_or(&ELEMENTS[0])
     }
 
-    /// Bytes of one element.
+    /// Number of bytes of one element.
     pub fn bytes(self) -> u32 {
         self.row().1
     }
 }
 
-/// The permutation of a box's 16-byte chunks in shared memory, by address bits above the chunk's row. The
-/// variants have the order of the driver's numbers.
+/// The permutation of a box's 16-byte chunks in shared memory: an XOR with the address bits above the chunk's
+/// row. The variants have the same order as the numbers of the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
     /// No swizzle.
     #[default]
     None,
-    /// Within 32 bytes.
+    /// The chunks are permuted within 32 bytes.
     B32,
-    /// Within 64 bytes.
+    /// The chunks are permuted within 64 bytes.
     B64,
-    /// Within 128 bytes.
+    /// The chunks are permuted within 128 bytes.
     B128,
 }
 
 impl Swizzle {
     const ALL: [Swizzle; 4] = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128];
 
-    /// Bytes within which chunks are permuted.
+    /// Number of bytes within which chunks are permuted.
     pub(crate) fn span(self) -> u32 {
         16 << self as u32
     }
 
-    /// The swizzled address of the byte at `address` of shared memory.
+    /// The swizzled address of the byte at shared address `address`.
     #[inline]
     pub(crate) fn apply(self, address: u32) -> u32 {
         address ^ (address >> 3 & (self.span() - 16))
     }
 }
 
-/// A tensor map cannot be encoded. The driver refuses it, too, unless the message says otherwise.
+/// The reason why a tensor map cannot be encoded. The driver also refuses it, unless the message says
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
 pub struct TensorMapError(String);
 
-/// A tensor in device memory and the box that one copy moves: the arguments of `cuTensorMapEncodeTiled`,
-/// dimension 0 innermost. The simulator supports no interleaving and ignores L2 promotion.
+/// A tensor in device memory, and the box that one copy moves. The fields are the arguments of
+/// `cuTensorMapEncodeTiled`, and dimension 0 is the innermost. The simulator supports no interleaving and
+/// ignores L2 promotion.
 ///
 /// ```
 /// use ptx_sim::{ElementType, Swizzle, TensorMap};
@@ -109,27 +111,27 @@ pub struct TensorMap<'t> {
     pub element: ElementType,
     /// Address of the first element.
     pub address: u64,
-    /// Elements in each dimension.
+    /// Number of elements in each dimension.
     pub dims: &'t [u64],
-    /// Strides in bytes of all dimensions except the innermost.
+    /// Strides in bytes of all dimensions, except for the innermost.
     pub strides: &'t [u64],
-    /// Elements of the box in each dimension.
+    /// Number of elements of the box in each dimension.
     pub box_dims: &'t [u32],
-    /// Element strides of each dimension. The simulator executes only 1.
+    /// Element strides in each dimension. The simulator only supports 1.
     pub element_strides: &'t [u32],
-    /// Swizzle of the box in shared memory.
+    /// The swizzle of the box in shared memory.
     pub swizzle: Swizzle,
-    /// Elements outside of the tensor are NaN, not zero.
+    /// Whether elements outside of the tensor are NaN instead of zero.
     pub fill_nan: bool,
 }
 
 impl TensorMap<'_> {
     /// Encodes the map for a kernel's parameter: 128 bytes, which the caller must align to 64 bytes. Only
-    /// this simulator can decode them.
+    /// this simulator can decode these bytes.
     ///
     /// # Errors
-    /// If `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1, which the
-    /// simulator does not support.
+    /// Returns an error if `cuTensorMapEncodeTiled` would refuse the map, or if an element stride is not 1,
+    /// which the simulator does not support.
     pub fn encode(&self) -> Result<[u64; WORDS], TensorMapError> {
         self.check().map_err(TensorMapError)?;
         let mut words = [0; WORDS];
@@ -209,13 +211,13 @@ pub(crate) struct Tiled {
     pub fill: u64,
     pub address: u64,
     pub dims: Vec<u64>,
-    /// Strides of all dimensions, including the innermost.
+    /// Strides in bytes of all dimensions, including the innermost.
     pub strides: Vec<u64>,
     pub box_dims: Vec<u32>,
 }
 
 impl Tiled {
-    /// Decodes `bytes`; `None` if they are no map.
+    /// Decodes `bytes`, or returns `None` if they are no map.
     pub fn decode(bytes: &[u8; 8 * WORDS]) -> Option<Tiled> {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -239,17 +241,17 @@ impl Tiled {
         })
     }
 
-    /// Bytes of one row of the box.
+    /// Number of bytes of one row of the box.
     pub fn row_bytes(&self) -> u32 {
         self.box_dims[0] * self.element_bytes
     }
 
-    /// Bytes of the box.
+    /// Number of bytes of the box.
     pub fn bytes(&self) -> u64 {
         self.box_dims.iter().fold(u64::from(self.element_bytes), |bytes, &extent| bytes * u64::from(extent))
     }
 
-    /// The rows of the box whose first element is at `at`.
+    /// The rows of the box whose first element has the coordinates `at`.
     pub fn rows(&self, at: &[i32]) -> Vec<Row> {
         let count = self.box_dims[1..].iter().product::<u32>();
         let (first, width) = (i64::from(at[0]), i64::from(self.box_dims[0]));
@@ -279,7 +281,7 @@ impl Tiled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,
-    /// Bytes of the box before it.
+    /// Number of bytes of the box's row before this part.
     pub skip: u32,
     pub bytes: u32,
 }

@@ -1,4 +1,4 @@
-//! Products of a warpgroup: their operands in shared memory, and their results.
+//! Products of a warpgroup: the layout of operands in shared memory, and the arithmetic.
 
 use crate::{
     MmaMode, Swizzle,
@@ -7,11 +7,11 @@ use crate::{
     op::Element,
 };
 
-/// Rows of A and of the accumulators.
+/// Number of rows of A and of the accumulators.
 pub(crate) const ROWS: usize = 64;
-/// Depth of one product.
+/// The depth of one product.
 pub(crate) const DEPTH: usize = 16;
-/// Elements of 16 bytes.
+/// Number of elements in 16 bytes.
 const CHUNK: usize = 8;
 
 /// A matrix in shared memory.
@@ -24,10 +24,10 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Decodes the 64 bits for an operand of `extent` rows (of A) or columns (of B).
+    /// Decodes the 64 bits of a descriptor, for an operand of `extent` rows (of A) or columns (of B).
     ///
     /// # Errors
-    /// The reason, if the bits are not valid for any operand.
+    /// Returns the reason if the bits are not valid for any operand.
     pub fn decode(bits: u64, extent: usize, across: bool) -> Result<Descriptor, String> {
         let bytes = |at: u32| (bits >> at & 0x3fff) as u32 * 16;
         let swizzle = match bits >> 62 {
@@ -62,8 +62,8 @@ impl Descriptor {
         Ok(found)
     }
 
-    /// Addresses of the operand's chunks of eight elements: in order of depth within each row, or (`across`)
-    /// along the rows for each depth.
+    /// The addresses of the operand's chunks of eight elements. They are in order of depth within each row,
+    /// or, if `across`, along the rows for each depth.
     pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
         let Descriptor { start, leading, stride, swizzle } = self;
         let span = swizzle.span();
@@ -101,7 +101,7 @@ fn widen(element: Element, bits: u16) -> f32 {
     }
 }
 
-/// Reads an operand of `extent` rows or columns from the chunks at these offsets: `out[k][i]`.
+/// Reads an operand of `extent` rows or columns from the chunks at these offsets, as `out[k][i]`.
 pub(crate) fn fetch(
     element: Element,
     shared: &[u8],
@@ -111,7 +111,7 @@ pub(crate) fn fetch(
 ) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the feature.
+        // SAFETY: the processor has the feature that the function needs.
         return unsafe { fetch_wide(element, shared, chunks, of, out) };
     }
     fetch_any(element, shared, chunks, of, out);
@@ -148,10 +148,10 @@ fn fetch_any(
     }
 }
 
-/// The registers of one warp's 16 rows of A, lane by lane, into `out[k][row]`.
+/// Copies the registers of one warp's 16 rows of A, lane by lane, to `out[k][row]`.
 pub(crate) fn fetch_registers(element: Element, warp: usize, rows: [&[u32; 32]; 4], out: &mut [f32]) {
     for (r, values) in rows.into_iter().enumerate() {
-        // Registers go down 8 rows first, then right 8 columns.
+        // The registers of a fragment first go down by 8 rows, then right by 8 columns.
         let (row, column) = (16 * warp + r % 2 * 8, r / 2 * 8);
         for (lane, &value) in values.iter().enumerate() {
             let at = (column + lane % 4 * 2) * ROWS + row + lane / 4;
@@ -161,7 +161,7 @@ pub(crate) fn fetch_registers(element: Element, warp: usize, rows: [&[u32; 32]; 
     }
 }
 
-/// `c += a b` with `a[k][row]`, `b[k][column]`, `c[row][column]`.
+/// Computes `c += a b`, with `a[k][row]`, `b[k][column]` and `c[row][column]`.
 pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
     let columns = b.len() / DEPTH;
     for (row, c) in c.chunks_exact_mut(columns).enumerate() {
@@ -184,11 +184,11 @@ pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
     }
 }
 
-/// A chain of f32 additions in order of depth.
+/// Computes a chain of f32 additions, in order of depth.
 fn fast(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the feature.
+        // SAFETY: the processor has the feature that the function needs.
         return unsafe { fast_wide(a, b, c) };
     }
     fast_any(a, b, c);
@@ -200,7 +200,7 @@ fn fast_wide(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     fast_any(a, b, c);
 }
 
-/// Four steps per pass over the accumulators.
+/// Computes four steps in each pass over the accumulators.
 #[inline(always)]
 fn fast_any(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     let columns = c.len();
@@ -214,7 +214,7 @@ fn fast_any(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
     }
 }
 
-/// Row and column of accumulator register `r` of lane `lane`, within the warp's 16 rows.
+/// The row and the column of accumulator register `r` of lane `lane`, within the warp's 16 rows.
 pub(crate) fn place(r: usize, lane: usize) -> (usize, usize) {
     (r / 2 % 2 * 8 + lane / 4, r / 4 * 8 + lane % 4 * 2 + r % 2)
 }

@@ -1,4 +1,4 @@
-//! Bulk copies, with tensor maps and without, against plain loops.
+//! Compares bulk copies, with and without tensor maps, with plain loops.
 
 mod common;
 
@@ -88,7 +88,7 @@ impl Case {
         map.encode().unwrap()
     }
 
-    /// Bytes of the box.
+    /// Number of bytes of the box.
     fn bytes(&self) -> usize {
         self.box_dims.iter().map(|&n| n as usize).product::<usize>() * self.element.bytes() as usize
     }
@@ -184,11 +184,11 @@ fn plain_bytes() {
     finds(&load("s", "g", "72"), 72, Kind::BulkCopy);
     finds(&load("s", "g+8176", "32"), 32, Kind::OutOfBounds);
     finds(&load("s+8192", "g", "64"), 64, Kind::OutOfBounds);
-    // Over the mbarrier itself, which the copy in flight overwrites.
+    // The copy overwrites the mbarrier itself while it is in flight.
     finds(&load("s+8192", "g", "16"), 16, Kind::Mbarrier);
 }
 
-/// Maps that the driver refuses.
+/// Checks maps that the driver refuses.
 #[test]
 fn maps_are_checked_when_they_are_encoded() {
     let good = TensorMap {

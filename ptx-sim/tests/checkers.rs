@@ -1,11 +1,12 @@
-//! Each checker catches a planted bug, and reports nothing for the kernel without it.
+//! Tests that each checker catches a planted bug, and reports nothing for the kernel without the bug.
 
 mod common;
 
 use common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
-/// Each thread writes its word. After the placeholder, each thread reads the word of the thread 32 further.
+/// Each thread writes its own word. After the placeholder, each thread reads the word of the thread 32
+/// further.
 const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; \
                         ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
 #[test]
@@ -58,7 +59,7 @@ fn racecheck() {
     caught(Kind::WriteAfterWrite, 64, "st.shared.u32 [s], t; ", ("[s]", "[x]"));
     let within = EXCHANGE.replace("xor.b32 x, t, 32", "xor.b32 x, t, 1");
     caught(Kind::WarpRace, 32, &within, ("/*here*/", "bar.warp.sync -1;"));
-    // 16-bit stores of two warps into one word are no race.
+    // 16-bit stores of two warps to the same word are no race.
     let halves = "cvt.u16.u32 h, t; shr.u32 %r1, t, 5; shl.b32 %r2, t, 2; and.b32 %r2, %r2, 127; shl.b32 \
                   %r1, %r1, 1; add.u32 %r2, %r2, %r1; add.u32 %r2, %r2, s; st.shared.u16 [%r2], h;";
     let outcome = launch(&format!(".reg .b16 h; {halves}"), 1, 64, Options::default()).unwrap();
@@ -115,7 +116,7 @@ fn initcheck() {
     );
     let depot = ".local .align 4 .b8 depot[4]; /*set*/ ld.local.u32 %r1, [depot]; st.global.u32 [O], %r1;";
     caught(Kind::UninitialisedLocal, 32, depot, ("/*set*/", "st.local.u32 [depot], t;"));
-    // Half of the lanes have written a value.
+    // Only half of the lanes have written a value.
     let half = "setp.lt.u32 %p1, t, 16; @%p1 mov.u32 %r1, 0; add.u32 %r2, %r1, 1; st.global.u32 [O], %r2;";
     caught(Kind::UninitialisedRegister, 32, half, ("@%p1 ", ""));
 }
@@ -171,14 +172,15 @@ fn named_barriers_order_producer_and_consumer() {
     );
 }
 
-/// Turns pass through a ring. A thread passes on the first turn after it has taken it.
+/// The threads pass a turn through a ring. A thread passes on the first turn after it has taken it.
 #[test]
 fn a_warp_may_arrive_for_itself() {
     let twice = "setp.ge.u32 %p1, t, 32; @%p1 bra E; bar.arrive 2, 64; bar.arrive 2, 64; E:";
     caught(Kind::BarrierCount, 64, twice, ("bar.arrive 2, 64; E:", "bar.sync 2, 64; E:"));
 }
 
-/// LLVM selects among values of which one is undefined. Using the selected undefined value is an error.
+/// LLVM selects between two values of which one is undefined. It is an error to use the selected value if it
+/// is undefined.
 #[test]
 fn selections_move_what_they_take() {
     let used = "setp.lt.u32 %p1, t, 16; mov.u32 %r1, 7; selp.b32 %r2, %r1, %r3, %p1; st.global.u32 [O], \
@@ -218,7 +220,7 @@ fn blocks_must_be_ordered() {
     assert!(grid(apart).is_empty());
     let atomics = "red.global.add.u32 [I], t;";
     assert!(grid(atomics).is_empty());
-    // The last block reads what all blocks have written. It needs fences around the counter.
+    // The last block reads data that all blocks have written. It needs fences around the counter.
     let last = |fence: &str| {
         format!(
             "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 \
@@ -234,13 +236,13 @@ fn blocks_must_be_ordered() {
 /// The rules for warps and lanes in shared memory also hold in device memory.
 #[test]
 fn threads_of_a_block_must_be_ordered_in_device_memory() {
-    // Each thread writes its word of one row, or all threads write one word.
+    // Either each thread writes its word of one row, or all threads write the same word.
     let row = "/*row*/ sub.u64 O, O, o; st.global.u32 [O], t;";
     for threads in [32, 128] {
         caught(Kind::GlobalRace, threads, row, ("sub.u64 O, O, o;", ""));
     }
-    // Each thread writes its word. After the placeholder, it reads its neighbour's word, in this warp or in
-    // the other.
+    // Each thread writes its own word. After the placeholder, it reads its neighbour's word, in this warp or
+    // in the other.
     for (neighbour, order) in [(1, "bar.warp.sync -1;"), (32, "bar.sync 0;")] {
         let exchange = format!(
             "st.global.u32 [O], t; /*here*/ xor.b32 x, t, {neighbour}; mul.wide.u32 %rd1, x, 4; \
@@ -252,7 +254,7 @@ fn threads_of_a_block_must_be_ordered_in_device_memory() {
         let other = refill.replace("/*again*/", "/*own*/ sub.u64 O, O, %rd1; add.u64 O, O, o;");
         caught(Kind::GlobalRace, 64, &other, ("/*own*/ sub.u64 O, O, %rd1; add.u64 O, O, o;", &own));
     }
-    // A copy reads its source.
+    // The copy reads its source from device memory.
     let copied = "sub.u64 O, O, o; st.global.u32 [O], %r4; /*bar*/ cp.async.ca.shared.global [x], [O], 4; \
                   cp.async.wait_all;";
     let copied = format!("mov.u32 %r4, 7; setp.eq.u32 %p1, t, 0; {}", copied.replace("st.", "@%p1 st."));
@@ -319,7 +321,7 @@ fn launches_are_checked() {
 
 #[test]
 fn instructions_that_are_not_executed_are_errors_of_the_launch() {
-    // No lane reaches it.
+    // No lane reaches this instruction.
     let body = "setp.eq.u32 %p1, t, 77;\n@%p1 bra A;\nbra B;\nA: /*here*/\nB: st.global.u32 [O], t;";
     assert!(launch(body, 1, 32, Options::default()).unwrap().reports.is_empty());
     for (instruction, reason) in [

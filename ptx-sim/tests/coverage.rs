@@ -1,11 +1,11 @@
-//! If the coverage of the unbroken kernel shows that a mutant behaves equally in a launch, the mutant's
-//! results are equal.
+//! Tests that a mutant has the same results in a launch if the coverage of the original kernel shows that the
+//! mutant behaves the same there.
 use ptx_sim::mutate::{Operator, mutants};
 use ptx_sim::{Coverage, Gpu, Launch, Module, Options, Profile};
 use std::collections::BTreeSet;
 
-/// Copies the first `n` words of `x` to `y`. `x` has `bytes` bytes. With more than eight words, it copies
-/// once more.
+/// A kernel that copies the first `n` words of `x` to `y`. `x` has `bytes` bytes. If there are more than
+/// eight words, it copies them a second time.
 const KERNEL: &str = "\
 .version 7.8
 .target sm_80
@@ -100,7 +100,7 @@ fn off_by_one_differs_where_numbers_are_equal() {
         let comparisons = all.iter().filter(|mutant| mutant.operator == Operator::OffByOne);
         comparisons.map(|mutant| mutant.differs(&coverage)).collect::<Vec<_>>()
     };
-    // Thread n passes the first comparison below 32. The second one compares n with 8.
+    // Thread n passes the first comparison if n is below 32. The second one compares n with 8.
     assert_eq!(differs(5), [true, false]);
     assert_eq!(differs(8), [true, true]);
     assert_eq!(differs(32), [false, false]);

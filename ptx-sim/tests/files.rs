@@ -1,4 +1,5 @@
-//! Kernels in `filetests/`, each with its launches, results and expected reports in its comments.
+//! Runs the kernels in `filetests/`. The comments of each file have its launches, results and expected
+//! reports.
 
 use std::{fs, path::Path};
 
@@ -142,7 +143,7 @@ fn values_are_compared_exactly() {
         ("f32 2 = 1 nan", "1 nan", ""),
         ("f32 1 = inf", "inf within 1", ""),
         ("f32 1 = inf", "1 within 1e30", "x[0] is inf, expected 1"),
-        // A large buffer of which a kernel touches only the start.
+        // The kernel touches only the start of this large buffer.
         ("f64 268435456 = iota", "0 1 2 3", ""),
         ("f64 268435456 = random 7", "2 ...", "x[0] is "),
         ("f32 268435456 = 3 4 ...", "3 4 3 5", "x[3] is 4, expected 5"),

@@ -1,11 +1,11 @@
-//! No text makes the parser or the simulator panic.
+//! Tests that no text makes the parser or the simulator panic.
 
 use proptest::prelude::*;
 use ptx_sim::{Gpu, Launch, LaunchError, Module, Options, Profile, mutate};
 
 const KERNEL: &str = include_str!("../filetests/reduce.ptx");
 
-/// Words of real modules.
+/// Words that occur in compiled modules.
 const WORDS: &[&str] = &[
     ".version 8.0",
     ".target sm_80",
@@ -130,7 +130,7 @@ proptest! {
             %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; {body} }}"));
     }
 
-    /// A real kernel with some words removed, doubled or exchanged.
+    /// A compiled kernel of which some words are removed, doubled or exchanged.
     #[test]
     fn damaged_kernel(
         edits in prop::collection::vec(

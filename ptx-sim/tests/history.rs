@@ -1,12 +1,13 @@
-//! An older access still counts after newer ones. It counts for accesses that nothing orders after it, and
-//! for accesses that need order with it but not with the newer ones.
+//! Tests that older accesses still count after newer ones. They count for accesses that nothing orders after
+//! them, and for accesses that need order with them but not with the newer accesses.
 
 mod common;
 
 use common::launch;
 use ptx_sim::{Kind, Options};
 
-/// The reports that every schedule must make for `body`. Only the first thread of each warp passes `%p1`.
+/// Checks the reports that every schedule must make for `body`. Only the first thread of each warp passes
+/// `%p1`.
 fn check(threads: u32, body: &str, expected: &[Kind]) {
     let body = format!("and.b32 %r1, t, 31; setp.eq.u32 %p1, %r1, 0; shr.u32 %r2, t, 5; {body}");
     for seed in 0..6 {
@@ -18,7 +19,7 @@ fn check(threads: u32, body: &str, expected: &[Kind]) {
     }
 }
 
-/// Races in device memory, or in shared memory.
+/// The kinds of races in device memory, or in shared memory.
 fn races(space: &str) -> &'static [Kind] {
     match space {
         "global" => &[Kind::GlobalRace],
@@ -26,7 +27,8 @@ fn races(space: &str) -> &'static [Kind] {
     }
 }
 
-/// Two warps count. The third knows the second, and knows the first only if it waits for it, too.
+/// Two warps use atomics to count. The third warp knows what the second did, and knows what the first did
+/// only if it waits for the first warp too.
 #[test]
 fn an_atomic_is_not_forgotten_for_the_next() {
     for (space, at) in [("global", "I"), ("shared", "s")] {

@@ -1,8 +1,9 @@
-//! Features of newer devices: they parse, and a module must declare the target that has them.
+//! Tests of features that newer devices have: the text parses, and a module must declare the target that has
+//! them.
 
 use ptx_sim::{Gpu, Launch, LaunchError, Module, Options, Profile};
 
-/// Instructions of `sm_90` and `sm_90a`, with the `.target` and `.version` that they need.
+/// Instructions of `sm_90` and `sm_90a`, with the `.target` and `.version` that each of them needs.
 const HOPPER: [(&str, &str, &str); 50] = [
     ("mbarrier.init.shared::cta.b64 [s], 1;", "sm_80", "7.8"),
     ("mbarrier.inval.shared::cta.b64 [s];", "sm_80", "7.8"),
@@ -55,8 +56,8 @@ const HOPPER: [(&str, &str, &str); 50] = [
     ("wgmma.fence.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.commit_group.sync.aligned;", "sm_90a", "8.0"),
     ("wgmma.wait_group.sync.aligned 0;", "sm_90a", "8.0"),
-    // A in shared memory, where A and B can be transposed, and A in registers. The scale of D is a predicate
-    // or a constant.
+    // A is in shared memory, where A and B can be transposed; then A is in registers. The scale of D is a
+    // predicate or a constant.
     (
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, w, w, p, 1, 1, 0, 0;",
         "sm_90a",
@@ -99,7 +100,7 @@ const HOPPER: [(&str, &str, &str); 50] = [
     ),
 ];
 
-/// The instructions among them that the simulator does not execute.
+/// Those of these instructions that the simulator does not execute.
 const REFUSED: [&str; 2] = ["multicast", "mapa"];
 
 fn is_refused(instruction: &str) -> bool {
@@ -116,7 +117,8 @@ fn module(instruction: &str, target: &str, version: &str) -> String {
     )
 }
 
-/// The result of launching `entry`. No thread reaches the instruction in `user`, and `k` does not contain it.
+/// The result of launching `entry`. No thread reaches the instruction in `user`, and the entry `k` does not
+/// contain it.
 fn load(entry: &str, instruction: &str, target: &str, version: &str) -> Result<(), LaunchError> {
     let module =
         Module::parse(&module(instruction, target, version)).unwrap_or_else(|e| panic!("{instruction}: {e}"));
@@ -137,7 +139,8 @@ fn hopper_parses_and_nothing_of_it_is_lost() {
     for (instruction, ..) in HOPPER {
         let module = Module::parse(&module(instruction, "sm_90a", "8.3"))
             .unwrap_or_else(|e| panic!("{instruction}: {e}"));
-        // The simulator refuses what it does not execute. It names the line and the full text.
+        // The simulator refuses an instruction that it does not execute. Its error names the line and the
+        // full text.
         let unsupported = module.unsupported("user");
         for unsupported in &unsupported {
             assert_eq!((unsupported.line, &*unsupported.instruction), (9, instruction));

@@ -1,11 +1,11 @@
-//! Handwritten kernels with Hopper's instructions. `programs/hopper.txt` gives the expected reports of each,
-//! for every schedule.
+//! Handwritten kernels with Hopper's instructions. `programs/hopper.txt` states which reports each kernel
+//! must get, for every schedule.
 
 use ptx_sim::{
     Completion, ElementType, Gpu, Launch, LaunchError, Module, Options, Outcome, Profile, Swizzle, TensorMap,
 };
 
-/// Bytes of each of the two buffers.
+/// Number of bytes of each of the two buffers.
 const BYTES: usize = 16384;
 
 struct Program<'t> {
@@ -101,7 +101,7 @@ fn each_program_earns_its_verdict() {
     }
 }
 
-/// The report of a copy that no thread waits for has the copy's line and its mbarrier's line.
+/// The report about a copy that no thread waits for names the line of the copy and the line of its mbarrier.
 #[test]
 fn a_load_that_nobody_waits_for_names_both_lines() {
     let program = programs().into_iter().find(|program| program.name == "load_not_waited").unwrap();

@@ -1,9 +1,9 @@
-//! One instruction at a time, with known answers.
+//! Runs one instruction at a time and compares the result with a known answer.
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 
-/// Registers of a case: `a b c` and `A B C` hold the inputs as 32 and 64 bits, `h i j` as 16; `d`, `D` or `k`
-/// (16 bits) takes the result, `p q` are predicates.
+/// In a case, the registers `a b c` and `A B C` hold the inputs with 32 and 64 bits, and `h i j` hold them
+/// with 16 bits; `d`, `D` or `k` (16 bits) receives the result, and `p q` are predicates.
 fn run(body: &str, inputs: [u64; 3]) -> u64 {
     let text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
@@ -45,7 +45,7 @@ fn check(cases: &[(&str, [u64; 3], u64)]) {
     }
 }
 
-/// Bits of a float.
+/// The bits of a float.
 const fn f(x: f32) -> u64 {
     x.to_bits() as u64
 }
@@ -54,7 +54,7 @@ const fn g(x: f64) -> u64 {
     x.to_bits()
 }
 
-/// A negative 32-bit number.
+/// The bits of a negative 32-bit number.
 const fn n(x: i32) -> u64 {
     x as u32 as u64
 }
@@ -194,7 +194,7 @@ fn floats() {
         ("sub.rn.f32 d, a, b;", [f(1.0), f(3.0), 0], f(-2.0)),
         ("mul.rn.f32 d, a, b;", [f(1.5), f(-2.0), 0], f(-3.0)),
         ("mul.sat.f32 d, a, b;", [f(1.5), f(2.0), 0], f(1.0)),
-        // Fused: the product's low bits survive.
+        // The instruction is fused, so the low bits of the product survive.
         ("fma.rn.f32 d, a, b, c;", [0x3f80_0001, 0x3f80_0001, 0xbf80_0002], 0x2880_0000),
         ("fma.rn.ftz.f32 d, a, b, c;", [f(2.0), f(3.0), f(1.0)], f(7.0)),
         ("max.f32 d, a, b;", [NAN, f(1.0), 0], f(1.0)),
@@ -245,10 +245,11 @@ fn conversions() {
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(1.0), f(-2.0), 0], 0x38c0),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(464.5), f(f32::NEG_INFINITY), 0], 0x7efe),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [NAN, f(-0.0), 0], 0x7f80),
-        // Halfway between 1 and 1.125, and between 1.125 and 1.25: rounds to the even one.
+        // These numbers are halfway between 1 and 1.125, and between 1.125 and 1.25: they round to the even
+        // neighbour.
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(1.0625), f(1.1875), 0], 0x383a),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [0x3f88_0001, f(447.0), 0], 0x397e),
-        // Subnormals count 2^-9; just below the least normal number.
+        // Subnormal numbers are multiples of 2^-9; the last number is just below the least normal number.
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(0.001_953_125), f(0.000_976_562_5), 0], 0x0100),
         ("cvt.rn.satfinite.e4m3x2.f32 k, a, b;", [f(0.002_929_687_5), f(0.015), 0], 0x0208),
         ("cvt.rn.f16x2.e4m3x2 d, h;", [0x38c0, 0, 0], 0x3c00_c000),

@@ -1,9 +1,9 @@
-//! Launch directives in a module, and launches that a driver refuses because of them.
+//! Tests of launch directives in a module, and of launches that a driver refuses because of them.
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile};
 
-/// Launches `head { ret; }` with one block of `threads`. Returns what was refused or reported; empty if
-/// nothing was.
+/// Launches `head { ret; }` with one block of `threads`. Returns the text of the refusal or of the report, or
+/// an empty text if there is none.
 fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> String {
     let text = format!(".version 8.0\n.target sm_80\n.address_size 64\n{head} {{ ret; }}");
     let module = match Module::parse(&text) {
@@ -39,7 +39,7 @@ fn the_registers_of_a_block_fit_the_device() {
             "65 registers per thread (as the launch says): 1024 threads exceed the 65536 registers of a100; \
              64 per thread would fit",
         ),
-        // Seven warps take the registers of eight.
+        // Seven warps take the same number of registers as eight warps.
         ("", 224, Some(255), ""),
         ("", 288, Some(168), ""),
         ("", 288, Some(169), "288 threads exceed the 65536 registers of a100; 168 per thread would fit"),
@@ -48,7 +48,8 @@ fn the_registers_of_a_block_fit_the_device() {
         (".maxnreg 255", 1024, None, "255 registers per thread (as `.maxnreg` allows): 1024 threads exceed"),
         (".maxnreg 255", 1024, Some(40), ""),
         (".maxnreg 64", 1024, None, ""),
-        // Of these two limits, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower one.
+        // If both directives set a limit, ptxas takes `.maxnreg`; with `.minnctapersm`, it takes the lower
+        // limit.
         (".maxnreg 255 .reqntid 1024", 1024, None, "64 per thread would fit"),
         (".maxntid 1024\n.maxnreg 255", 1024, None, "64 per thread would fit"),
         (".maxnreg 255 .reqntid 1024 .minnctapersm 1", 1024, None, ""),
@@ -118,7 +119,7 @@ fn directives_are_honoured_or_refused() {
     assert!(with(".func f() .maxnreg 32 { ret; }", "").contains("no directive `.maxnreg` for a function"));
 }
 
-/// The parser skips no text: each directive accepts its PTX arguments, and no further word.
+/// Tests that the parser skips no text: each directive accepts its arguments in PTX, and no further word.
 #[test]
 fn no_directive_takes_a_word_that_it_does_not_have() {
     let module = |before: &str, inside: &str| {
@@ -150,7 +151,7 @@ fn no_directive_takes_a_word_that_it_does_not_have() {
         let text = module(before, inside);
         assert_eq!(launched(&text), Ok(()), "{text}");
         let statement = if before.is_empty() { inside } else { before };
-        // Inserts a word and a directive between every two tokens of the statement.
+        // This loop inserts a word, and then a directive, between every two tokens of the statement.
         let tokens: Vec<&str> = statement.split_inclusive([' ', ',', ';', '{', '}', '=', '(', ')']).collect();
         for at in 1..tokens.len() {
             // The name of a variable or function may be any word.

@@ -1,4 +1,4 @@
-//! Reports name source lines through inlining.
+//! Tests that reports name source lines through inlining.
 
 use ptx_sim::{Gpu, Launch, Module, Options, Profile, Report, SourceLine};
 
@@ -36,7 +36,7 @@ fn check(comment: &str, expected: &[&str]) {
 fn inlined_calls_are_listed_innermost_first() {
     let chain = ["std/ptx.rs:7", "tile/tile.rs:20", "kernel/lib.rs:30"];
     check(" // @2:20:9@1:30:5", &chain);
-    // In LLVM's form.
+    // This comment has LLVM's form.
     check("  // std/ptx.rs:7:14 @[ tile/tile.rs:20:9 @[ kernel/lib.rs:30:5 ] ]", &chain);
 }
 

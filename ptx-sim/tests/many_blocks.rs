@@ -1,4 +1,5 @@
-//! Many blocks that synchronise: the cost of a launch grows linearly with its blocks, not quadratically.
+//! Tests with many blocks that synchronise: the cost of a launch grows linearly with the number of blocks,
+//! not quadratically.
 
 mod common;
 
@@ -30,7 +31,7 @@ fn run(body: &str) -> (u32, Vec<Kind>) {
     (u32::from_le_bytes(count), outcome.reports.iter().map(|report| report.kind).collect())
 }
 
-/// Kernels whose blocks count themselves and hand over to other blocks.
+/// Kernels in which each block counts itself and hands over to other blocks.
 const HANDOVERS: [(&str, &str); 3] = [
     (
         "each counts, with release and acquire",
@@ -56,16 +57,16 @@ fn handing_over_costs_no_more_among_many() {
         let start = Instant::now();
         assert_eq!(run(body), (BLOCKS, vec![]), "{what}");
         let seconds = start.elapsed().as_secs();
-        // 2 s on one core; it was 154 s for an eighth of the blocks.
+        // This took 2 s on one core; it once took 154 s for an eighth of the blocks.
         assert!(seconds < 120, "{what}: {seconds} s");
     }
 }
 
-/// A block that has not learned of another block is distinguished from blocks that have.
+/// Tests that a block that has not learned of another block is distinguished from blocks that have.
 #[test]
 fn among_many_one_that_was_not_told_is_found() {
     let (_, chain) = HANDOVERS[2];
-    // Block 99,000 looks without waiting.
+    // Block 99,000 does not wait before it reads.
     let hasty = chain.replace("W: ld.acquire", "setp.eq.u32 %p4, %r1, 99000; @%p4 bra H; W: ld.acquire");
     let hasty = hasty.replace("ld.global.u32 %r3, [I];", "H: ld.global.u32 %r3, [I];");
     assert!(hasty.contains("@%p4 bra H;") && hasty.contains("H: ld.global"));

@@ -1,5 +1,5 @@
-//! mbarriers: the order that they create, their misuse, and a test that each step of a handover with them is
-//! needed.
+//! Tests of mbarriers: the order that they create, wrong uses of them, and that each step of a handover
+//! through them is needed.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn mbarriers() {
         P: st.shared.u32 [x], t; mbarrier.arrive.shared::cta.b64 _, [s]; E: ret;"
     );
     caught_as(
-        // The wrong parity: the wait passes too early, or never ends.
+        // With the wrong parity, the wait passes too early, or never ends.
         &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::Deadlock],
         64,
         &pipe.replace("[s], 0; @!%p3 bra W;", "[s], 1; @!%p3 bra W;"),
@@ -62,7 +62,7 @@ fn mbarriers() {
     assert!(message.contains("mbarrier at shared + 0x0: phase 0, 32 of 32 arrivals missing"), "{message}");
 }
 
-/// One lane with an mbarrier of four arrivals. The lane waits for it twice.
+/// One lane uses an mbarrier of four arrivals. The lane waits for it twice.
 #[test]
 fn arrivals_are_counted_and_dropped_by_their_number() {
     let alone = "setp.ne.u32 %p1, t, 0; @%p1 bra E; mbarrier.init.shared.b64 [s], 4;
@@ -90,7 +90,7 @@ fn arrivals_are_counted_and_dropped_by_their_number() {
     caught(Kind::Mbarrier, 32, &alone.replace("/*more*/", dropped), (dropped, ""));
 }
 
-/// Copies that an mbarrier watches.
+/// Tests of copies that an mbarrier watches.
 #[test]
 fn mbarriers_watch_copies() {
     let watched = format!(
@@ -146,7 +146,7 @@ fn mbarriers_watch_copies() {
 /// A ring handed over by mbarriers.
 const KERNEL: &str = include_str!("../filetests/handover.ptx");
 
-/// Whether the reports or results of some schedule differ from the file's expectations.
+/// Whether the reports or the results differ from the file's expectations under at least one schedule.
 fn noticed(mutant: &Mutant) -> bool {
     let text = mutant.apply(KERNEL);
     let module = Module::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", mutant.description));
@@ -180,7 +180,7 @@ fn a_handover_by_mbarriers_has_no_superfluous_step() {
     }
 }
 
-/// Arrivals, transactions and phases that do not match, with the expected reports.
+/// Kernels whose arrivals, transactions and phases do not match, with the expected reports.
 #[test]
 fn mbarriers_are_balanced() {
     let arrive = "mbarrier.arrive.shared::cta.b64 %rd1, [s];";
@@ -188,15 +188,15 @@ fn mbarriers_are_balanced() {
     let too_many = "gets more arrivals than its phase expects";
     for (count, then, wrong) in [
         (32, format!("{arrive} {wait}"), ""),
-        // A count that is one too small, and one too large.
+        // The count is one too small, or one too large.
         (31, format!("{arrive} {wait}"), too_many),
         (33, format!("{arrive} {wait}"), "no warp can make progress"),
         (64, arrive.to_string(), "is left in the middle of a phase: phase 0, 32 of 64 arrivals missing"),
-        // A second arrival, without knowing that the first phase is complete.
+        // The second arrival happens without knowledge that the first phase is complete.
         (32, format!("{arrive} {arrive}"), too_many),
         (32, format!("{arrive} {wait} {arrive}"), ""),
         (32, format!("{arrive} {}", wait.replace("], 0", "], 16")), "a parity that is neither 0 nor 1"),
-        // The expected number of bytes, one byte fewer, one byte more.
+        // The copies deliver the expected number of bytes, one byte less, or one byte more.
         (32, format!("{} {wait}", transactions(64, 64)), ""),
         (32, format!("{} {wait}", transactions(64, 63)), "no warp can make progress"),
         (
@@ -205,10 +205,10 @@ fn mbarriers_are_balanced() {
             "is left in the middle of a phase: phase 0, 0 of 32 arrivals missing, 1 b",
         ),
         (32, transactions(64, 65), "-1 bytes outstanding"),
-        // More bytes than an mbarrier can count.
+        // The phase expects more bytes than an mbarrier can count.
         (32, format!("{} {wait}", transactions(1_048_575, 1_048_575)), ""),
         (32, format!("{} {wait}", transactions(1_048_576, 1_048_576)), "expects more than 2^20 - 1 bytes"),
-        // An arrival kind that must not be the last of a phase.
+        // An arrival of this kind must not be the last one of a phase.
         (
             64,
             format!(
@@ -235,7 +235,8 @@ fn mbarriers_are_balanced() {
     }
 }
 
-/// The first warp waits for each phase. The second warp waits for the first phase after that phase is past.
+/// The first warp waits for each phase. The second warp waits for the first phase after a later phase has
+/// ended.
 #[test]
 fn who_waits_is_not_two_phases_behind() {
     let phase = |parity: u32| {
@@ -254,7 +255,7 @@ fn who_waits_is_not_two_phases_behind() {
         (1, "parity.shared::cta.b64 %p2, [s], 1", "no warp can make progress"),
     ] {
         let taken: String = (0..phases).map(phase).collect();
-        // Uses a flag, because a barrier would hand over the knowledge of phases to the second warp.
+        // The warps use a flag, because a barrier would hand over knowledge of the phases to the second warp.
         let body = format!(
             "setp.eq.u32 %p1, t, 0; mov.u64 %rd3, 0; @%p1 mbarrier.init.shared::cta.b64 [s], 32; bar.sync 0; \
              setp.ge.u32 %p3, t, 32; @%p3 bra B; {taken} @%p1 st.relaxed.cta.shared.u32 [s+16], 1; bra E; \
@@ -283,7 +284,7 @@ fn transactions(expected: u32, completed: u32) -> String {
     )
 }
 
-/// The ring of the handover, with a count that is one too small or too large.
+/// Tests the ring of the handover with a count that is one too small or one too large.
 #[test]
 fn the_counts_of_a_ring_are_exact() {
     for (at, which) in [(1024, "full"), (1032, "empty")] {

@@ -1,29 +1,31 @@
-//! Programs for every common communication pattern, right and wrong, with the verdict of PTX's memory model.
+//! Tests programs for every common communication pattern, in a right and in wrong forms, against PTX's memory
+//! model.
 
 use ptx_sim::{Gpu, Kind, Module, Options, Profile, script::Script};
 
-/// `memory_model/kernels.cu`, compiled by clang.
+/// The PTX that clang made of `memory_model/kernels.cu`.
 const KERNELS: &str = include_str!("memory_model/kernels.ptx");
 
 /// The expected result of a launch.
 enum Verdict {
-    /// The final values of the buffer named last, by element; and no report.
+    /// The final values of the last buffer, by element. There is no report.
     Leaves(fn(i64) -> i64),
-    /// No report. The final values depend on the order of threads.
+    /// There is no report. The final values depend on the order of threads.
     Clean,
-    /// Reports of these kinds only, and at least one.
+    /// There is at least one report, and all reports have these kinds.
     Reports(&'static [Kind]),
 }
 use Verdict::{Clean, Leaves, Reports};
 
-/// Kernel, buffers, grid, block, arguments after the buffers.
+/// The columns: kernel, buffers, grid, block, arguments behind the buffers, verdict.
 type Case = (&'static str, &'static str, u32, u32, &'static str, Verdict);
 
 const SHARED: Verdict = Reports(&[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite]);
 const GLOBAL: Verdict = Reports(&[Kind::GlobalRace]);
 const LANES: Verdict = Reports(&[Kind::WarpRace]);
 
-/// The result is the last buffer; buffers are s32: `name=0` zeros, `name` never written, each with a length.
+/// The result is in the last buffer. Buffers are s32, each with a length; `name=0` contains zeros, `name` is
+/// never written.
 const CASES: [Case; 41] = [
     ("arms", "o 64", 1, 64, "", Leaves(|i| 63 - i)),
     ("bytesok", "o 64", 1, 64, "", Leaves(|i| 63 - i)),

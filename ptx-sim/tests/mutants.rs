@@ -1,11 +1,11 @@
-//! The mutants of an instruction, operator by operator.
+//! Tests the mutants of an instruction, operator by operator.
 
 use ptx_sim::mutate::{
     Operator::{self, *},
     mutants,
 };
 
-/// The mutants of `body` with `operator`.
+/// The mutants of `body` that `operator` makes.
 fn of(body: &str, operator: Operator) -> Vec<String> {
     let text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred %p<4>;\n.reg \
@@ -46,7 +46,7 @@ fn each_operator_changes_what_it_says() {
         ),
         (Lanes, "mov.u32 %r1, %tid.x;", &["mov.u32 %r1, %laneid;"]),
         (Operand, "mov.u32 %r1, 2; add.u32 %r2, %r3, 5;", &["mov.u32 %r1, 2; add.u32 %r2, %r1, 5;"]),
-        // A register from another declaration has another kind.
+        // A register from another declaration counts as another kind.
         (Operand, "mov.u64 %rd1, 2; add.u32 %r2, %r3, 5;", &[]),
         (
             ChangePredicate,
@@ -60,7 +60,7 @@ fn each_operator_changes_what_it_says() {
             "add.u32 %r1, %r2, 1; shl.b32 %r3, %r1, 1;",
             &["shl.b32 %r3, %r1, 1; add.u32 %r1, %r2, 1;"],
         ),
-        // The order of these does not matter, and a label stays in its place.
+        // The order of these instructions does not matter, and a label stays in its place.
         (SwapNeighbours, "add.u32 %r1, %r2, 1; shl.b32 %r3, %r2, 1;", &[]),
         (SwapNeighbours, "ld.shared.u32 %r1, [%r2]; ld.shared.u32 %r3, [%r2];", &[]),
         (SwapNeighbours, "bra L; bar.sync 0; L: ld.shared.u32 %r1, [%r2];", &[]),

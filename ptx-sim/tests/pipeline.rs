@@ -1,4 +1,4 @@
-//! A complete pipeline of bulk copies and products, and each single way to break it.
+//! Tests a complete pipeline of bulk copies and products, and each single way to break it.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn each(text: &str, check: impl Fn(&Ran, &str)) {
     }
 }
 
-/// With `from` replaced by `to`, every schedule reports one of `kinds`.
+/// Checks that every schedule reports one of `kinds` if `from` is replaced by `to`.
 fn caught(kinds: &[Kind], from: &str, to: &str) {
     assert!(PIPELINE.contains(from), "{from}");
     each(&PIPELINE.replacen(from, to, 1), |ran, when| {
@@ -37,7 +37,7 @@ fn it_multiplies_and_nothing_is_wrong_with_it() {
     });
 }
 
-/// Successive groups use the same accumulators, whenever the first group completes.
+/// Successive groups may use the same accumulators, whenever the first group completes.
 #[test]
 fn groups_share_their_accumulators() {
     let step = "add.u64 a, a, 2; add.u64 b, b, 2;";
@@ -85,7 +85,7 @@ fn stages_in_flight_are_left_alone() {
         let found: Vec<_> = ran.outcome.reports.iter().map(|report| report.kind).collect();
         assert!(found.iter().any(|kind| order.contains(kind)), "{when}: {found:?}");
     });
-    // Refilled without a wait; then read without a wait.
+    // The producer refills the stage without a wait; then the consumer reads the stage without a wait.
     caught(&[order.as_slice(), &[Kind::Mbarrier]].concat(), "@!p bra EMPTY;", "");
     caught(&[order.as_slice(), &[Kind::UninitialisedShared]].concat(), "@!p bra FULL;", "");
     // An ordinary write overwrites the stage in flight.
@@ -127,20 +127,20 @@ fn bytes_are_counted() {
     caught(&stuck, "[empty], 16384;", "[empty], 16400;");
     let early = [Kind::Mbarrier, Kind::PendingCopy, Kind::UninitialisedShared, Kind::ReadAfterWrite];
     caught(&early, "[empty], 16384;", "[empty], 8192;");
-    // Bytes that no copy delivers.
+    // The phase expects bytes that no copy delivers.
     let more = "@leads mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s+49152], 16;";
     caught(&[Kind::Mbarrier], "// sent", more);
 }
 
 #[test]
 fn loads_are_waited_for() {
-    // The producer fills one more stage than the consumers take.
+    // The producer fills one more stage than the consumers read.
     caught(
         &[Kind::UnwaitedCopies],
         "setp.lt.u32 p, i, 4;\n    @p bra COPY;",
         "setp.lt.u32 p, i, 5; @p bra COPY;",
     );
-    // Waits and arrivals that create no order.
+    // These waits and arrivals create no order.
     let order = [Kind::WriteAfterRead, Kind::ReadAfterWrite, Kind::WriteAfterWrite];
     caught(
         &order,
@@ -168,7 +168,7 @@ fn stores_are_waited_for() {
     caught(&[Kind::WriteAfterRead], "// sent", again);
     let text = PIPELINE.replacen("// read", again, 1);
     each(&text, |ran, when| assert!(ran.outcome.reports.is_empty(), "{when}: {}", ran.outcome.reports[0]));
-    // Another warp must learn of it.
+    // Another warp must learn that the store has read its source.
     let other = "setp.eq.u32 q, t, 32; add.u32 x, s, 32768; @q st.shared.u32 [x], zero;";
     caught(&[Kind::WriteAfterRead, Kind::ReadAfterWrite], "// read", other);
     let text = PIPELINE.replacen("// read", &format!("bar.sync 1, 128; {other}"), 1);
@@ -177,13 +177,14 @@ fn stores_are_waited_for() {
 
 #[test]
 fn descriptors_describe_tiles() {
-    // Half a row further, a row further, beyond shared memory, and with unused bits set.
+    // The descriptor begins half a row further, a row further, or beyond shared memory, or it has unused
+    // bits.
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 519;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 520;");
     caught(&[Kind::OutOfBounds], "add.u64 b, a, 512;", "add.u64 b, a, 8192;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "add.u64 b, a, 0x4000;");
     caught(&[Kind::Wgmma], "add.u64 b, a, 512;", "cvt.u64.u32 b, lane; add.u64 b, b, a;");
-    // Another swizzle: wrong results, or reads of bytes that were never written.
+    // Another swizzle gives wrong results, or reads bytes that were never written.
     let text = PIPELINE.replacen("0x4000004000000000", "0x8000004000000000", 1);
     each(&text, |ran, when| {
         assert!(!ran.outcome.reports.is_empty() || ran.found != ran.expected, "{when}");
@@ -227,7 +228,7 @@ fn boxes_lie_in_their_tensor_and_in_shared_memory() {
     assert_eq!(found(|_| {}), None);
     assert_eq!(found(|map| map.dims = &[256, 61]), Some(Kind::OutOfBounds));
     assert_eq!(found(|map| map.address = 1 << 20), Some(Kind::OutOfBounds));
-    // A box with half the rows has half the bytes.
+    // A box with half of the rows has half of the bytes.
     assert_eq!(found(|map| map.box_dims = &[64, 32]), Some(Kind::Deadlock));
     let wrong = pipeline(PIPELINE, Options::default(), |map| {
         (map.box_dims, map.swizzle) = (&[64, 64], Swizzle::None);
@@ -236,7 +237,7 @@ fn boxes_lie_in_their_tensor_and_in_shared_memory() {
     assert!(wrong.found != wrong.expected);
 }
 
-/// Harmless mutants: barrier numbers are names, and lanes without stores need no commit or wait.
+/// Harmless mutants: a barrier number is only a name, and lanes without stores need no commit and no wait.
 const HARMLESS: [(Operator, &str); 4] = [
     (Operator::BarrierNumber, "`bar.sync 0;` becomes `bar.sync 1;`"),
     (Operator::BarrierNumber, "`bar.sync 1, 128;` becomes `bar.sync 2, 128;`"),
@@ -247,7 +248,7 @@ const HARMLESS: [(Operator, &str); 4] = [
     ),
 ];
 
-/// Mutants of copies, products, fences, counts and register budgets, one at a time.
+/// Tests mutants of copies, products, fences, counts and register budgets, one at a time.
 #[test]
 fn every_mutant_is_noticed() {
     let concerns = ["wgmma", "bulk", "fence", "mbarrier", "setmaxnreg", "bar.sync"];
@@ -269,7 +270,8 @@ fn every_mutant_is_noticed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The text with some words removed, doubled or exchanged. It is wrong, but nothing panics.
+    /// The text, in which some words are removed, doubled or exchanged. The text is wrong, but must cause no
+    /// panic.
     #[test]
     fn damaged(
         edits in prop::collection::vec(

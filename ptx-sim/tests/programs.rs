@@ -1,4 +1,5 @@
-//! PTX from other compilers, and rare forms of PTX, with the expected result of each program in `programs/`.
+//! Runs PTX from other compilers, and rare forms of PTX, and compares with the expected result of each
+//! program in `programs/`.
 
 use std::{fs, path::Path};
 
@@ -9,7 +10,8 @@ fn read(name: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Runs `script` on the module in `ptx`. Returns what was refused or reported, and the printed text.
+/// Runs `script` on the module in `ptx`. Returns the text of the refusal or of the report, and the text that
+/// the kernel printed.
 fn outcome(ptx: &str, script: &str) -> (String, String) {
     let module = match Module::parse(&read(ptx)) {
         Ok(module) => module,
@@ -26,7 +28,8 @@ fn outcome(ptx: &str, script: &str) -> (String, String) {
     }
 }
 
-/// A module, a script, and texts that the refusal or report must contain; none if the run must be clean.
+/// The columns: a module, a script, and texts that the refusal or report must contain (none if there must be
+/// neither).
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
 fn check(cases: &[Case]) {

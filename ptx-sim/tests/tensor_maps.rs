@@ -1,4 +1,4 @@
-//! Tensor maps of five dimensions: boxes that cross the end of each dimension, addresses that wrap, and
+//! Tests tensor maps of five dimensions: boxes that cross the end of each dimension, addresses that wrap, and
 //! tensors that begin before their allocation.
 
 mod common;
@@ -38,7 +38,7 @@ impl Map {
         self.box_dims.iter().product::<u32>() as usize * 2
     }
 
-    /// The device address of each byte of the box at `at`, if the tensor contains the byte.
+    /// For each byte of the box at `at`, its device address, if the tensor contains the byte.
     fn places(&self, at: [i64; 5]) -> Vec<Option<u64>> {
         let place = |byte: usize| {
             let (mut left, mut from, mut inside) = (byte / 2, self.address + byte as u64 % 2, true);
@@ -66,7 +66,8 @@ impl Map {
         )
     }
 
-    /// A load of the box reads zeros outside of the tensor. A store of the box writes only inside the tensor.
+    /// Checks that a load of the box reads zeros outside of the tensor. Checks that a store of the box writes
+    /// only inside the tensor.
     #[track_caller]
     fn check(&self, at: [i64; 5]) {
         let (places, tensor) = (self.places(at), tensor());
@@ -85,7 +86,7 @@ impl Map {
         assert_eq!(found, expected, "{at:?}");
     }
 
-    /// The kinds of the reports of a copy that expects `bytes`.
+    /// The kinds of the reports about a copy that expects `bytes` bytes.
     fn kinds(&self, copy: &str, bytes: usize) -> Vec<Kind> {
         let (outcome, ..) = run(&self.encode(), &tensor(), copy, bytes as u32);
         outcome.reports.iter().map(|report| report.kind).collect()
@@ -102,8 +103,8 @@ fn boxes_end_in_each_dimension() {
     DENSE.check(within);
     for axis in 0..5 {
         let dim = DENSE.dims[axis] as i64;
-        // Half of the box before the tensor, half after it, the last element alone, and the box entirely
-        // outside on either side.
+        // The box lies half before the tensor, or half behind it, or contains only the last element, or lies
+        // entirely outside on either side.
         for start in [-1, dim - 1, -i64::from(DENSE.box_dims[axis]), dim] {
             let mut at = within;
             at[axis] = start;
@@ -126,8 +127,8 @@ fn a_box_counts_with_what_lies_beyond_the_tensor() {
     assert!(DENSE.kinds(&four, DENSE.bytes()).contains(&Kind::BulkCopy));
 }
 
-/// Rows of sequences. The second dimension ends after `END` rows. The fourth one leads to a sequence's end,
-/// and the last one leads `END` rows back. Addresses pass 2^64 on the way.
+/// A map for the rows of sequences. The second dimension ends after `END` rows. The fourth dimension leads to
+/// the end of a sequence, and the last one leads `END` rows back. Addresses pass 2^64 on the way.
 #[test]
 fn addresses_wrap() {
     const END: u64 = 1 << 30;
@@ -146,7 +147,7 @@ fn addresses_wrap() {
             }
         }
     }
-    // Beyond the rows of all sequences.
+    // These rows lie behind the rows of all sequences.
     ragged.check([0, END as i64 - 8, 0, 101, END as i64]);
     ragged.check([0, END as i64 - 8, 0, 100, END as i64 + 1]);
 }
@@ -157,14 +158,14 @@ fn what_begins_before_its_memory_is_read_behind() {
     let early = Map { address: BASE - 3 * 96, dims: [16, 3, 7, 3, 2], ..DENSE };
     early.check([0, 0, 3, 0, 0]);
     early.check([0, 0, 5, 2, 1]);
-    // Outside of the tensor a load reads zeros, whatever the address.
+    // Outside of the tensor, a load reads zeros at any address.
     early.check([0, -2, 0, 0, 0]);
     early.check([0, 0, -2, 0, 0]);
     for at in [[0, 0, 2, 0, 0], [0, 0, 0, 0, 0], [8, 2, 2, -1, -1]] {
         assert_eq!(early.kinds(&Map::load(at), early.bytes())[0], Kind::OutOfBounds, "{at:?}");
         assert_eq!(early.kinds(&Map::store(at), 0), [Kind::OutOfBounds], "{at:?}");
     }
-    // A tensor that extends past the end of the allocation.
+    // This tensor extends past the end of the allocation.
     let late = Map { address: BASE + IMAGE as u64 - 384, dims: [16, 3, 7, 1, 1], ..DENSE };
     late.check([0, 0, 2, 0, 0]);
     assert_eq!(late.kinds(&Map::load([0, 0, 3, 0, 0]), late.bytes())[0], Kind::OutOfBounds);

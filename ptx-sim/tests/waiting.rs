@@ -1,4 +1,5 @@
-//! Blocks, warps and lanes take fair turns. Every wait ends: the condition becomes true, or a report follows.
+//! Tests that blocks, warps and lanes take fair turns. Every wait must end: the condition becomes true, or a
+//! report follows.
 
 mod common;
 
@@ -11,17 +12,18 @@ fn reports(body: &str, grid: u32, threads: u32, seed: u64) -> Vec<Report> {
     launch(body, grid, threads, Options { seed, patience: 200_000, ..Options::default() }).unwrap().reports
 }
 
-/// A thread that waits for a later thread gets what it waits for.
+/// A thread that waits for a later thread must not keep the later thread from running.
 #[test]
 fn who_waits_lets_others_run() {
     let flag = "mov.u32 %r1, %ctaid.x; mov.u32 %r3, 1;";
     for (body, grid, threads) in [
-        // The first block waits for the last, the first warp for the second, the taken branch for the other.
+        // The first block waits for the last block, the first warp waits for the second warp, and the taken
+        // branch waits for the other branch.
         ("setp.ne.u32 %p1, %r1, 5; @%p1 bra W; st.release.gpu.u32 [I], %r3; bra E;", 6, 1),
         ("setp.lt.u32 %p1, t, 32; @%p1 bra W; st.release.gpu.u32 [I], %r3; bra E;", 1, 64),
         ("setp.lt.u32 %p1, t, 16; @%p1 bra W; st.release.gpu.u32 [I], %r3; bra E;", 1, 32),
         ("setp.ge.u32 %p1, t, 16; @%p1 bra W; st.release.gpu.u32 [I], %r3; bra E;", 1, 32),
-        // Three paths: lanes that wait for the last path do not keep it from running.
+        // There are three paths: lanes that wait for the last path do not keep it from running.
         (
             "setp.lt.u32 %p1, t, 8; @%p1 bra W; setp.lt.u32 %p1, t, 16; @!%p1 bra L; V: ld.acquire.gpu.u32 \
              %r2, [I+4]; setp.eq.u32 %p2, %r2, 0; @%p2 bra V; st.release.gpu.u32 [I], %r3; bra E; L: \
@@ -38,7 +40,8 @@ fn who_waits_lets_others_run() {
     }
 }
 
-/// A warp polls an mbarrier and a flag in turns. If no warp of its block can set the flag, another block may.
+/// A warp alternately polls an mbarrier and a flag. If no warp of its block can set the flag, another block
+/// may.
 #[test]
 fn who_polls_an_mbarrier_may_wait_for_another_block() {
     let body = |sets: &str| {
@@ -81,7 +84,7 @@ fn waiting_for_ever_is_reported_where_each_warp_stands() {
 
 #[test]
 fn a_launch_has_a_budget_and_says_how_far_it_is() {
-    // Memory changes all the time.
+    // The memory changes all the time.
     let forever = "L: red.global.add.u32 [I], 1; bra L;";
     let options = Options { budget: 20_000_000, ..Options::default() };
     let params = |gpu: &mut Gpu| {
@@ -124,7 +127,7 @@ fn launch_files_name_both_limits() {
     }
 }
 
-/// Memory use grows with the touched pages only.
+/// The memory that a launch takes grows only with the number of touched pages.
 #[test]
 fn what_nobody_touches_takes_no_memory() {
     let mut gpu =

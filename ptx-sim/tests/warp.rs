@@ -1,8 +1,8 @@
-//! Instructions of a whole warp: shuffles, votes, matrix loads and products.
+//! Tests of instructions of a whole warp: shuffles, votes, matrix loads and products.
 
 use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
 
-/// Runs `body` in one warp. `in` has `input`; the registers `d0..d3` of each lane are returned as
+/// Runs `body` in one warp. `in` contains `input`. Returns the registers `d0..d3` of each lane, as
 /// `[lane][4]`.
 fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let text = format!(
@@ -51,7 +51,7 @@ fn shuffles() {
         u32::from(lane >= 3)
     });
     lanes("shfl.sync.down.b32 d0, t, 3, 31, -1;", |lane| if lane > 28 { lane } else { lane + 3 });
-    // Segments of eight lanes: the mask in bits 8 to 12 keeps the upper lane bits.
+    // These shuffles work within segments of eight lanes: the mask in bits 8 to 12 keeps the upper lane bits.
     lanes("shfl.sync.idx.b32 d0, t, 2, 0x181f, -1;", |lane| lane & 24 | 2);
     lanes("shfl.sync.down.b32 d0, t, 1, 0x1807, -1;", |lane| if lane & 7 == 7 { lane } else { lane + 1 });
 }
@@ -80,7 +80,7 @@ fn divergence_meets_again() {
          activemask.b32 x; popc.b32 x, x; add.u32 d0, d0, x;",
         |lane| if lane < 10 { lane + 232 } else { lane + 132 },
     );
-    // A loop whose trip count differs by lane. After it, all lanes run together.
+    // The trip count of this loop differs from lane to lane. After the loop, all lanes run together.
     lanes(
         "mov.u32 x, 0; L: add.u32 x, x, 1; setp.le.u32 p, x, t; @p bra L; activemask.b32 d0; popc.b32 d0, \
          d0; add.u32 d0, d0, x;",
@@ -90,12 +90,12 @@ fn divergence_meets_again() {
     lanes("setp.gt.u32 p, t, 40; @p exit; mov.u32 d0, 3;", |_| 3);
 }
 
-/// 16-bit element `i` of the tile that [`fill_tile`] writes.
+/// The 16-bit element `i` of the tile that [`fill_tile`] writes.
 fn element(i: u32) -> u32 {
     (i * 7) & 0xffff
 }
 
-/// Every lane writes 16 words of the tile.
+/// PTX in which every lane writes 16 words of the tile.
 fn fill_tile() -> String {
     let mut text = "mul.lo.u32 x, t, 64; add.u32 x, x, s;".to_string();
     for word in 0..16 {
@@ -157,7 +157,7 @@ fn matrix_stores_undo_loads() {
     assert_eq!(warp(&round, &[], MmaMode::Fast), warp(&plain, &[], MmaMode::Fast));
 }
 
-/// Inputs by lane: four A registers, two B registers, then four accumulators.
+/// The inputs of each lane are four A registers, two B registers, and four accumulators.
 fn product(input: &[u32], ty: &str, mode: MmaMode) -> Vec<[f32; 4]> {
     let mut body = "mul.wide.u32 w, t, 40; add.u64 I, I, w;".to_string();
     for (i, name) in ["%a0", "%a1", "%a2", "%a3", "%b0", "%b1", "d0", "d1", "d2", "d3"].iter().enumerate() {
@@ -170,7 +170,7 @@ fn product(input: &[u32], ty: &str, mode: MmaMode) -> Vec<[f32; 4]> {
     warp(&body, input, mode).iter().map(|words| words.map(f32::from_bits)).collect()
 }
 
-/// Small integers, so that every mode gives the exact result.
+/// The inputs are small integers, so that every mode gives the exact result.
 #[test]
 fn matrix_products_of_integers_are_exact() {
     let value = |i: usize| (i * 37 % 11) as f32 - 5.0;
@@ -219,7 +219,7 @@ fn matrix_products_of_integers_are_exact() {
 #[test]
 fn exact_products_round_toward_zero_after_alignment() {
     let one = 0x3c00_u32;
-    // Sets only element (0, 0): a[0][0] * b[0][0] + c. The other terms are zero.
+    // Only element (0, 0) is set: a[0][0] * b[0][0] + c. The other terms are zero.
     let single = |a0: u32, b0: u32, c: f32, mode| {
         let mut input = vec![0; 320];
         (input[0], input[4], input[6]) = (a0, b0, c.to_bits());
@@ -227,20 +227,21 @@ fn exact_products_round_toward_zero_after_alignment() {
     };
     let tiny = 2f32.powi(-24);
     for arch in [MmaArch::Ampere, MmaArch::Hopper] {
-        // 1 + 1.5 * 2^-24: nearest is 1 + 2^-23, toward zero is 1.
+        // The sum is 1 + 1.5 * 2^-24, which is 1 + 2^-23 rounded to nearest and 1 rounded toward zero.
         let nearly = f32::from_bits(tiny.to_bits() | 0x40_0000);
         assert_eq!(single(one, one, nearly, MmaMode::Exact(arch)), 1.0);
         assert_eq!(single(one, one, 2.0, MmaMode::Exact(arch)), 3.0);
         assert_eq!(single(one, one, f32::INFINITY, MmaMode::Exact(arch)), f32::INFINITY);
         assert!(single(0x7c00, 0, 1.0, MmaMode::Exact(arch)).is_nan(), "infinity times zero");
-        // 1 - 2^-26: truncated before the addition with 24 and with 25 fraction bits.
+        // 1 - 2^-26 is truncated before the addition with 24 and with 25 fraction bits.
         assert_eq!(single(one, one, -(2f32.powi(-26)), MmaMode::Exact(arch)), 1.0);
     }
     assert_eq!(
         single(one, one, f32::from_bits(tiny.to_bits() | 0x40_0000), MmaMode::Fast),
         1.0 + 2f32.powi(-23)
     );
-    // Two terms of -2^-25 beside 1: Hopper keeps them and gives 1 - 2^-24; Ampere truncates both.
+    // There are two terms of -2^-25 beside 1: Hopper keeps them, and the result is 1 - 2^-24; Ampere
+    // truncates both.
     let mut input = vec![0; 320];
     (input[0], input[4], input[6]) = (one | 0x8200 << 16, one | 0x1400 << 16, (-(2f32.powi(-25))).to_bits());
     let ampere = product(&input, "f16", MmaMode::Exact(MmaArch::Ampere))[0][0];

@@ -1,20 +1,20 @@
-//! `wgmma`: every order of its operands against a plain product.
+//! Compares `wgmma`, with every order of its operands, with a plain product.
 
 mod common;
 
 use common::hopper::{f16, number};
 use ptx_sim::{Gpu, Kind, Launch, MmaArch, MmaMode, Module, Options, Outcome, Profile};
 
-/// Bytes of shared memory that the kernel fills from its input: A, then B.
+/// Number of bytes of shared memory that the kernel fills from its input: A, then B.
 const IMAGE: usize = 40 << 10;
 const B: usize = 8 << 10;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
     columns: usize,
-    /// Bytes of the swizzle of both operands, 16 for none.
+    /// Number of bytes of the swizzle of both operands, or 16 for no swizzle.
     span: usize,
-    /// Whether neighbouring elements of A and of B have equal depth (MN-major).
+    /// Whether neighbouring elements of A and of B have the same depth (MN-major).
     across: [bool; 2],
     in_registers: bool,
     bf16: bool,
@@ -28,13 +28,13 @@ fn bits(case: &Case, x: f32) -> u16 {
     if case.bf16 { half::bf16::from_f32(x).to_bits() } else { f16(x) }
 }
 
-/// The offset of element (row, k), as in PTX's figures. With a swizzle: rows of `span` bytes, with chunks
-/// permuted by the row number. Without: blocks of eight rows of 16 bytes.
+/// The offset of element (row, k), as in PTX's figures. With a swizzle, rows have `span` bytes, and the row
+/// number permutes their chunks. Without a swizzle, blocks have eight rows of 16 bytes.
 fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usize {
     let span = case.span;
     let (line, column, lines) = if across { (k, row, 16) } else { (row, k, extent) };
     if span == 16 {
-        // Block by block along the line, then to the next lines.
+        // The blocks follow each other along the line, and then the next lines follow.
         let blocks = lines / 8;
         return (column / 8 * blocks + line / 8) * 128 + line % 8 * 16 + column % 8 * 2;
     }
@@ -53,7 +53,7 @@ fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usi
 fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     let lines = if across { 16 } else { extent };
     let (leading, stride) = match (case.span, across) {
-        // Strides between blocks along k, and along the rows.
+        // These are the strides between blocks along k, and along the rows.
         (16, false) => (lines / 8 * 128, 128),
         (16, true) => (128, lines / 8 * 128),
         (span, false) => (1, 8 * span),
@@ -64,7 +64,7 @@ fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     swizzle << 62 | sixteenths(stride) << 32 | sixteenths(leading) << 16 | sixteenths(start + 1024)
 }
 
-/// The accumulators after the kernel with `change` applied, and their expected values.
+/// The accumulators after the kernel, to which `change` was applied, and their expected values.
 fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, Vec<f32>, Vec<f32>) {
     let Case { columns, across, .. } = *case;
     let mut image = vec![0u8; IMAGE];
@@ -87,7 +87,7 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
             format!("{}, {}", u8::from(across[0]), u8::from(across[1])),
         ),
     };
-    // A's registers: row 16 w + l / 4 (and 8 more), depth 2 (l % 4) (and 8 more).
+    // A's registers hold row 16 w + l / 4 (and the row 8 further), at depth 2 (l % 4) (and 8 more).
     let load_a = (0..4).map(|r| {
         let at = 8 * (r % 2) * 32 + 8 * (r / 2) * 2;
         format!("ld.global.b32 a{r}, [A+{at}];\n")
@@ -144,7 +144,7 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
     let mut bytes = vec![0; 64 * columns * 4];
     gpu.read(to, &mut bytes).unwrap();
     let raw: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
-    // Thread t holds rows 16 (t / 32) + l / 4 and 8 more, and two of every eight columns.
+    // Thread t holds row 16 (t / 32) + l / 4 and the row 8 further, and two of every eight columns.
     let mut found = vec![0.0; 64 * columns];
     for (i, &x) in raw.iter().enumerate() {
         let (t, r) = (i / registers, i % registers);
@@ -201,7 +201,7 @@ fn signs_and_arithmetics() {
     }
 }
 
-/// The registers of A must be written before a fence, and not while a product reads them.
+/// The registers of A must be written before a fence, and must not change while a product reads them.
 #[test]
 fn a_in_registers_is_checked() {
     let case = Case { in_registers: true, ..CASE };

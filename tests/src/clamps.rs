@@ -74,7 +74,7 @@ const BUDGET: u64 = 20_000_000;
 /// `superfluous`.
 ///
 /// # Panics
-/// If the unchanged kernel fails.
+/// Panics if the unchanged kernel fails.
 pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]]) -> Vec<String> {
     let (kernel, config) = (subject.kernel, subject.of.contract().symbol);
     let run = |text: &str, launch: &Garbage| {
@@ -124,7 +124,7 @@ impl fmt::Display for WithoutClamp {
 /// are one clamp, and are replaced together.
 ///
 /// # Panics
-/// If the module has no source lines.
+/// Panics if the module has no source lines.
 pub fn without_each_clamp(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
     assert!(text.contains(".loc"), "the module has no source lines");
     let paths: HashMap<&str, &str> = text.lines().filter_map(file).collect();

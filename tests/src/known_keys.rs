@@ -62,7 +62,7 @@ impl KnownKeys {
     /// The entry's contract.
     ///
     /// # Panics
-    /// If the table has no such entry.
+    /// Panics if the table has no such entry.
     pub fn contract(&self) -> &'static Contract {
         &info(self.symbol).contract
     }
@@ -212,7 +212,7 @@ impl KnownKeys {
     /// Says in words what is wrong with these results.
     ///
     /// # Panics
-    /// If the case contradicts itself.
+    /// Panics if the case contradicts itself.
     pub fn failures(&self, written: &Written) -> Vec<String> {
         let ([queries, heads, kv_heads, columns], Tensors { q, k, v }) = (self.shape, self.tensors());
         let tensor = |bits, rows, heads| {

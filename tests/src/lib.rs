@@ -25,7 +25,7 @@ pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
 /// Calls `check` with each item, on every core.
 ///
 /// # Panics
-/// If `check` panics.
+/// Panics if `check` panics.
 pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -43,7 +43,7 @@ pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
 /// A simulator of the smallest card that holds `entry`.
 ///
 /// # Panics
-/// If no card holds the entry.
+/// Panics if no card holds the entry.
 pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
     let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
@@ -54,7 +54,8 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
 /// Runs `case` on `entry` and judges the result by the tolerance rule.
 ///
 /// # Panics
-/// If the driver refuses the launch, a checker of the simulator reports something, or the result is wrong.
+/// Panics if the driver refuses the launch, a checker of the simulator reports something, or the result is
+/// wrong.
 #[track_caller]
 pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();

@@ -98,7 +98,7 @@ pub struct Score {
 /// Breaks `subject` in every way that `sample` takes. Calls `done` after each mutant.
 ///
 /// # Panics
-/// If the unbroken kernel fails.
+/// Panics if the unbroken kernel fails.
 pub fn score(
     subject: &Subject,
     sample: Sample,

@@ -11,7 +11,7 @@ const CARD: &str = "orin";
 /// A simulator of that card.
 ///
 /// # Panics
-/// If there is no such card.
+/// Panics if there is no such card.
 pub fn attention() -> Attention<SimDriver> {
     Attention::new(SimDriver::new(CARD).expect("a known card"))
 }
@@ -19,7 +19,7 @@ pub fn attention() -> Attention<SimDriver> {
 /// Launches one plan on each of these lengths, and judges the results.
 ///
 /// # Panics
-/// If a launch is refused, a checker of the simulator reports something, or a result is wrong.
+/// Panics if a launch is refused, a checker of the simulator reports something, or a result is wrong.
 #[track_caller]
 pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
     check_lengths_on(&attention(), case, config, lengths)
@@ -76,7 +76,7 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Opt
 /// tensors. A sequence is judged if the cache has the keys of its clamped length.
 ///
 /// # Panics
-/// If a launch touches memory outside its tensors; otherwise see [`check_lengths`].
+/// Panics if a launch touches memory outside its tensors; otherwise see [`check_lengths`].
 #[track_caller]
 pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
     let most = 120;

@@ -7,7 +7,7 @@ use reference::{OnDevice, Rule, Subject, Task};
 /// A simulator of the smallest card that runs a subject.
 ///
 /// # Panics
-/// If no card runs it.
+/// Panics if no card runs it.
 pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver> {
     let runs = |name: &&str| {
         let card = Capabilities::profile(name).expect("a known card");
@@ -29,7 +29,7 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
 /// Errors of the launches, which include the simulator's reports.
 ///
 /// # Panics
-/// If another kernel runs, or a result is wrong.
+/// Panics if another kernel runs, or a result is wrong.
 pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task) -> Result<(), Error> {
     let (work, symbol) = (task.work(), subject.contract().symbol);
     let judge = work.judge(Rule::Tolerance).expect("problems are valid");
@@ -44,7 +44,7 @@ pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task)
 /// Runs a subject on all of its edges. Copies land late, at once and at random in turn.
 ///
 /// # Panics
-/// If a launch is refused, a checker of the simulator reports something, or a result is wrong.
+/// Panics if a launch is refused, a checker of the simulator reports something, or a result is wrong.
 #[track_caller]
 pub fn check_edges(subject: &dyn Subject) {
     let attention = simulator(subject, Options::default());

@@ -36,7 +36,7 @@ pub fn show(what: &str, most: f64) {
 /// Prints the used part of a budget.
 ///
 /// # Errors
-/// If the use exceeds the budget.
+/// Returns an error if the use exceeds the budget.
 pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
     let line = format!("budget: {what}: {used:.2} of {most:.0} {unit}");
     println!("{line}");

@@ -39,7 +39,7 @@ impl fmt::Display for Verdict<'_> {
 /// entry counts as equal if only the numbers of virtual registers differ.
 ///
 /// # Errors
-/// If a module is new or different, or `folder` cannot be read.
+/// Returns an error if a module is new or different, or `folder` cannot be read.
 pub fn against(folder: &Path, modules: &[Module]) -> Result {
     fs::read_dir(folder).map_err(|error| format!("--against {}: {error}", folder.display()))?;
     let (mut equal, mut renumbered) = (0, 0);

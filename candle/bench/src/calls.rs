@@ -9,7 +9,8 @@ fn random(shape: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::randn(0f32, 1., shape, device)?.to_dtype(DType::F16)
 }
 
-/// One sequence of 16 to 8192 positions; head dims 64 and 128; 32 query heads with 32 or 8 key heads.
+/// Times dense attention of one sequence of 16 to 8192 positions, with head dims 64 and 128, and 32 query
+/// heads on 32 or 8 key heads.
 pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -19,7 +20,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
                     let q = random(&[1, s, 32, d], device)?;
                     let [k, v] = [random(&[1, s, heads_k, d], device)?, random(&[1, s, heads_k, d], device)?];
                     let mut sides = Side::all();
-                    // f32 scores of 32 heads take 8 GB at 8192, and are slow at shorter lengths.
+                    // At 8192 positions, f32 scores of 32 heads take 8 GB. At shorter lengths they are slow.
                     sides.retain(|side| *side != Side::Plain || (s <= 2048 && heads_k == 32));
                     let scale = 1.0 / (d as f32).sqrt();
                     let times = clock.measure(device, &sides, |side| {
@@ -37,7 +38,7 @@ pub fn dense(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// `cu_seqlens` of these lengths.
+/// Returns the `cu_seqlens` of sequences of these lengths.
 pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     let mut sum = 0;
     let ends = lengths.iter().map(|length| {
@@ -49,14 +50,14 @@ pub fn starts(lengths: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_vec(all, count, device)
 }
 
-/// `count` lengths between a tenth of `longest` and `longest`, shuffled.
+/// Returns `count` lengths between a tenth of `longest` and `longest`, shuffled.
 pub fn ragged(count: usize, longest: usize) -> Vec<usize> {
     (0..count)
         .map(|i| longest / 10 + (i * 7919 + 13) % count * (longest - longest / 10) / count.max(2))
         .collect()
 }
 
-/// Varlen batches of different lengths; 32 query heads, 8 key heads.
+/// Times varlen batches of different lengths, with 32 query heads and 8 key heads.
 pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {
@@ -84,8 +85,8 @@ pub fn varlen(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// One query per sequence on pages of 32 keys; 32 query heads, 8 key heads. FerroFlash also runs through
-/// `KvCache`, which needs no offsets.
+/// Times one query per sequence on pages of 32 keys, with 32 query heads and 8 key heads. FerroFlash also
+/// runs through `KvCache`, which needs no offsets.
 pub fn paged(device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for d in [64, 128] {

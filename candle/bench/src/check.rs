@@ -17,7 +17,7 @@ fn allowed(dtype: DType) -> f32 {
     }
 }
 
-/// Dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
+/// Checks dense tensors: types, head dims, groups, masks, softcap, slopes, strides and offsets.
 pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
         for (b, sq, sk, h, hk, d) in [
@@ -44,8 +44,8 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
                 let slopes: Vec<f32> = (0..h).map(|i| 0.5f32.powi(i as i32 + 1)).collect();
                 let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
                 let scale = 1.0 / (d as f32).sqrt();
-                // One tensor (batch, heads, sequence, head dim), transposed to the layout of the functions:
-                // strides, offsets.
+                // Each tensor (batch, heads, sequence, head dim) is transposed to the layout of the
+                // functions, which gives it strides and offsets.
                 let s = sq.max(sk);
                 let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
                 let part =
@@ -81,7 +81,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Varlen batches, and the LSE of dense and varlen attention.
+/// Checks varlen batches, and the LSE of dense and varlen attention.
 pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     let lengths = [5, 130, 1, 64, 0, 300];
     let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
@@ -145,7 +145,7 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
+/// Checks paged KV caches: appends in steps, prompts in chunks, decode, e4m3, ranges.
 pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     for (dtype, e4m3, page, h, hk, d) in [
         (DType::F16, false, 16, 8, 2, 64),
@@ -172,7 +172,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
             .collect::<Result<_>>()?;
         let scale = 1.0 / (d as f32).sqrt();
         let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
-        // Kernels for many queries do not read e4m3.
+        // Kernels for many queries do not read e4m3, so each step has few.
         let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
         for counts in if e4m3 { few } else { whole } {
             let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;
@@ -209,8 +209,8 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
     ranges(device, tally)
 }
 
-/// Two sequences with unsorted ranges, one of which is empty. The second sequence's queries begin in the
-/// middle of its keys.
+/// Checks two sequences with unsorted ranges, of which one range is empty. The second sequence's queries
+/// begin in the middle of its keys.
 fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     let (dtype, page, h, hk, d) = (DType::BF16, 32, 4, 2, 128);
     let (rows, keys, scale) = ([200, 90], [200, 150], 0.1);
@@ -257,7 +257,7 @@ fn ranges(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Invalid calls: each returns an error with the reason, and no tensor.
+/// Checks that each invalid call returns an error with the reason, and no tensor.
 pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     use ferroflash_candle::*;
     let q = Tensor::zeros((1, 64, 2, 64), DType::F32, device)?;
@@ -287,7 +287,8 @@ pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A small model's logits after prompts in chunks. Their error against f32 is at most twice the plain path's.
+/// Checks a small model's logits after prompts in chunks. Their error against f32 must be at most twice the
+/// plain path's error.
 pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     let model = Model::random(Config::SMALL, 4096, device)?;
     let exact = model.exact()?;

@@ -1,4 +1,4 @@
-//! Measures several libraries in turns, in alternating order; reports medians and ranges.
+//! Measures several libraries, which take turns in alternating order. Reports medians and ranges.
 use crate::side::Side;
 use candle::{Device, Result};
 use serde_json::{json, Value};
@@ -14,7 +14,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Seconds of one call of `work`: median, minimum and maximum of each side's turns.
+    /// Returns the seconds of one call of `work`: median, minimum and maximum of each side's turns.
     pub fn measure(
         &self,
         device: &Device,
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Seconds per call of `calls` consecutive calls.
+/// Returns the seconds per call, measured over `calls` consecutive calls.
 fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     device.synchronize()?;
     let start = Instant::now();
@@ -53,14 +53,14 @@ fn seconds(device: &Device, calls: usize, mut work: impl FnMut() -> Result<()>) 
     Ok(start.elapsed().as_secs_f64() / calls as f64)
 }
 
-/// Median, minimum, maximum.
+/// Returns the median, the minimum and the maximum.
 pub fn summary(mut times: Vec<f64>) -> [f64; 3] {
     times.sort_by(f64::total_cmp);
     [times[times.len() / 2], times[0], times[times.len() - 1]]
 }
 
-/// A row of results: the fields of `what`, then `{side}_{unit}` and its range for each side. `of_a_second` is
-/// the number of units per second.
+/// Returns a row of results: the fields of `what`, then `{side}_{unit}` and its range for each side.
+/// `of_a_second` is the number of units per second.
 pub fn row(mut what: Value, sides: &[Side], times: &[[f64; 3]], unit: &str, of_a_second: f64) -> Value {
     for side in [Side::Ours, Side::Theirs, Side::Plain] {
         what[format!("{}_{unit}", side.name())] = Value::Null;

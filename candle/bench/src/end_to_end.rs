@@ -1,4 +1,4 @@
-//! A model of 1.5e9 parameters: prompts, decode steps, and continuous batching.
+//! Measures a model of 1.5e9 parameters: prompts, decode steps, and continuous batching.
 use crate::clock::{row, summary, Clock};
 use crate::model::{tokens, Config, Model};
 use crate::side::{Shared, Side};
@@ -7,10 +7,10 @@ use ferroflash_candle::{KvCache, PagePool, Sequence, Step};
 use serde_json::{json, Value};
 use std::time::Instant;
 
-/// Keys per page. candle-flash-attn's paged kernel requires a multiple of it.
+/// The number of keys per page. candle-flash-attn's paged kernel requires a multiple of 32.
 const PAGE: usize = 32;
 
-/// Prefill of one sequence, from the prompt to the logits.
+/// Times the prefill of one sequence, from the prompt to the logits.
 pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for length in [512usize, 2048, 4096, 8192] {
@@ -23,7 +23,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
         let shared = Some(Shared::new(&step, vec![(length, length)])?);
         let tokens = tokens(length, model.config.vocabulary, device)?;
         let mut sides = Side::all();
-        // f32 scores of 32 heads take 8 GB, and other tensors come on top.
+        // f32 scores of 32 heads take 8 GB, in addition to the other tensors.
         sides.retain(|side| *side != Side::Plain || length <= 4096);
         let times = clock.measure(device, &sides, |side| {
             model.forward(side, &tokens, &step, shared.as_ref(), Some(&mut caches), true).map(drop)
@@ -33,7 +33,7 @@ pub fn prefill(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value
     Ok(rows)
 }
 
-/// Decode steps: one token per sequence, for several numbers of sequences and keys.
+/// Times decode steps: one token per sequence, for several numbers of sequences and keys.
 pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for batch in [1, 8, 32] {
@@ -72,15 +72,16 @@ pub fn decode(model: &Model, device: &Device, clock: Clock) -> Result<Vec<Value>
     Ok(rows)
 }
 
-/// A request: processed tokens of its prompt, all tokens of its prompt, and remaining new tokens.
+/// A request: the number of processed tokens of its prompt, all tokens of its prompt, and the number of
+/// remaining new tokens.
 struct Request {
     sequence: Sequence,
     prompt: usize,
     left: usize,
 }
 
-/// 32 requests with prompts of 100 to 2000 tokens get 64 new tokens each. Every step takes one token of each
-/// decoding request, and fills up with prompt tokens to 1024 rows.
+/// Times continuous batching. 32 requests with prompts of 100 to 2000 tokens get 64 new tokens each. Every
+/// step takes one token of each decoding request, and is filled up to 1024 rows with prompt tokens.
 pub fn batch(model: &Model, device: &Device, rounds: usize) -> Result<Vec<Value>> {
     const ROWS: usize = 1024;
     let prompts = crate::calls::ragged(32, 2000);
@@ -154,7 +155,7 @@ fn serve(
     Ok(())
 }
 
-/// The model of all measurements.
+/// Returns the model that all measurements use.
 pub fn model(device: &Device) -> Result<Model> {
     Model::random(Config::LARGE, 1 << 15, device)
 }

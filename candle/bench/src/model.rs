@@ -1,4 +1,5 @@
-//! A Llama with random weights and a paged KV cache. Any of the compared libraries computes its attention.
+//! A Llama with random weights and a paged KV cache. Each of the compared libraries can compute its
+//! attention.
 use crate::side::{Shared, Side};
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::ops::{rms_norm, silu};
@@ -23,7 +24,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
+    /// The sizes of Llama 3.2 1B, with a last layer separate from its embedding: 1.5e9 parameters.
     pub const LARGE: Config = Config {
         hidden: 2048,
         intermediate: 8192,
@@ -32,14 +33,14 @@ impl Config {
         head_dim: 64,
         vocabulary: 128_256,
     };
-    /// Small enough for an f32 model beside it.
+    /// Sizes that leave memory for an f32 copy of the model.
     pub const SMALL: Config =
         Config { hidden: 512, intermediate: 1376, layers: 4, heads: [8, 2], head_dim: 64, vocabulary: 2048 };
 }
 
 struct Layer {
     norms: [Tensor; 2],
-    /// Separate weights, as in candle's models, so that each product's output is contiguous.
+    /// The weights are separate, as in candle's models, so that each product's output is contiguous.
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -61,8 +62,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of queries and
-    /// keys are larger, so that attention is not uniform.
+    /// Returns random weights. Their scale keeps activations from vanishing and overflowing. Weights of
+    /// queries and keys are larger, so that attention is not uniform.
     pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
         let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
         let random = |rows: usize, columns: usize, gain: f64| {
@@ -99,7 +100,7 @@ impl Model {
         })
     }
 
-    /// The model in f32, as the reference.
+    /// Returns the model in f32, as the reference.
     pub fn exact(&self) -> Result<Model> {
         let wide = |x: &Tensor| x.to_dtype(DType::F32);
         let layers = self.layers.iter().map(|layer| {
@@ -124,7 +125,7 @@ impl Model {
         })
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         let of = |l: &Layer| {
             let all = [&l.q, &l.k, &l.v, &l.out, &l.gate, &l.up, &l.down];
@@ -133,16 +134,16 @@ impl Model {
         self.embedding.elem_count() + self.head.elem_count() + self.layers.iter().map(of).sum::<usize>()
     }
 
-    /// One KV cache per layer.
+    /// Returns one KV cache per layer.
     pub fn caches(&self, pages: usize, page: usize) -> Result<Vec<KvCache>> {
         let [_, heads_k] = self.config.heads;
         let shape = (pages, page, heads_k, self.config.head_dim);
         (0..self.layers.len()).map(|_| KvCache::new(shape, DType::F16, self.embedding.device())).collect()
     }
 
-    /// Logits of each sequence's last row. If the step is one sequence without earlier keys, `fresh` is true,
-    /// and attention reads keys and values directly instead of the cache. Without caches, keys and values are
-    /// not kept.
+    /// Computes the logits of each sequence's last row. If the step is one sequence without earlier keys,
+    /// `fresh` is true, and attention reads keys and values directly instead of the cache. Without caches,
+    /// the model does not keep keys and values.
     pub fn forward(
         &self,
         side: Side,
@@ -183,7 +184,7 @@ impl Model {
     }
 }
 
-/// Tokens from a fixed seed.
+/// Returns tokens from a fixed seed.
 pub fn tokens(count: usize, vocabulary: usize, device: &Device) -> Result<Tensor> {
     let mut state = 1u64;
     let mut next = || {

@@ -12,16 +12,16 @@ pub struct Reference {
     pub left: Option<usize>,
     /// Number of visible keys after a query's position; `None` is all.
     pub right: Option<usize>,
-    /// `[heads]`.
+    /// ALiBi slopes, `[heads]`.
     pub slopes: Option<Tensor>,
-    /// `[heads]`.
+    /// Attention sinks, `[heads]`.
     pub sinks: Option<Tensor>,
-    /// Ranges of positions that see each other regardless of the mask.
+    /// Ranges of positions. All positions of a range see each other regardless of the mask.
     pub ranges: Vec<(usize, usize)>,
 }
 
 impl Reference {
-    /// A causal mask without other features.
+    /// Returns the parameters of a causal mask without other features.
     pub fn causal(scale: f32) -> Self {
         let (left, right, slopes, sinks) = (None, Some(0), None, None);
         Reference { scale, softcap: 0.0, left, right, slopes, sinks, ranges: Vec::new() }

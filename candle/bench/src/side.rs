@@ -16,7 +16,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The libraries that this program was built with.
+    /// Returns the libraries that this program was built with.
     pub fn all() -> Vec<Side> {
         let mut all = vec![Side::Ours, Side::Plain];
         if cfg!(theirs) {
@@ -25,7 +25,7 @@ impl Side {
         all
     }
 
-    /// The side's name in results.
+    /// Returns the side's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
@@ -34,7 +34,8 @@ impl Side {
         }
     }
 
-    /// Dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads, head_dim)`.
+    /// Computes dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads,
+    /// head_dim)`.
     pub fn flash_attn(self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
         match self {
             Side::Ours => ferroflash_candle::flash_attn(q, k, v, scale, causal),
@@ -49,7 +50,7 @@ impl Side {
         }
     }
 
-    /// Varlen attention, causal or full.
+    /// Computes varlen attention, causal or full.
     pub fn varlen(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -70,8 +71,8 @@ impl Side {
         }
     }
 
-    /// Attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and the
-    /// longest sequence's lengths.
+    /// Computes attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and
+    /// the longest sequence's lengths.
     pub fn paged(
         self,
         [q, k, v]: [&Tensor; 3],
@@ -121,7 +122,7 @@ impl Side {
         }
     }
 
-    /// Attention of a step's queries on a layer's KV cache.
+    /// Computes attention of a step's queries on a layer's KV cache.
     pub fn cached(
         self,
         q: &Tensor,
@@ -167,16 +168,17 @@ pub struct Shared {
     pub seqlens_k: Tensor,
     /// Block table, `(sequences, columns)`.
     pub table: Tensor,
-    /// Maximum of queries per sequence.
+    /// Maximum number of queries per sequence.
     pub max_q: usize,
-    /// Maximum of keys per sequence.
+    /// Maximum number of keys per sequence.
     pub max_k: usize,
-    /// Queries and keys of each sequence.
+    /// The numbers of queries and keys of each sequence.
     pub rows: Vec<(usize, usize)>,
 }
 
 impl Shared {
-    /// The integers of a step, after [`Step::set`]. `rows` are queries and keys of each sequence.
+    /// Returns the integers of a step, after [`Step::set`]. `rows` contains the numbers of queries and keys
+    /// of each sequence.
     pub fn new(step: &Step, rows: Vec<(usize, usize)>) -> Result<Self> {
         let table = step.block_table()?;
         let sums = |of: &dyn Fn(&(usize, usize)) -> usize| {
@@ -196,8 +198,8 @@ impl Shared {
     }
 }
 
-/// Attention as candle's models compute it: `(batch, heads, sequence, head_dim)`, in f32, with repeated key
-/// heads.
+/// Computes attention as candle's models compute it: `(batch, heads, sequence, head_dim)`, in f32, with
+/// repeated key heads.
 pub fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
     let dtype = q.dtype();
     let (batch, heads, rows, dim) = q.dims4()?;

@@ -1,7 +1,7 @@
 //! Counts cases and failures.
 use candle::{DType, Result, Tensor};
 
-/// The largest difference of two tensors, in f32.
+/// Returns the largest difference of two tensors, in f32.
 pub fn furthest(a: &Tensor, b: &Tensor) -> Result<f32> {
     (a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.flatten_all()?.max(0)?.to_vec0()
 }

@@ -1,4 +1,4 @@
-//! Append: new keys and values for a KV cache of the caller.
+//! Append: writes new keys and values to a KV cache of the caller.
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
 use crate::inputs::{Read, data, input, no_such_type};
@@ -10,7 +10,7 @@ use ferroflash::cudarc::{Element, Number, PagesMut, Scale, SlotNumber};
 use half::{bf16, f16};
 use std::sync::Mutex;
 
-/// Scales of an e4m3 KV cache: a stored number times the scale is the value.
+/// Scales of an e4m3 KV cache. A key or value is the stored number times its scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheScales {
     /// Scale of keys, above 0.
@@ -32,7 +32,7 @@ impl Default for CacheScales {
 /// `k`, `v` or `slots`.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "reshape_and_cache")]
 pub fn append(
     k: &Tensor,
@@ -66,14 +66,14 @@ fn storage(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
-/// The first half of an operation on both KV caches: it holds the keys.
+/// The first half of an operation on both KV caches. It holds the KV cache of keys.
 struct Keys<'a> {
     v_cache: &'a Tensor,
     slots: &'a Tensor,
     scales: Option<CacheScales>,
 }
 
-/// The second half, with all inputs.
+/// The second half of the operation. It has all inputs.
 struct Values<'a> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
@@ -172,7 +172,7 @@ impl Values<'_> {
     }
 }
 
-/// A KV cache's elements, from the first one on.
+/// Returns a KV cache's elements from its first element on.
 fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
     let all = storage.as_cuda_slice_mut::<T>()?;
     all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))

@@ -1,4 +1,4 @@
-//! Parameters of scores for every kind of keys; and operations with two results.
+//! Parameters of scores for every kind of keys, and operations with two results.
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
@@ -10,8 +10,8 @@ use crate::errors::invalid;
 use crate::here::lock;
 use crate::inputs::Stored;
 
-/// Parameters of scores beyond candle-flash-attn's functions: for functions that return the LSE, and for KV
-/// caches.
+/// Parameters of scores that candle-flash-attn's functions do not have. Functions that return the LSE and
+/// functions on KV caches take them.
 #[derive(Clone, Debug)]
 #[must_use]
 #[non_exhaustive]
@@ -22,7 +22,8 @@ pub struct Attend {
     pub window_size_left: Option<usize>,
     /// Number of visible keys after a query's position; `None` is all.
     pub window_size_right: Option<usize>,
-    /// Scores become `softcap * tanh(score / softcap)`; 0, negative values and `None` turn it off.
+    /// The softcap: scores become `softcap * tanh(score / softcap)`. 0, negative values and `None` turn it
+    /// off.
     pub softcap: Option<f32>,
     /// ALiBi slopes, f32 `[heads]`.
     pub alibi_slopes: Option<Tensor>,
@@ -31,16 +32,18 @@ pub struct Attend {
     /// A bias that the kernel adds to the scaled scores, f16, bf16 or f32:
     /// `(batch or 1, heads or 1, queries or 1, keys)`.
     pub bias: Option<Tensor>,
-    /// Bits of a mask, in place of a window, and the number of a sequence's last keys that have bits.
+    /// A mask of bits, in place of a window: the bits, and the number of a sequence's last keys that have
+    /// bits.
     pub mask_bits: Option<(Tensor, usize)>,
-    /// Numbers of keys that every query sees (prefix-LM), in place of a window: i32 or u32 `[batch]`.
+    /// The number of keys of each sequence's prefix, which every query sees (prefix-LM), in place of a
+    /// window: i32 or u32 `[batch]`.
     pub prefix_lengths: Option<Tensor>,
-    /// Keys per chunk of chunked-local attention (Llama 4), in place of a window.
+    /// The number of keys per chunk (chunked-local attention, Llama 4), in place of a window.
     pub chunk: Option<usize>,
 }
 
 impl Attend {
-    /// Attention to every key.
+    /// Creates the parameters of attention to every key.
     pub fn full(softmax_scale: f32) -> Self {
         let (window_size_left, window_size_right) = (None, None);
         Attend {
@@ -57,7 +60,8 @@ impl Attend {
         }
     }
 
-    /// Causal attention: keys up to the query's own position. The last query aligns with the last key.
+    /// Creates the parameters of causal attention: a query sees keys up to its own position. The last query
+    /// aligns with the last key.
     pub fn causal(softmax_scale: f32) -> Self {
         Attend::full(softmax_scale).window(None, Some(0))
     }
@@ -91,8 +95,8 @@ impl Attend {
     }
 
     /// Shows each query the keys whose bits are 1: u8 `(batch or 1, heads or 1, queries, keys / 8 rounded
-    /// up)`, or without the batch, least significant bit first. Bits name the last `keys` keys of each
-    /// sequence; every query sees the keys before these. A tree of drafts has one key per node.
+    /// up)`, or without the batch, least significant bit first. The bits belong to the last `keys` keys of
+    /// each sequence; every query sees the keys before these. A tree of drafts has one key per node.
     pub fn mask_bits(self, bits: &Tensor, keys: usize) -> Self {
         Attend { mask_bits: Some((bits.clone(), keys)), ..self }
     }
@@ -108,7 +112,7 @@ impl Attend {
         Attend { chunk: Some(chunk), ..self }
     }
 
-    /// The name of an extra that counts queries or keys of a sequence.
+    /// Returns the name of an extra that has one value per query or key of a sequence.
     pub(crate) fn counts(&self) -> Option<&'static str> {
         let extras = [
             ("bias", self.bias.is_some()),
@@ -119,7 +123,7 @@ impl Attend {
         extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }
 
-    /// The extras of `count` sequences from `first` on.
+    /// Returns the extras of `count` sequences from `first` on.
     pub(crate) fn sequences(&self, first: usize, count: usize) -> Result<Self> {
         let of = |tensor: &Tensor, rank: usize| match tensor.rank() == rank && tensor.dims()[0] > 1 {
             true => tensor.narrow(0, first, count),
@@ -134,8 +138,8 @@ impl Attend {
         })
     }
 
-    /// The mask for at most this many keys. candle-flash-attn's rule: a window that covers all keys is no
-    /// window.
+    /// Returns the mask for at most this number of keys. By candle-flash-attn's rule, a window that covers
+    /// all keys is no window.
     pub(crate) fn mask(&self, seqlen_k: usize) -> Mask {
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
@@ -150,7 +154,7 @@ impl Attend {
         }
     }
 
-    /// The softcap; 0 is off. candle-flash-attn's rule: a negative one is off too.
+    /// Returns the softcap; 0 is off. By candle-flash-attn's rule, a negative softcap is off too.
     pub(crate) fn cap(&self) -> f32 {
         self.softcap.map_or(0.0, |cap| if cap <= 0.0 { 0.0 } else { cap })
     }
@@ -163,12 +167,12 @@ pub(crate) struct Outputs {
     pub lse: Option<(CudaStorage, Shape)>,
 }
 
-/// Filled memory as candle's storage.
+/// Converts filled memory to candle's storage.
 pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> CudaStorage {
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation on three tensors that stores its second result.
+/// An operation on three tensors. It also stores a second result, the LSE.
 struct WithLse<F> {
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,
@@ -221,12 +225,12 @@ pub(crate) fn run(
     Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
 }
 
-/// The results of a run that computed both.
+/// Returns O and the LSE of a run that computed both.
 pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
     lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
 }
 
-/// The device of an operation's tensor.
+/// Returns the device of an operation's tensor.
 pub(crate) fn device((storage, _): Stored<'_>) -> &CudaDevice {
     storage.device()
 }

@@ -46,10 +46,10 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
+    /// Returns a KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
     ///
     /// # Errors
-    /// If the dtype is not f16 or bf16, or the driver fails.
+    /// Returns an error if the dtype is not f16 or bf16, or the driver fails.
     pub fn new(shape: (usize, usize, usize, usize), dtype: DType, device: &Device) -> Result<Self> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a cache", dtype));
@@ -58,17 +58,18 @@ impl KvCache {
         Ok(KvCache { keys, values, scales: None })
     }
 
-    /// An e4m3 KV cache, half as large: a stored number times the scale is the value.
+    /// Returns an e4m3 KV cache, half as large as one of 16 bits. A key or value is the stored number times
+    /// its scale.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// Returns an error if the driver fails.
     pub fn e4m3(shape: (usize, usize, usize, usize), scales: CacheScales, device: &Device) -> Result<Self> {
         let [keys, values] =
             [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
         Ok(KvCache { keys, values, scales: Some(scales) })
     }
 
-    /// Keys and values, `[pages, page, heads, head_dim]`.
+    /// Returns the keys and values, `[pages, page, heads, head_dim]`.
     pub fn tensors(&self) -> [&Tensor; 2] {
         [&self.keys, &self.values]
     }
@@ -76,18 +77,18 @@ impl KvCache {
     /// Writes this step's keys and values, `(tokens, heads, head_dim)`, into their slots.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.on_its_pages(step)?;
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
-    /// Attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their sequences,
-    /// including the keys that this step has [appended](KvCache::append). A sequence's last query aligns with
-    /// its last key.
+    /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
+    /// sequences. These include the keys that this step has [appended](KvCache::append). A sequence's last
+    /// query aligns with its last key.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
         Ok(self.parts(q, step, attend, false)?.0)
     }
@@ -95,7 +96,7 @@ impl KvCache {
     /// Returns the result of [`KvCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
     ///
     /// # Errors
-    /// The errors of [`KvCache::attend`].
+    /// Returns the errors of [`KvCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.parts(q, step, attend, true)?)
     }
@@ -108,7 +109,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Decode and prefill are separate launches.
+    /// Runs decode and prefill in separate launches.
     fn parts(&self, q: &Tensor, step: &Step, attend: &Attend, lse: bool) -> Result<(Tensor, Option<Tensor>)> {
         self.on_its_pages(step)?;
         let (rows, heads, head_dim) = q.dims3()?;
@@ -121,13 +122,13 @@ impl KvCache {
             let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
             kv.scales = self.scales;
             let (q, queries) = match part.even {
-                // Reshaping copies only if the tensor's strides are not a row's.
+                // The reshape copies only if the tensor's rows are not contiguous.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
                 true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
-            // All sequences before a part have one row each.
+            // Each sequence before a part has one row.
             let attend = attend.sequences(part.first_row, part.sequences)?;
             let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);

@@ -11,7 +11,7 @@ use candle::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, T
 use ferroflash::cudarc::{Element, Inputs, PerHead};
 use half::{bf16, f16};
 
-/// candle-flash-attn's operation, for `Tensor::apply_op3`.
+/// candle-flash-attn's operation for `Tensor::apply_op3`.
 pub struct FlashAttn {
     /// Factor of the scores, above 0.
     pub softmax_scale: f32,
@@ -21,7 +21,8 @@ pub struct FlashAttn {
     pub window_size_left: Option<usize>,
     /// Number of visible keys after a query's position; `None` is all.
     pub window_size_right: Option<usize>,
-    /// Scores become `softcap * tanh(score / softcap)`; 0, negative values and `None` turn it off.
+    /// The softcap: scores become `softcap * tanh(score / softcap)`. 0, negative values and `None` turn it
+    /// off.
     pub softcap: Option<f32>,
 }
 
@@ -59,8 +60,8 @@ impl CustomOp3 for FlashAttn {
     }
 }
 
-/// Offsets of varlen sequences, u32 or i32, one more than there are sequences; and the maximum of rows per
-/// sequence.
+/// Offsets of varlen sequences, u32 or i32, one more than there are sequences; and the maximum number of rows
+/// per sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Starts<'a> {
     pub q: &'a Tensor,
@@ -69,7 +70,7 @@ pub(crate) struct Starts<'a> {
     pub max_k: usize,
 }
 
-/// Attention on tensors, dense or varlen.
+/// Computes attention on tensors, dense or varlen.
 pub(crate) fn forward(
     inputs: [Stored<'_>; 3],
     attend: &Attend,
@@ -140,21 +141,21 @@ fn on<T: Element + CudaDType>(
     Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
 }
 
-/// `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. `v` may have another
-/// head dim than `q` and `k` (MLA: 192 and 128); the output has it too. The number of query heads is a
-/// multiple of the number of key heads. `causal` aligns bottom-right.
+/// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. `v` may have
+/// another head dim than `q` and `k` (MLA: 192 and 128); the output then has the head dim of `v`. The number of
+/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
-/// [`flash_attn`] with a sliding window. A query sees the keys from `window_size_left` before to
-/// `window_size_right` after its own position. `None` is unbounded.
+/// Computes [`flash_attn`] with a sliding window. A query sees the keys from `window_size_left` before its
+/// own position to `window_size_right` after it. `None` is unbounded.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -168,10 +169,10 @@ pub fn flash_attn_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn`] with ALiBi: one f32 slope per query head.
+/// Computes [`flash_attn`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -183,10 +184,10 @@ pub fn flash_attn_alibi(
     flash_attn_alibi_windowed(q, k, v, alibi_slopes, softmax_scale, None, causal.then_some(0))
 }
 
-/// [`flash_attn_windowed`] with ALiBi.
+/// Computes [`flash_attn_windowed`] with ALiBi.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -201,11 +202,11 @@ pub fn flash_attn_alibi_windowed(
     q.apply_op3(k, v, op)
 }
 
-/// [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score / softcap)`;
-/// 0 is off.
+/// Computes [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score /
+/// softcap)`; 0 is off.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_alibi_windowed_softcap(
     q: &Tensor,
@@ -222,10 +223,11 @@ pub fn flash_attn_alibi_windowed_softcap(
     q.apply_op3(k, v, op)
 }
 
-/// Attention, and the LSE of each row, f32 `(batch, heads, sequence)`, natural. It has no gradient.
+/// Computes attention, and the natural LSE of each row, f32 `(batch, heads, sequence)`. This function has no
+/// gradient.
 ///
 /// # Errors
-/// The errors of [`flash_attn`].
+/// Returns the errors of [`flash_attn`].
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
     both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
 }

@@ -2,17 +2,17 @@
 use ferroflash::Error;
 use std::fmt::Display;
 
-/// Converts into candle's error; `downcast_ref` finds the original.
+/// Converts an error to candle's error type. `downcast_ref` finds the original error.
 pub(crate) fn refused(error: Error) -> candle::Error {
     candle::Error::Cuda(Box::new(error)).bt()
 }
 
-/// The error of a valid but unsupported request.
+/// Returns the error of a valid but unsupported request.
 pub(crate) fn unsupported(feature: impl Display, reason: impl Display) -> candle::Error {
     refused(Error::unsupported(feature, reason))
 }
 
-/// The error of an invalid value.
+/// Returns the error of an invalid value.
 pub(crate) fn invalid(what: &'static str, value: impl Display, expected: impl Display) -> candle::Error {
     refused(Error::invalid(what, value, expected))
 }

@@ -24,7 +24,7 @@ impl<'a> Reads<'a> {
         }
     }
 
-    /// The elements of the extras.
+    /// Returns the elements of the extras.
     pub fn views(&self) -> Result<Views<'_>> {
         let bias = self.bias.as_ref().map(|bias| {
             let [shape, strides] = four(bias)?;
@@ -58,7 +58,8 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// Shape and strides of four dimensions. A tensor of three dimensions is one batch.
+/// Returns the shape and the strides of a tensor of four dimensions. A tensor of three dimensions is one
+/// batch.
 fn four(read: &Read<'_>) -> Result<[[usize; 4]; 2]> {
     match (read.shape().dims(), read.strides()) {
         (&[a, b, c, d], &[e, f, g, h]) => Ok([[a, b, c, d], [e, f, g, h]]),
@@ -85,7 +86,7 @@ pub(crate) struct Views<'a> {
 }
 
 impl Views<'_> {
-    /// Inputs with these extras. Bits and prefixes replace the mask.
+    /// Adds these extras to inputs. Bits and prefixes replace the mask.
     pub fn give<'v, T: Element + CudaDType, C: Number>(
         &'v self,
         inputs: Inputs<'v, T, C>,

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Scratch memory by the address of its stream. Scratch memory keeps its stream alive, so no other stream
-/// gets this address.
+/// Scratch memory of streams, by the address of the stream. Scratch memory keeps its stream alive, so no
+/// other stream gets this address.
 type Scratches = HashMap<usize, Arc<Mutex<ScratchMemory>>>;
 
 /// `CU_STREAM_PER_THREAD`: candle's devices compute on this stream, which is another stream in each thread.
@@ -26,7 +26,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// The state of a stream's context. It and the context live until the process ends.
+    /// Returns the state of a stream's context. State and context live until the process ends.
     pub fn of(stream: &CudaStream) -> Result<Arc<Here>> {
         static ALL: LazyLock<Mutex<HashMap<usize, Arc<Here>>>> = LazyLock::new(Mutex::default);
         let context: &Arc<CudaContext> = stream.context();
@@ -42,7 +42,7 @@ impl Here {
         Ok(here)
     }
 
-    /// The scratch memory of a stream, which all launches of the stream share.
+    /// Returns the scratch memory of a stream, which all launches of the stream share.
     pub fn scratch(&self, stream: &Arc<CudaStream>) -> Arc<Mutex<ScratchMemory>> {
         let key = Arc::as_ptr(stream) as usize;
         let of = |scratches: &mut Scratches| Arc::clone(scratches.entry(key).or_default());
@@ -53,7 +53,7 @@ impl Here {
     }
 }
 
-/// Locks, also after a panic: every protected value is written by one call, so it is never half written.
+/// Locks a mutex, also after a panic. One call writes each protected value, so no value is ever half written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Conversion of candle's tensors to cudarc's views, and of these to FerroFlash's inputs.
+//! Converts candle's tensors to cudarc's views, and cudarc's views to FerroFlash's inputs.
 use crate::errors::{invalid, unsupported};
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaView;
@@ -37,7 +37,7 @@ impl<'a> Read<'a> {
         self.storage.dtype()
     }
 
-    /// The tensor's elements, and the elements behind them in its storage.
+    /// Returns the tensor's elements, and the elements behind them in its storage.
     pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
         data(self.stored()?)
     }
@@ -49,14 +49,16 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The tensor's elements: `rank` dimensions of `T`, the last one contiguous.
+    /// Returns the tensor's elements. The tensor must have `rank` dimensions of `T`, and the last one must be
+    /// contiguous.
     pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
         let (dims, strides) = (self.layout.dims(), self.layout.stride());
         if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
             let expected = format!("{rank} dimensions, the last of them contiguous");
             return Err(invalid(self.name, format_args!("{dims:?} with strides {strides:?}"), expected));
         }
-        // Ends at the last element: its length is the number of sequences or tokens.
+        // The view ends at the tensor's last element, so that its length is the number of sequences or
+        // tokens.
         let reach = |(dim, stride): (&usize, &usize)| dim.saturating_sub(1) * stride;
         let end = dims.iter().zip(strides).map(reach).sum::<usize>() + 1;
         let elements = if dims.contains(&0) { 0 } else { end };
@@ -65,7 +67,7 @@ impl<'a> Read<'a> {
         all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
     }
 
-    /// The tensor's integers, `u32` or `i32`.
+    /// Returns the tensor's integers, `u32` or `i32`.
     pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
         match self.storage.dtype() {
             candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
@@ -74,7 +76,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// One f32 per head.
+    /// Returns one f32 per head.
     pub fn per_head(&self, heads: usize) -> Result<CudaView<'_, f32>> {
         if self.layout.dims() != [heads] {
             let expected = format_args!("it must be [{heads}], one for each query head");
@@ -83,7 +85,7 @@ impl<'a> Read<'a> {
         self.data(1)
     }
 
-    /// Elements from one row to the next, for two dimensions.
+    /// Returns the number of elements from one row to the next, for two dimensions.
     pub fn row_stride(&self) -> usize {
         self.layout.stride()[0]
     }
@@ -104,14 +106,15 @@ impl Numbers<'_> {
     }
 }
 
-/// A tensor's elements, from the first one on.
+/// Returns a tensor's elements from its first element on.
 pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<CudaView<'a, T>> {
     let all = storage.as_cuda_slice::<T>()?;
     all.try_slice(layout.start_offset()..)
         .ok_or_else(|| invalid("tensor", layout.start_offset(), "it must begin within its storage"))
 }
 
-/// `[batch, seqlen, heads, head_dim]`, or for varlen `[rows, heads, head_dim]` as one batch.
+/// Converts a tensor `[batch, seqlen, heads, head_dim]`. A varlen tensor `[rows, heads, head_dim]` becomes
+/// one batch.
 pub(crate) fn input<'a, T: Element>(
     name: &'static str,
     data: &'a CudaView<'_, T>,
@@ -132,7 +135,7 @@ pub(crate) fn input<'a, T: Element>(
     Ok(Input::new(data, shape).strides(strides.map(|stride| stride as i64)))
 }
 
-/// The error of a dtype that attention does not support.
+/// Returns the error of a dtype that attention does not support.
 pub(crate) fn no_such_type(what: &str, dtype: candle::DType) -> candle::Error {
     unsupported(format_args!("{what} of {dtype:?}"), "flash-attn takes f16 and bf16")
 }

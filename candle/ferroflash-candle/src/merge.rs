@@ -61,12 +61,12 @@ fn with_sinks<T: Element>(
     Ok((merged, Some(sums)))
 }
 
-/// Merges two partial states of equal queries and different keys. Outputs are
-/// `(batch, sequence, heads, head_dim)` with LSEs `(batch, heads, sequence)`, or varlen
-/// `(rows, heads, head_dim)` with `(heads, rows)`. LSEs are contiguous.
+/// Merges two partial states of the same queries and different keys. Outputs are `(batch, sequence, heads,
+/// head_dim)` with LSEs `(batch, heads, sequence)`, or varlen `(rows, heads, head_dim)` with `(heads, rows)`.
+/// LSEs are contiguous.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "merge_attn_states")]
 pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
     let dims = some.0.dims();

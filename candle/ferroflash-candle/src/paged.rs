@@ -17,15 +17,17 @@ use half::{bf16, f16};
 #[must_use]
 #[non_exhaustive]
 pub struct PagedKv<'a> {
-    /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3). Any page size.
+    /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3). Pages may have any
+    /// size.
     pub keys: &'a Tensor,
     /// Values, with the shape and strides of the keys.
     pub values: &'a Tensor,
-    /// u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page `block_table[b][j / page]`.
+    /// The block table, u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page
+    /// `block_table[b][j / page]`.
     pub block_table: &'a Tensor,
-    /// u32 or i32 `(sequences)`: keys of each sequence.
+    /// The number of keys of each sequence, u32 or i32 `(sequences)`.
     pub lengths: &'a Tensor,
-    /// Maximum of keys per sequence, if it is below the block table's capacity.
+    /// Maximum number of keys per sequence, if it is below the block table's capacity.
     pub max_seqlen_k: Option<usize>,
     /// Scales of an e4m3 KV cache.
     pub scales: Option<CacheScales>,
@@ -36,21 +38,22 @@ pub struct PagedKv<'a> {
 pub(crate) enum Queries<'a> {
     /// `(sequences, queries, heads, head_dim)`.
     Even,
-    /// `(rows of all sequences, heads, head_dim)`: the sequences' offsets, and the maximum of queries per
-    /// sequence.
+    /// `(rows of all sequences, heads, head_dim)`, with the sequences' offsets and the maximum number of
+    /// queries per sequence.
     Packed { seqlens: &'a Tensor, max: usize },
 }
 
 impl<'a> PagedKv<'a> {
-    /// A KV cache with up to the block table's capacity of keys.
+    /// Returns a KV cache. A sequence may have as many keys as the block table has room for.
     pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
         PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
     }
 
-    /// Attention of `q`, `(sequences, queries, heads, head_dim)`; few queries run decode kernels.
+    /// Computes attention of `q`, `(sequences, queries, heads, head_dim)`. If there are few queries, decode
+    /// kernels run.
     ///
     /// # Errors
-    /// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
         Ok(self.run(q, Queries::Even, attend, false)?.0)
     }
@@ -59,16 +62,16 @@ impl<'a> PagedKv<'a> {
     /// queries)`.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.run(q, Queries::Even, attend, true)?)
     }
 
-    /// Attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b` begins at
-    /// row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
+    /// Computes attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b`
+    /// begins at row `seqlens_q[b]` and has at most `max_seqlen_q` rows.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_varlen(
         &self,
         q: &Tensor,
@@ -84,7 +87,7 @@ impl<'a> PagedKv<'a> {
     /// In a padding row, O is 0 and LSE is `-inf`; with sinks, LSE is `-inf` or the sink.
     ///
     /// # Errors
-    /// The errors of [`PagedKv::attend`].
+    /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_varlen_with_lse(
         &self,
         q: &Tensor,

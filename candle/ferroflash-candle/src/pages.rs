@@ -2,11 +2,11 @@
 use crate::errors::invalid;
 use candle::Result;
 
-/// Maximum of keys per sequence: kernels read lengths as signed 32-bit integers.
+/// Maximum number of keys per sequence: kernels read lengths as signed 32-bit integers.
 pub(crate) const MOST: usize = i32::MAX as usize;
 
-/// The free pages of a KV cache. One pool serves the KV caches of all layers: a sequence has equal page
-/// indices in each.
+/// The free pages of a KV cache. One pool serves the KV caches of all layers, because a sequence has the same
+/// page indices in each layer.
 #[derive(Clone, Debug)]
 pub struct PagePool {
     page: usize,
@@ -21,27 +21,27 @@ pub struct Sequence {
 }
 
 impl PagePool {
-    /// A pool of `pages` pages with `page` keys each.
+    /// Returns a pool of `pages` pages with `page` keys each.
     pub fn new(pages: usize, page: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         PagePool { page: page.max(1), free: (0..pages).rev().collect() }
     }
 
-    /// Keys per page.
+    /// Returns the number of keys per page.
     pub fn page(&self) -> usize {
         self.page
     }
 
-    /// Number of free pages.
+    /// Returns the number of free pages.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
     /// Gives a sequence pages for `tokens` more tokens. After an error, the sequence has the same pages as
-    /// before.
+    /// before the call.
     ///
     /// # Errors
-    /// If the pool has too few pages, or the sequence would reach 2^31 keys.
+    /// Returns an error if the pool has too few pages, or the sequence would reach 2^31 keys.
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<()> {
         let keys = sequence.with(tokens)?;
         let pages = keys.div_ceil(self.page).saturating_sub(sequence.pages.len());
@@ -60,17 +60,17 @@ impl PagePool {
 }
 
 impl Sequence {
-    /// A sequence without keys.
+    /// Returns a sequence without keys.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of keys in the KV cache, from all steps so far.
+    /// Returns the number of keys in the KV cache, from all steps so far.
     pub fn keys(&self) -> usize {
         self.keys
     }
 
-    /// The sequence's pages.
+    /// Returns the sequence's pages.
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }
@@ -80,7 +80,7 @@ impl Sequence {
         self.keys = self.keys.saturating_add(tokens);
     }
 
-    /// The number of keys after `tokens` more tokens, at most [`MOST`].
+    /// Returns the number of keys after `tokens` more tokens, at most [`MOST`].
     pub(crate) fn with(&self, tokens: usize) -> Result<usize> {
         let keys = self.keys.saturating_add(tokens);
         if keys > MOST {

@@ -1,4 +1,4 @@
-//! Ranges of keys that see each other regardless of the mask, such as images in a prompt
+//! Ranges of keys that see each other regardless of the mask, for example the images of a prompt
 //! (`mm_prefix_ranges`).
 use crate::attend::{Attend, both};
 use crate::errors::{invalid, unsupported};
@@ -8,12 +8,12 @@ use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 
-/// Causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees the later
-/// keys of this range.
+/// Computes causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees
+/// the later keys of this range.
 ///
 /// The ranges cut each sequence into parts. One launch computes the parts between ranges with a causal mask.
 /// A second launch computes the ranges, whose rows see all keys before the range's end. In each launch, the
-/// other launch's parts have no keys. A merge combines the two results exactly. Everything stays on the
+/// parts of the other launch have no keys. A merge combines the two results exactly. All data stays on the
 /// device.
 pub(crate) fn with_ranges(
     kv: &PagedKv<'_>,
@@ -50,7 +50,7 @@ pub(crate) fn with_ranges(
     // The position of a sequence's first row.
     let first = (&keys - (&ends - &starts)?)?;
 
-    // Begin and end of each range within its sequence's rows; an empty range lies at the sequence's end.
+    // Begin and end of each range within its sequence's rows. An empty range lies at the sequence's end.
     let bounds = long(ranges)?;
     let none = bounds.narrow(2, 0, 1)?.ge(&bounds.narrow(2, 1, 1)?)?.broadcast_as(bounds.shape())?;
     let end = keys.unsqueeze(2)?.broadcast_as(bounds.shape())?.contiguous()?;

@@ -1,4 +1,4 @@
-//! One step of a batch: the device integers that every layer's KV cache needs.
+//! One step of a batch: the integers on the device that every layer's KV cache needs.
 use crate::errors::{invalid, refused};
 use crate::pages::{MOST, Sequence};
 use candle::backend::BackendStorage;
@@ -32,8 +32,8 @@ struct Most {
 }
 
 impl Most {
-    /// Offsets of lengths, sequence offsets, positions, last rows and block table, and the end of the block
-    /// table.
+    /// Returns the offsets of lengths, sequence offsets, positions, last rows and block table, and the end of
+    /// the block table.
     fn parts(&self) -> [usize; 6] {
         let mut at = 0;
         let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences];
@@ -46,16 +46,16 @@ impl Most {
     }
 }
 
-/// Sequences of a step that one launch covers, with its parameters.
+/// The sequences of a step that one launch covers, with the launch's parameters.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub sequences: usize,
     pub first_row: usize,
     pub rows: usize,
-    /// Queries per sequence if they are equal, otherwise the maximum.
+    /// The number of queries per sequence if all have the same number, otherwise the maximum.
     pub widest: usize,
     pub even: bool,
-    /// Offsets of its sequences.
+    /// The offsets of the part's sequences.
     pub starts: Tensor,
     pub table: Tensor,
     pub lengths: Tensor,
@@ -66,7 +66,8 @@ impl Step {
     /// with at most `columns` pages per sequence.
     ///
     /// # Errors
-    /// If device memory is insufficient, a page has no key, or there are 2^31 integers or more.
+    /// Returns an error if device memory is insufficient, a page has no key, or there are 2^31 integers or
+    /// more.
     pub fn new(
         sequences: usize,
         tokens: usize,
@@ -94,7 +95,7 @@ impl Step {
     /// one new token first: only these leading sequences run decode kernels.
     ///
     /// # Errors
-    /// If the step exceeds its capacity, a sequence lacks pages, or the driver fails.
+    /// Returns an error if the step exceeds its capacity, a sequence lacks pages, or the driver fails.
     pub fn set(&mut self, sequences: &[(&Sequence, usize)]) -> Result<()> {
         let Most { sequences: most, columns, .. } = self.most;
         let tokens = sequences.iter().fold(0, |sum: usize, (_, tokens)| sum.saturating_add(*tokens));
@@ -126,7 +127,7 @@ impl Step {
                 row += 1;
             }
             integers[last + b] = row as u32 - 1;
-            // Offsets of the prefill part: its rows count from 0.
+            // The offsets of the prefill part count rows from 0.
             integers[starts + b + 1] = (row - singles.min(row)) as u32;
         }
         integers[starts + singles] = 0;
@@ -141,7 +142,7 @@ impl Step {
         Ok(())
     }
 
-    /// The sequences from `first` on. All sequences before `first` have one token.
+    /// Returns the part with the sequences from `first` on. Each sequence before `first` has one token.
     fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
         let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
         let widest = tokens().max().unwrap_or(1);
@@ -158,70 +159,70 @@ impl Step {
         })
     }
 
-    /// Sequences of this step.
+    /// Returns the number of sequences of this step.
     pub fn sequences(&self) -> usize {
         self.sequences
     }
 
-    /// Rows of this step: tokens of all sequences.
+    /// Returns the number of rows of this step: the tokens of all sequences.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Keys per page.
+    /// Returns the number of keys per page.
     pub fn page(&self) -> usize {
         self.page
     }
 
-    /// Each row's position in its sequence, u32 `[tokens]`.
+    /// Returns each row's position in its sequence, u32 `[tokens]`.
     ///
     /// # Errors
-    /// Never after [`Step::set`].
+    /// After [`Step::set`], this function returns no error.
     pub fn positions(&self) -> Result<Tensor> {
         self.integers.narrow(0, self.most.parts()[2], self.tokens)
     }
 
-    /// Each sequence's last row, u32 `[sequences]`: its logits predict the next token.
+    /// Returns each sequence's last row, u32 `[sequences]`. The logits of these rows predict the next tokens.
     ///
     /// # Errors
-    /// Never after [`Step::set`].
+    /// After [`Step::set`], this function returns no error.
     pub fn last_rows(&self) -> Result<Tensor> {
         self.integers.narrow(0, self.most.parts()[3], self.sequences)
     }
 
-    /// The slot mapping: each row's slot, i64 `[tokens]`.
+    /// Returns the slot mapping: each row's slot, i64 `[tokens]`.
     ///
     /// # Errors
-    /// Never after [`Step::set`].
+    /// After [`Step::set`], this function returns no error.
     pub fn slots(&self) -> Result<Tensor> {
         self.slots.narrow(0, 0, self.tokens)
     }
 
-    /// Keys of each sequence, including this step's, u32 `[sequences]`.
+    /// Returns the number of keys of each sequence, including this step's keys, u32 `[sequences]`.
     ///
     /// # Errors
-    /// Never after [`Step::set`].
+    /// After [`Step::set`], this function returns no error.
     pub fn lengths(&self) -> Result<Tensor> {
         self.integers.narrow(0, 0, self.sequences)
     }
 
-    /// The block table: page indices of each sequence, u32 `[sequences, columns]`.
+    /// Returns the block table: page indices of each sequence, u32 `[sequences, columns]`.
     ///
     /// # Errors
-    /// Never after [`Step::set`].
+    /// After [`Step::set`], this function returns no error.
     pub fn block_table(&self) -> Result<Tensor> {
         let Most { columns, .. } = self.most;
         let all = self.integers.narrow(0, self.most.parts()[4], self.sequences * columns)?;
         all.reshape((self.sequences, columns))
     }
 
-    /// The decode part and the prefill part.
+    /// Returns the decode part and the prefill part.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
 }
 
-/// An upload into a tensor's memory.
+/// An operation that uploads integers into a tensor's memory.
 struct Upload<'a, T>(&'a [T]);
 
 impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Upload<'_, T> {

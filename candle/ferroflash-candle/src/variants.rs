@@ -3,18 +3,19 @@ use crate::attend::{Attend, run};
 use crate::dense::{Starts, forward};
 use candle::{Result, Tensor};
 
-/// [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. It has no gradient.
+/// Computes [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. This function has no gradient.
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 pub fn flash_attn_with(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<Tensor> {
     Ok(run([q, k, v], |inputs| forward(inputs, attend, None, false))?.0)
 }
 
-/// [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. It has no gradient.
+/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. This function has
+/// no gradient.
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
 pub fn flash_attn_varlen_with(
     q: &Tensor,
@@ -30,11 +31,11 @@ pub fn flash_attn_varlen_with(
     Ok(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), false))?.0)
 }
 
-/// [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled
-/// scores: `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
+/// Computes [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores. The bias
+/// is `(batch or 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias.
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 pub fn flash_attn_bias(
     q: &Tensor,
     k: &Tensor,
@@ -46,12 +47,11 @@ pub fn flash_attn_bias(
     flash_attn_with(q, k, v, &causal_or_full(softmax_scale, causal).bias(bias))
 }
 
-/// [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias
-/// `(sequences or 1, heads or 1, max_seqlen_q or 1, max_seqlen_k)`. Query 0 and key 0 are the first of
-/// their sequence.
+/// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias `(sequences or 1, heads or 1,
+/// max_seqlen_q or 1, max_seqlen_k)`. Query 0 and key 0 are the first of their sequence.
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's, and a bias")]
 pub fn flash_attn_varlen_bias(
     q: &Tensor,
@@ -69,10 +69,11 @@ pub fn flash_attn_varlen_bias(
     flash_attn_varlen_with(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, &attend)
 }
 
-/// [`flash_attn_windowed`](crate::flash_attn_windowed) with attention sinks, f32 `[heads]` (gpt-oss).
+/// Computes [`flash_attn_windowed`](crate::flash_attn_windowed) with attention sinks, f32 `[heads]`
+/// (gpt-oss).
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 pub fn flash_attn_sinks(
     q: &Tensor,
     k: &Tensor,
@@ -86,10 +87,11 @@ pub fn flash_attn_sinks(
     flash_attn_with(q, k, v, &attend.sinks(sinks))
 }
 
-/// [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed) with attention sinks, f32 `[heads]`.
+/// Computes [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed) with attention sinks, f32
+/// `[heads]`.
 ///
 /// # Errors
-/// The errors of [`flash_attn`](crate::flash_attn).
+/// Returns the errors of [`flash_attn`](crate::flash_attn).
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen_windowed's, and sinks")]
 pub fn flash_attn_varlen_sinks(
     q: &Tensor,

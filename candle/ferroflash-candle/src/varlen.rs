@@ -1,4 +1,4 @@
-//! Varlen attention: candle-flash-attn's functions.
+//! Varlen attention with candle-flash-attn's functions.
 use crate::attend::{Attend, both, run};
 use crate::dense::{Starts, forward};
 use crate::errors::invalid;
@@ -6,7 +6,7 @@ use crate::paged::{PagedKv, Queries};
 use crate::ranges::{unsigned, with_ranges};
 use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-/// The operation, with handles of its further tensors.
+/// The operation, with handles of the tensors beside Q, K and V.
 struct VarLen {
     attend: Attend,
     seqlens_q: Tensor,
@@ -47,13 +47,13 @@ impl CustomOp3 for VarLen {
     }
 }
 
-/// Varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b` has the
-/// rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k` and `v`.
-/// The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns bottom-right. `v`
-/// may have another head dim than `q` and `k`; the output has it too.
+/// Computes varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b`
+/// has the rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k`
+/// and `v`. The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns
+/// bottom-right. `v` may have another head dim than `q` and `k`; the output then has the head dim of `v`.
 ///
 /// # Errors
-/// [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen(
     q: &Tensor,
@@ -70,11 +70,11 @@ pub fn flash_attn_varlen(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], max)
 }
 
-/// [`flash_attn_varlen`] with a sliding window. A query sees the keys from `window_size_left` before to
-/// `window_size_right` after its own position. `None` is unbounded.
+/// Computes [`flash_attn_varlen`] with a sliding window. A query sees the keys from `window_size_left` before
+/// its own position to `window_size_right` after it. `None` is unbounded.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_windowed(
     q: &Tensor,
@@ -92,17 +92,17 @@ pub fn flash_attn_varlen_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] on a paged KV cache. `k` and `v` are `(pages, page_block_size, heads,
-/// head_dim)`. Key `j` of sequence `b` is in page `block_table[b][j / page_block_size]`. Sequence `b` has
-/// `seqlens_k[b + 1] - seqlens_k[b]` keys. Pages may have any size. Decode kernels run if `q` has one row per
-/// sequence and `max_seqlen_q` is 1: row `b` then belongs to sequence `b`.
+/// Computes [`flash_attn_varlen_windowed`] on a paged KV cache. `k` and `v` are `(pages, page_block_size,
+/// heads, head_dim)`. Key `j` of sequence `b` is in page `block_table[b][j / page_block_size]`. Sequence `b`
+/// has `seqlens_k[b + 1] - seqlens_k[b]` keys. Pages may have any size. Decode kernels run if `q` has one row
+/// per sequence and `max_seqlen_q` is 1: row `b` then belongs to sequence `b`.
 ///
 /// `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, are ranges of positions. A row inside a range of its
 /// sequence also sees all keys of this range, regardless of the mask. Ranges of a sequence must be disjoint.
 /// An empty range has no effect.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
@@ -128,7 +128,7 @@ pub fn flash_attn_varlen_paged_windowed(
     attend.softcap = softcap;
     let sequences = block_table.dims2()?.0;
     let seqlens_k = unsigned(seqlens_k)?;
-    // A single sequence begins at 0, so its end is its length.
+    // A single sequence begins at 0, so its end is also its length.
     let lengths = match sequences {
         1 => seqlens_k.narrow(0, 1, 1)?,
         _ => (seqlens_k.narrow(0, 1, sequences)? - seqlens_k.narrow(0, 0, sequences)?)?,
@@ -146,10 +146,10 @@ pub fn flash_attn_varlen_paged_windowed(
     kv.attend_varlen(q, seqlens_q, max_seqlen_q, &attend)
 }
 
-/// [`flash_attn_varlen`] with ALiBi: one f32 slope per query head.
+/// Computes [`flash_attn_varlen`] with ALiBi: one f32 slope per query head.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
@@ -167,10 +167,10 @@ pub fn flash_attn_varlen_alibi(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] with ALiBi.
+/// Computes [`flash_attn_varlen_windowed`] with ALiBi.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
@@ -190,11 +190,11 @@ pub fn flash_attn_varlen_alibi_windowed(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// [`flash_attn_varlen_windowed`] with optional ALiBi and softcap: scores become
-/// `softcap * tanh(score / softcap)`; 0 is off.
+/// Computes [`flash_attn_varlen_windowed`] with optional ALiBi and softcap: scores become `softcap *
+/// tanh(score / softcap)`; 0 is off.
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
@@ -215,8 +215,8 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
-/// Attention of varlen sequences, and the natural log-sum-exp (LSE) of each row, f32 `(heads, rows)`. The
-/// function has no gradient.
+/// Computes attention of varlen sequences, and the natural log-sum-exp (LSE) of each row, f32 `(heads,
+/// rows)`. The function has no gradient.
 ///
 /// | row | O | LSE |
 /// |---|---|---|
@@ -225,7 +225,7 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 /// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, `-inf` or the sink |
 ///
 /// # Errors
-/// The errors of [`flash_attn_varlen`].
+/// Returns the errors of [`flash_attn_varlen`].
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
 pub fn flash_attn_varlen_with_lse(
     q: &Tensor,

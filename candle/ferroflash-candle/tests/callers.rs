@@ -1,6 +1,6 @@
-//! The calls of mistral.rs and text-embeddings-inference, as these programs would make them with
-//! ferroflash-candle. docs/migrating.md lists the changes. CI compiles them; they run on a machine with a
-//! GPU.
+//! The calls of mistral.rs and text-embeddings-inference, in the form that these programs would use with
+//! ferroflash-candle. docs/migrating.md lists the changes. CI compiles the calls. On a machine with a GPU,
+//! they also run.
 use candle::{D, DType, Device, Result, Tensor};
 
 /// The calls of mistral.rs 0.9.2 to `mistralrs-flash-attn`, `candle-flash-attn-v3` and
@@ -17,7 +17,7 @@ mod mistralrs {
     #[derive(Clone, Copy)]
     pub struct Params<'a> {
         pub scale: f32,
-        /// `sliding_window_left`: one less than the window, which counts the query's own key.
+        /// `sliding_window_left` is one less than the window's size, which counts the query's own key.
         pub left: Option<usize>,
         pub causal: bool,
         pub softcap: Option<f32>,
@@ -32,7 +32,8 @@ mod mistralrs {
         }
     }
 
-    /// `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch with equal lengths.
+    /// Computes the calls `flash_attn_v2` and `flash_attn_v3` of attention/backends/flash.rs, for a batch
+    /// with equal lengths.
     pub fn dense(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let Params { scale, left, causal, softcap, .. } = params;
         let right = causal.then_some(0);
@@ -42,7 +43,7 @@ mod mistralrs {
         }
     }
 
-    /// [`dense`] for varlen sequences.
+    /// Computes [`dense`] for varlen sequences.
     pub fn varlen(
         [q, k, v]: [&Tensor; 3],
         [cu_q, cu_k]: [&Tensor; 2],
@@ -59,7 +60,7 @@ mod mistralrs {
         }
     }
 
-    /// Pages in the layout of its FlashInfer backend: `[blocks, key heads, block, head dim]`.
+    /// Pages in the layout of mistral.rs' FlashInfer backend: `[blocks, key heads, block, head dim]`.
     #[derive(Clone, Copy)]
     pub struct Blocks<'a> {
         pub keys: &'a Tensor,
@@ -73,13 +74,13 @@ mod mistralrs {
             Ok([self.keys.transpose(1, 2)?, self.values.transpose(1, 2)?])
         }
 
-        /// `reshape_and_cache_flashinfer`.
+        /// Stands for `reshape_and_cache_flashinfer`.
         pub fn write(&self, k: &Tensor, v: &Tensor, slots: &Tensor) -> Result<()> {
             let [keys, values] = self.views()?;
             append(k, v, &keys, &values, slots, self.scales)
         }
 
-        /// `run_flash_attention_paged_prefill`.
+        /// Stands for `run_flash_attention_paged_prefill`.
         pub fn prefill(
             &self,
             q: &Tensor,
@@ -107,9 +108,9 @@ mod mistralrs {
             )
         }
 
-        /// `flashinfer_decode` and `paged_attention`: one query, `[sequences, heads, head dim]`, per
-        /// sequence. The seven tensors of its plan and its scratch memory are not needed: tables and lengths
-        /// suffice.
+        /// Stands for `flashinfer_decode` and `paged_attention`, with one query, `[sequences, heads, head
+        /// dim]`, per sequence. Tables and lengths suffice, so the seven tensors of FlashInfer's plan and its
+        /// scratch memory are not needed.
         pub fn decode(&self, q: &Tensor, context_lens: &Tensor, params: Params) -> Result<Tensor> {
             let [keys, values] = self.views()?;
             let mut cache = PagedKv::new(&keys, &values, self.tables, context_lens);
@@ -118,13 +119,13 @@ mod mistralrs {
         }
     }
 
-    /// `flash_attn_sinks`: `[batch, heads, sequence, head dim]`.
+    /// Stands for `flash_attn_sinks`, with tensors `[batch, heads, sequence, head dim]`.
     pub fn sinks(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         flash_attn_with_lse(&q, &k, &v, &params.attend())?.0.transpose(1, 2)
     }
 
-    /// `flash_attn_sinks_varlen`, with varlen queries and keys.
+    /// Stands for `flash_attn_sinks_varlen`, with varlen queries and keys.
     pub fn sinks_varlen(
         [q, k, v]: [&Tensor; 3],
         [cu_q, cu_k]: [&Tensor; 2],
@@ -135,12 +136,12 @@ mod mistralrs {
     }
 }
 
-/// The calls of text-embeddings-inference to `candle-flash-attn`: one function for all of its models.
+/// The call of text-embeddings-inference to `candle-flash-attn`. All of its models use this one function.
 mod embeddings {
     use candle::{Result, Tensor};
     use ferroflash_candle::{flash_attn_varlen_alibi_windowed, flash_attn_varlen_windowed};
 
-    /// Varlen texts, with a full or a causal mask.
+    /// Computes attention of varlen texts, with a full or a causal mask.
     pub fn varlen(
         [q, k, v]: [&Tensor; 3],
         alibi_slopes: Option<&Tensor>,
@@ -204,7 +205,7 @@ impl Batch {
         self.starts.each_ref()
     }
 
-    /// The expected result in f32, sequence by sequence, from the definition.
+    /// Returns the expected result in f32, computed sequence by sequence from the definition.
     fn expected(
         &self,
         params: mistralrs::Params,
@@ -254,7 +255,7 @@ impl Batch {
         assert_eq!(found.dims(), expected.dims(), "{what}");
         let apart =
             (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-        // Values are normally distributed. bf16 rounds the largest of them by up to 2^-7.
+        // Values are normally distributed. Rounding to bf16 changes the largest values by up to 2^-7.
         assert!(apart <= 3e-2, "{what}: {apart}");
         Ok(())
     }
@@ -307,7 +308,7 @@ fn mistralrs_pages() -> Result<()> {
         let dtype = if scales.is_some() { DType::U8 } else { DType::BF16 };
         let cache = || Tensor::zeros((blocks, KEY_HEADS, block, COLUMNS), dtype, &device);
         let (keys, values) = (cache()?, cache()?);
-        // Sequence `b` has pages 37 - b, 33 - b, ..: neither in order nor adjacent.
+        // Sequence `b` has pages 37 - b, 33 - b, and so on, which are neither in order nor adjacent.
         let table: Vec<u32> = (0..3).flat_map(|b| (0..4).map(move |column| 37 - b - 4 * column)).collect();
         let slots: Vec<i64> = (0..3)
             .flat_map(|b| (0..lengths[b][1]).map(move |key| (b, key)))
@@ -322,7 +323,7 @@ fn mistralrs_pages() -> Result<()> {
             if lengths[0][0] == 1 {
                 let params = mistralrs::Params { sinks: Some(&sinks), ..params };
                 let found = cache.decode(&batch.q, &context, params)?;
-                // e4m3 has three mantissa bits, so numbers are off by up to a 16th.
+                // e4m3 has three mantissa bits, so a rounded number may differ by a 16th.
                 let expected = batch.expected(params, Some(0), None)?;
                 match scales {
                     None => batch.check("decode", &found, &expected)?,

@@ -1,8 +1,8 @@
-//! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice for them.
+//! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
 use candle::{DType, Device, Error, Result, Tensor};
 use ferroflash_candle::{PagePool, Sequence, Step, append};
 
-/// The text of `ferroflash::Error` in a candle error.
+/// Returns the text of `ferroflash::Error` in a candle error.
 fn refusal<T>(result: Result<T>) -> String {
     match result.err().expect("it is refused") {
         Error::WithBacktrace { inner, .. } => inner.to_string(),

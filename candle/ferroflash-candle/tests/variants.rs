@@ -1,5 +1,6 @@
-//! Biases, sinks, and masks by bits, in the shapes of models' calls: T5, MPNet, DeBERTa, gpt-oss, trees of
-//! drafts. They compile in CI, and run on a GPU. docs/migrating.md shows the changes to each model.
+//! Biases, sinks, and masks of bits, in the shapes of models' calls: T5, MPNet, DeBERTa, gpt-oss, trees of
+//! drafts. CI compiles these calls. On a machine with a GPU, they also run. docs/migrating.md shows the
+//! changes to each model.
 use candle::{D, DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, PagedKv, append};
 
@@ -12,20 +13,20 @@ mod models {
         x.transpose(1, 2)
     }
 
-    /// T5: `scores = q.matmul(k.t())? + position_bias`, without a scale. The bias is `(1, heads, q_len,
-    /// kv_len)`.
+    /// T5 computes `scores = q.matmul(k.t())? + position_bias`, without a scale. The bias is `(1, heads,
+    /// q_len, kv_len)`.
     pub fn t5([q, k, v]: [&Tensor; 3], position_bias: &Tensor, is_decoder: bool) -> Result<Tensor> {
         turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, position_bias, 1.0, is_decoder)?)
     }
 
-    /// MPNet: relative positions `(1, heads, len, len)`, and 0 or -inf for padding, `(batch, 1, 1, len)`.
+    /// MPNet has relative positions `(1, heads, len, len)`, and 0 or -inf for padding, `(batch, 1, 1, len)`.
     pub fn mpnet([q, k, v]: [&Tensor; 3], position_bias: &Tensor, padding: &Tensor) -> Result<Tensor> {
         let bias = position_bias.broadcast_add(padding)?;
         let scale = (q.dims()[3] as f32).powf(-0.5);
         turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, &bias, scale, false)?)
     }
 
-    /// MPNet without padding: texts behind each other, `(rows, heads, head_dim)`.
+    /// MPNet without padding has texts behind each other, `(rows, heads, head_dim)`.
     pub fn mpnet_varlen(
         [q, k, v]: [&Tensor; 3],
         position_bias: &Tensor,
@@ -36,8 +37,9 @@ mod models {
         flash_attn_varlen_bias(q, k, v, position_bias, starts, starts, longest, longest, scale, false)
     }
 
-    /// DeBERTa v2: `rel_att`, `(batch * heads, len, len)`, is content to position plus position to content.
-    /// Each of the three terms has the scale `1 / sqrt(3 * head_dim)`, `rel_att` already.
+    /// DeBERTa v2 has `rel_att`, `(batch * heads, len, len)`: content to position plus position to content.
+    /// Each of the three terms of a score has the scale `1 / sqrt(3 * head_dim)`; `rel_att` contains it
+    /// already.
     pub fn deberta([q, k, v]: [&Tensor; 3], rel_att: &Tensor) -> Result<Tensor> {
         let (batch, heads, len, head_dim) = q.dims4()?;
         let bias = rel_att.reshape((batch, heads, len, k.dims()[2]))?;
@@ -45,7 +47,7 @@ mod models {
         turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, &bias, scale, false)?)
     }
 
-    /// gpt-oss: a sink per head, and a window in every other layer.
+    /// gpt-oss has a sink per head, and a window in every other layer.
     pub fn gpt_oss([q, k, v]: [&Tensor; 3], sinks: &Tensor, window: Option<usize>) -> Result<Tensor> {
         let scale = (q.dims()[3] as f32).powf(-0.5);
         let left = window.map(|keys| keys - 1);
@@ -53,7 +55,8 @@ mod models {
     }
 }
 
-/// The definition in f32: scores of `(batch, heads, positions, head_dim)`, and the terms that the model adds.
+/// Computes attention in f32 by its definition, on `(batch, heads, positions, head_dim)`, with the terms that
+/// the model adds to scores.
 fn plain([q, k, v]: [&Tensor; 3], scale: f32, more: &Tensor, sinks: Option<&Tensor>) -> Result<Tensor> {
     let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::F32)?.contiguous());
     let scores = (q?.matmul(&k?.t()?)? * f64::from(scale))?.broadcast_add(&more.to_dtype(DType::F32)?)?;
@@ -90,7 +93,7 @@ fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &T
     }
 }
 
-/// 0 for keys that a query sees, -inf for others: `(queries, keys)`.
+/// Returns a bias `(queries, keys)`: 0 for keys that a query sees, -inf for others.
 fn hidden(queries: usize, keys: usize, sees: impl Fn(usize, usize) -> bool) -> Result<Tensor> {
     let pairs = (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j)));
     let all = pairs.map(|(i, j)| if sees(i, j) { 0.0 } else { f32::NEG_INFINITY });
@@ -105,7 +108,8 @@ fn relative_positions() -> Result<()> {
     let all = |dtype| random(&[batch, heads, len, dim], dtype);
     for dtype in [DType::F16, DType::BF16] {
         let [q, k, v] = [all(dtype)?, all(dtype)?, all(dtype)?];
-        // T5 has no scale: its weights make small scores. Rows of an odd number of keys begin at words.
+        // T5 has no scale, because its weights make small scores. Rows of an odd number of keys begin at
+        // multiples of a word.
         let q = (q * 0.125)?;
         let qkv = [&q, &k, &v];
         let bias = random(&[1, heads, len, len], dtype)?;
@@ -137,7 +141,7 @@ fn relative_positions() -> Result<()> {
 fn sinks_of_prompts() -> Result<()> {
     let device = Device::new_cuda(0)?;
     let (heads, len) = (4, 150);
-    // Head dim 192 has no kernel with sinks: a merge adds them.
+    // Head dim 192 has no kernel with sinks, so a merge adds them.
     for dim in [64, 128, 192] {
         let random = || Tensor::randn(0f32, 1.0, (2, heads, len, dim), &device)?.to_dtype(DType::BF16);
         let [q, k, v] = [random()?, random()?, random()?];
@@ -151,7 +155,7 @@ fn sinks_of_prompts() -> Result<()> {
     Ok(())
 }
 
-/// A tree of seven drafts behind a prefix: each node sees the prefix, its ancestors and itself.
+/// A tree of seven drafts follows a prefix. Each node sees the prefix, its ancestors and itself.
 #[test]
 fn trees_of_drafts() -> Result<()> {
     let device = Device::new_cuda(0)?;

@@ -1,4 +1,4 @@
-//! Element types, as types for kernels and as values for hosts.
+//! Element types: as types for kernels, and as values for hosts.
 use crate::Target;
 use core::marker::PhantomData;
 
@@ -10,14 +10,14 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
-    /// Eight bits, OCP's E4M3 (`e4m3fn`: no infinity, largest value 448). Only KV caches use it.
+    /// OCP's E4M3, with eight bits (`e4m3fn`: no infinity, largest value 448). Only KV caches have this type.
     E4m3,
-    /// IEEE binary32. Only partial results use it.
+    /// IEEE binary32. Only partial results have this type.
     F32,
 }
 
 impl DType {
-    /// The name in entry symbols and on the command line.
+    /// The type's name in entry symbols and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F16 => "f16",
@@ -27,7 +27,7 @@ impl DType {
         }
     }
 
-    /// Size of one element.
+    /// Size of one element in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             DType::F16 | DType::Bf16 => 2,
@@ -36,7 +36,7 @@ impl DType {
         }
     }
 
-    /// Stored bits of the mantissa.
+    /// Number of bits of the mantissa that are stored.
     pub const fn mantissa_bits(self) -> i32 {
         match self {
             DType::F16 => 10,
@@ -46,7 +46,7 @@ impl DType {
         }
     }
 
-    /// Exponent of the smallest normal number.
+    /// Exponent of the smallest normal number, as a power of two.
     pub const fn min_exponent(self) -> i32 {
         match self {
             DType::F16 => -14,
@@ -67,7 +67,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// The name in tables.
+    /// The name of the instructions in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Path::TensorCores => "tensor cores",
@@ -78,13 +78,13 @@ impl Path {
 
 /// An element type, as a type.
 pub trait Element: Copy {
-    /// The dtype as a value.
+    /// The element type as a value.
     const DTYPE: DType;
-    /// The instructions that multiply its tiles.
+    /// The instructions that multiply tiles of this type.
     const PATH: Path = Path::TensorCores;
-    /// Size of one element.
+    /// Size of one element in bytes.
     const BYTES: usize = Self::DTYPE.bytes();
-    /// GPUs that can convert the element type.
+    /// GPUs that can convert this element type.
     const TARGET: Target = Target::From(80);
 }
 
@@ -94,7 +94,7 @@ pub struct F16;
 /// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16;
-/// Eight bits, OCP's E4M3, converted by integer arithmetic.
+/// OCP's E4M3, with eight bits. Kernels convert it by integer arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub struct E4m3;
 
@@ -102,11 +102,11 @@ pub struct E4m3;
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 
-/// The element `E`, converted by an instruction of the hardware.
+/// Element type `E`, converted by an instruction of the hardware.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<E>(PhantomData<E>);
 
-/// The element `E`, with tiles multiplied on CUDA cores.
+/// Element type `E`, whose tiles are multiplied on CUDA cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar<E>(PhantomData<E>);
 

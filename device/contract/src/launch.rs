@@ -1,7 +1,7 @@
-//! The launch contract, as a value, for code that builds, loads or launches a compiled kernel.
+//! The launch contract as a value, for code that builds, loads or launches a compiled kernel.
 use crate::{Kernel, Target};
 
-/// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder stamps
+/// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder writes
 /// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -10,25 +10,26 @@ pub struct Contract {
     pub symbol: &'static str,
     /// GPUs that can run the kernel.
     pub target: Target,
-    /// Exact number of threads per block, along x: stamped as `.reqntid`.
+    /// Exact number of threads per block, along x. The builder writes it into the PTX as `.reqntid`.
     pub threads: u32,
     /// Dynamic shared memory per block, in bytes.
     pub smem_bytes: u32,
-    /// Blocks that one SM must be able to hold: stamped as `.minnctapersm`, which bounds the registers. 0
-    /// omits it.
+    /// Number of blocks that one SM must be able to hold. The builder writes it into the PTX as
+    /// `.minnctapersm`, which bounds the registers; 0 omits the directive.
     pub min_blocks_per_sm: u32,
-    /// Alignment of the parameter's address in bytes: stamped as its `.align`. 0 keeps rustc's.
+    /// Alignment of the parameter's address in bytes. The builder writes it into the PTX as `.align`; 0 keeps
+    /// the alignment that rustc wrote.
     pub param_align: u32,
-    /// Permitted spills; `None` permits no spill.
+    /// Permitted spills, or `None` permits no spill.
     pub spills: Option<SpillAllowance>,
 }
 
 /// The bytes that a kernel may spill outside of loops, on any target, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpillAllowance {
-    /// Maximum bytes of spill stores, as ptxas reports them.
+    /// Largest number of bytes of spill stores, as ptxas reports them.
     pub stores: u32,
-    /// Maximum bytes of spill loads, as ptxas reports them.
+    /// Largest number of bytes of spill loads, as ptxas reports them.
     pub loads: u32,
     /// The measurement that justifies the spill.
     pub reason: &'static str,
@@ -46,8 +47,8 @@ impl Contract {
             .param_align(K::PARAM_ALIGN)
     }
 
-    /// The contract of a kernel without a type: for every GPU since sm_80, without dynamic shared memory,
-    /// register bound or permitted spills.
+    /// The contract of a kernel that has no contract type. It permits every GPU since sm_80, and has no
+    /// dynamic shared memory, no register bound and no permitted spills.
     pub const fn new(symbol: &'static str, threads: u32) -> Self {
         let target = Target::From(80);
         Contract {

@@ -1,7 +1,7 @@
-//! The launch contract between host and device. Both sides compile this crate. It knows nothing of the
+//! The launch contract between host and device. Both sides compile this crate. It does not depend on the
 //! computation inside a kernel.
 //!
-//! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
+//! - [`Kernel`]: one type states threads, shared memory, parameters and grid of a kernel.
 //! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].
 //! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Partials`], [`Integers`], [`Counters`],
 //!   [`Element`]: descriptions of data in a kernel's parameters.

@@ -1,7 +1,8 @@
-//! Parameters as bytes. A launch copies the bytes of parameters, and padding bytes have no value.
+//! Parameters as bytes. A launch copies the bytes of parameters, so there must be no padding bytes, whose
+//! values are undefined.
 
-/// A value without padding. Numbers and arrays are plain; [`no_padding!`](crate::no_padding) makes a struct
-/// plain.
+/// A value without padding bytes. Numbers and arrays have none; [`no_padding!`](crate::no_padding) checks a
+/// struct and implements this trait for it.
 ///
 /// ```compile_fail,E0277
 /// #[repr(C)]
@@ -19,7 +20,7 @@
     note = "give it `#[repr(C)]`, and list all of its fields behind it: `no_padding! {{ {Self} {{ .. }} }}`"
 )]
 pub trait Plain: Copy {
-    /// Writes the value to `to`, which has its size.
+    /// Writes the bytes of the value to `to`, which must have the value's size.
     fn write(&self, to: &mut [u8]);
 }
 
@@ -47,8 +48,8 @@ impl<T: Plain, const N: usize> Plain for [T; N] {
     }
 }
 
-/// Checks at compile time that `#[repr(C)]` structs have no padding, and makes them [`Plain`](crate::Plain).
-/// A call names every field, in order.
+/// Checks at compile time that `#[repr(C)]` structs have no padding, and implements [`Plain`](crate::Plain)
+/// for them. A call must name every field, in order.
 ///
 /// ```
 /// #[repr(C)]
@@ -77,7 +78,7 @@ macro_rules! no_padding {
             const fn size<T, F>(_: fn(&T) -> &F) -> usize {
                 size_of::<F>()
             }
-            // A field that is missing here does not compile.
+            // A field that the call omits is a compile error here.
             const _: fn(&Of) = |$name { $($field: _),* }: &Of| {};
             const SIZES: &[usize] = &[$(size(|of: &Of| &of.$field)),*];
             const OFFSETS: &[usize] = &[$(::core::mem::offset_of!(Of, $field)),*];

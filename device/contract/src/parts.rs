@@ -1,7 +1,7 @@
 //! The distribution of rows over threads.
 use crate::FastDiv;
 
-/// Each thread takes one part of one row. A block takes whole rows.
+/// Each thread gets one part of one row. A block gets whole rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowParts {
@@ -19,8 +19,9 @@ crate::no_padding! {
 }
 
 impl RowParts {
-    /// Distributes `rows` rows of `parts` parts over blocks of `threads` threads. `None` if a number is 0, if
-    /// a row has more parts than a block has threads, or if all rows together have 2^31 parts or more.
+    /// Distributes `rows` rows of `parts` parts over blocks of `threads` threads. Returns `None` if a number
+    /// is 0, if a row has more parts than a block has threads, or if all rows together have 2^31 parts or
+    /// more.
     pub fn new(rows: usize, parts: usize, threads: u32) -> Option<Self> {
         let all = rows.checked_mul(parts).filter(|all| *all > 0 && *all < 1 << 31)?;
         let (rows, parts) = ((all / parts) as u32, FastDiv::new(parts as u32)?);

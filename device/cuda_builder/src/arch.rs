@@ -9,15 +9,15 @@ use crate::{Error, Target};
 /// generation alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// A100 and all later GPUs.
+    /// The A100 and all later GPUs.
     Sm80,
-    /// RTX 30 series, A10.
+    /// The RTX 30 series and the A10.
     Sm86,
-    /// L4, L40, RTX 40 series: adds FP8 `mma`.
+    /// The L4, L40 and RTX 40 series, which add FP8 `mma`.
     Sm89,
-    /// H100, H200, with the portable instructions only.
+    /// The H100 and H200, without `wgmma`, TMA and `setmaxnreg`.
     Sm90,
-    /// H100, H200 with `wgmma`, TMA and `setmaxnreg`; this PTX runs on no other generation.
+    /// The H100 and H200 with `wgmma`, TMA and `setmaxnreg`; this PTX runs on no other generation.
     Sm90a,
 }
 
@@ -36,8 +36,8 @@ impl Arch {
         }
     }
 
-    /// The architecture to compile a target for: the oldest GPU that it runs on. `None` for an unknown
-    /// target.
+    /// The architecture for which a target is compiled: the oldest GPU that can run it. Returns `None` for an
+    /// unknown target.
     pub fn of(target: Target) -> Option<Arch> {
         let name = match target {
             Target::From(oldest) => format!("sm_{oldest}"),
@@ -46,20 +46,20 @@ impl Arch {
         name.parse().ok()
     }
 
-    /// Whether ptxas can assemble PTX of this target for `gpu`. A plain target assembles for every plain
-    /// target that is not older. A target with suffix `a` assembles for itself only.
+    /// Whether ptxas can assemble PTX of this target for `gpu`. PTX of a plain target assembles for every
+    /// plain target that is not older. PTX of a target with suffix `a` assembles for that target only.
     pub fn assembles_for(self, gpu: Arch) -> bool {
         self == gpu || (self < gpu && self != Arch::Sm90a && gpu != Arch::Sm90a)
     }
 
-    /// The PTX version written into the module, as rustc's target feature.
+    /// The PTX version of the module, as rustc's target feature.
     ///
-    /// The lowest version that has the target's instructions, because a driver refuses PTX that is newer than
-    /// itself.
+    /// It is the lowest version that has the target's instructions, because a driver refuses PTX that is
+    /// newer than the driver.
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {
             Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
-            // For conversions of eight-bit types.
+            // This version has conversions of eight-bit types.
             Arch::Sm89 => "+ptx81",
             Arch::Sm90a => "+ptx83",
         }

@@ -1,7 +1,7 @@
 //! Archives of compressed PTX modules, for libraries to embed. Similar modules are compressed together.
 //!
-//! Neighbours in a table of kernels differ by a type or a mask. Compressed behind its neighbour, a kernel
-//! takes a tenth of the bytes that it takes in its own archive. CONTRIBUTING.md has the figures.
+//! Neighbours in a table of kernels differ by a type or a mask. A kernel that is compressed after its
+//! neighbour takes a tenth of the bytes that it takes in its own archive. CONTRIBUTING.md has the figures.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -17,11 +17,11 @@ pub const CODE: &str = "code";
 /// Name of the archive of source lines ([`Archive::write_modules`]).
 pub const LINES: &str = "lines";
 
-/// Maximum bytes of a block with several texts. To read one text, the host decompresses its whole block: 2 MB
-/// take some 10 ms.
+/// Largest number of bytes of a block with several texts. To read one text, the host decompresses the whole
+/// block of the text: 2 MB take some 10 ms.
 const BLOCK: usize = 2 << 20;
 
-/// Maximum bytes of a block with a single text that is larger than [`BLOCK`].
+/// Largest number of bytes of a block with a single text that is larger than [`BLOCK`].
 const MOST: usize = 64 << 20;
 
 /// Blocks of compressed texts.
@@ -29,38 +29,38 @@ const MOST: usize = 64 << 20;
 pub struct Archive {
     /// The output of [`lzma::compress`] for each block.
     pub blocks: Vec<Vec<u8>>,
-    /// The place of each text, in the order of the texts.
+    /// The place of each text in the blocks, in the order of the texts.
     pub places: Vec<Place>,
 }
 
-/// The place of a text.
+/// The place of a text in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The text's name.
     pub name: String,
-    /// The index of its block.
+    /// The index of the block that contains the text.
     pub block: usize,
-    /// The text's first byte in the block's content.
+    /// The index of the text's first byte in the block's content.
     pub from: usize,
-    /// The text's bytes.
+    /// The number of the text's bytes.
     pub len: usize,
 }
 
-/// Concatenated texts.
+/// The concatenated texts of a block.
 struct Content<'t> {
     name: &'t str,
     text: String,
 }
 
 impl Archive {
-    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB and contains texts of
-    /// one `family` only. A build without a family then embeds none of its texts.
+    /// Compresses `texts`, each with its name, on all cores. A block is full at 2 MB, and its texts belong to
+    /// one `family`. A build that omits a family can therefore omit the family's blocks.
     ///
-    /// `folder` caches the blocks, in files named after `what` and the block's first text. A cached block
-    /// that decompresses to the content is not compressed again.
+    /// `folder` caches the blocks, in files named after `what` and the block's first text. `of` does not
+    /// compress a block again if the cached block decompresses to the same content.
     ///
     /// # Errors
-    /// [`Error::Io`] if `folder` is not writable.
+    /// Returns [`Error::Io`] if `folder` is not writable.
     pub fn of(
         folder: &Path,
         what: &str,
@@ -68,7 +68,7 @@ impl Archive {
         family: fn(&str) -> &str,
     ) -> Result<Self, Error> {
         let (contents, places) = arranged(texts, family);
-        // Another recipe would give correct output of a larger size.
+        // A block that was compressed with another recipe would be correct, but larger.
         let mut recipe = DefaultHasher::new();
         include_str!("lzma.rs").hash(&mut recipe);
         let folder = folder.join(format!("{:016x}", recipe.finish()));
@@ -97,7 +97,7 @@ impl Archive {
         Ok(Self { blocks: made.into_iter().map(|(_, block)| block).collect(), places })
     }
 
-    /// Writes two archives into `folder`: `modules`, each with its symbol, without source lines; and the
+    /// Writes two archives into `folder`: the `modules` without source lines, each with its symbol, and the
     /// source lines. The folder `kept` caches compressed blocks, as in [`Archive::of`].
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Archive {
     /// Writes the blocks and an index of the texts into `folder`, below the name `what`.
     ///
     /// # Errors
-    /// [`Error::Io`] if a file cannot be written.
+    /// Returns [`Error::Io`] if a file cannot be written.
     pub fn write(&self, folder: &Path, what: &str) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Archive {
         fs::write(&file, self.places.iter().map(line).collect::<String>()).map_err(Error::io("write", &file))
     }
 
-    /// Bytes of all blocks.
+    /// Number of bytes of all blocks.
     pub fn bytes(&self) -> usize {
         self.blocks.iter().map(Vec::len).sum()
     }
@@ -143,7 +143,7 @@ impl Archive {
 /// The places of the texts in an archive that [`Archive::write`] wrote.
 ///
 /// # Errors
-/// [`Error::Io`] if the index is missing or malformed.
+/// Returns [`Error::Io`] if the index is missing or malformed.
 pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
     let file = index_file(folder, what);
     let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
@@ -160,7 +160,7 @@ pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
 /// The texts of an archive that [`Archive::write`] wrote, each with its name.
 ///
 /// # Errors
-/// [`Error::Io`] if the archive is incomplete or damaged.
+/// Returns [`Error::Io`] if the archive is incomplete or damaged.
 pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
     let mut texts = Vec::new();
     let mut last: Option<(usize, Vec<u8>)> = None;
@@ -181,7 +181,7 @@ pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
     Ok(texts)
 }
 
-/// The file of a block.
+/// The path of a block's file.
 pub fn block_file(folder: &Path, what: &str, number: usize) -> PathBuf {
     folder.join(format!("{what}-{number}.lzma"))
 }

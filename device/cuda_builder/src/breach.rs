@@ -1,49 +1,49 @@
-//! Breaches of the rules for kernels, in words.
+//! Broken rules of kernels, described in words.
 
 use std::fmt;
 
-/// One rule broken by one entry on one target.
+/// One rule that one entry breaks on one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breach {
-    /// The entry.
+    /// The symbol of the entry.
     pub entry: String,
-    /// The target, as ptxas names it.
+    /// The name of the target, as ptxas writes it.
     pub target: String,
-    /// The rule.
+    /// The rule that is broken.
     pub rule: Rule,
 }
 
-/// The broken rule.
+/// A rule of `gate`, as it was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// The disassembly could not be parsed, so the rules for loops were not checked.
+    /// The disassembly could not be parsed, so the rules about loops were not checked.
     Unread {
-        /// Number of instructions found. None of them is `EXIT`.
+        /// Number of instructions that the parser found. None of them is `EXIT`.
         instructions: u32,
     },
     /// An array that should be in registers is in local memory.
     LocalDepot,
     /// ptxas serialised `wgmma`; the string is its message.
     Serialised(String),
-    /// ptxas has lost parts of `wgmma` descriptors, so the kernel multiplies the wrong operands.
+    /// ptxas has lost parts of `wgmma` descriptors, so the kernel multiplies wrong operands.
     LostDescriptors {
-        /// Number of uniform registers that nothing writes.
+        /// Number of uniform registers that are read but never written.
         registers: u32,
     },
     /// Registers are spilled inside a loop.
     SpillInLoop {
-        /// `STL` instructions inside loops.
+        /// Number of `STL` instructions inside loops.
         stores: u32,
-        /// `LDL` instructions inside loops.
+        /// Number of `LDL` instructions inside loops.
         loads: u32,
     },
-    /// Registers are spilled outside loops, and no allowance covers it.
+    /// Registers are spilled outside of loops, and no allowance covers these spills.
     Spill {
-        /// Bytes stored.
+        /// Number of bytes stored.
         stores: u32,
-        /// Bytes loaded.
+        /// Number of bytes loaded.
         loads: u32,
-        /// The allowance: bytes stored and loaded.
+        /// The allowance, if there is one: bytes stored, and bytes loaded.
         allowed: Option<(u32, u32)>,
     },
 }
@@ -54,7 +54,7 @@ impl fmt::Display for Breach {
         match &self.rule {
             Rule::Unread { instructions } => write!(
                 f,
-                "the parser does not understand its disassembly ({instructions} instructions, no EXIT); \
+                "the parser does not understand the disassembly ({instructions} instructions, no EXIT); \
                  try nvdisasm 13.2"
             ),
             Rule::LocalDepot => {
@@ -69,7 +69,7 @@ impl fmt::Display for Breach {
             Rule::SpillInLoop { stores, loads } => {
                 write!(
                     f,
-                    "spills inside a loop ({stores} STL, {loads} LDL): fewer registers must be alive at once"
+                    "spills inside a loop ({stores} STL, {loads} LDL): keep fewer registers alive at once"
                 )
             }
             Rule::Spill { stores, loads, allowed: None } => {

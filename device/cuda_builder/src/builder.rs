@@ -45,21 +45,21 @@ pub struct CudaBuilder {
     check_on: Vec<Arch>,
 }
 
-/// The place of a build, and its compiler.
+/// The folders and the compiler of a build.
 struct Site {
     crate_root: PathBuf,
     workspace: PathBuf,
     compiler: DeviceCompiler,
     package: String,
-    /// The cache of the package.
+    /// The cache folder of the package.
     folder: PathBuf,
     /// The working folders of the compilers.
     compilers: PathBuf,
 }
 
 impl CudaBuilder {
-    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`. The defaults are: optimised, with
-    /// source lines, for [`Arch::Sm80`].
+    /// Builds the crate in `crate_root`, the folder of its `Cargo.toml`. By default, the build is optimised,
+    /// has source lines, and is for [`Arch::Sm80`].
     pub fn new(crate_root: impl AsRef<Path>) -> Self {
         Self {
             crate_root: crate_root.as_ref().to_owned(),
@@ -80,8 +80,8 @@ impl CudaBuilder {
         }
     }
 
-    /// Sets the oldest GPU for portable entries. It overrides contracts with an older one. Entries for
-    /// exactly one generation keep that generation.
+    /// Sets the oldest GPU that portable entries must support. A contract that names an older GPU is compiled
+    /// for this GPU. An entry for exactly one generation keeps that generation.
     pub fn arch(mut self, arch: Arch) -> Self {
         self.arch = arch;
         self
@@ -94,7 +94,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets the line information. The default is [`DebugInfo::Lines`].
+    /// Sets the source lines that the PTX contains. The default is [`DebugInfo::Lines`].
     pub fn debug(mut self, debug: DebugInfo) -> Self {
         self.debug = debug;
         self
@@ -112,8 +112,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Adds the launch contract of one entry. Without contracts, modules are not stamped. With at least one
-    /// contract, every kernel of the crate needs one.
+    /// Adds the launch contract of one entry. Without contracts, `build` writes no launch contract into the
+    /// modules. With at least one contract, every kernel of the crate needs one.
     pub fn entry(mut self, contract: Contract) -> Self {
         self.contracts.push(contract);
         self
@@ -125,13 +125,13 @@ impl CudaBuilder {
         self
     }
 
-    /// Builds only these entries. This is much faster, and is meant for work on one kernel.
+    /// Builds only the entries `symbols`. This is much faster, and is meant for work on one kernel.
     pub fn only<S: Into<String>>(mut self, symbols: impl IntoIterator<Item = S>) -> Self {
         self.only = Some(symbols.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Copies every module to this folder, as `<entry>.ptx`.
+    /// Also copies every module to `folder`, as `<entry>.ptx`.
     pub fn copy_to(mut self, folder: impl AsRef<Path>) -> Self {
         self.copy_to = Some(folder.as_ref().to_owned());
         self
@@ -144,7 +144,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets the number of compilers that run side by side. The default is one per core.
+    /// Sets the number of compilers that run at the same time. The default is one per core.
     pub fn jobs(mut self, jobs: usize) -> Self {
         self.jobs = Some(jobs);
         self
@@ -156,39 +156,39 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets a function for progress. [`build`](Self::build) calls it with the number of compiled modules and
-    /// the number to compile, first with 0. If every module is cached, `build` does not call it. The call may
-    /// come from any thread of `build`.
+    /// Sets a function that receives the progress. [`build`](Self::build) calls it with the number of
+    /// compiled modules and the number of modules to compile. The first call passes 0. If every module is
+    /// cached, `build` does not call it. Any thread of `build` may call it.
     pub fn progress(mut self, report: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         self.report = Some(Report::new(report));
         self
     }
 
     /// Sets the targets for which [`build`](Self::build) assembles the modules and checks the rules of
-    /// [`gate`](crate::gate). It assembles a module for every target that can run it. Without targets,
-    /// `build` needs no ptxas and checks nothing. Kernels with [`release(false)`](Self::release) fail the
-    /// check, because they break the rules.
+    /// [`gate`](crate::gate). `build` assembles each module for every one of these targets that can run it.
+    /// Without targets, `build` needs no ptxas and checks nothing. Kernels with
+    /// [`release(false)`](Self::release) break the rules, so their check fails.
     #[cfg(feature = "ptxas")]
     pub fn check_on(mut self, targets: impl IntoIterator<Item = Arch>) -> Self {
         self.check_on.extend(targets);
         self
     }
 
-    /// Compiles the crate and writes one PTX module per entry, for the target of the entry's contract. Checks
-    /// them on the targets of [`check_on`](Self::check_on).
+    /// Compiles the crate and writes one PTX module per entry, for the target of the entry's contract. Also
+    /// checks the modules on the targets of [`check_on`](Self::check_on).
     ///
     /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
-    /// LLVM uses one core, so `build` distributes the entries over several compilers. The variable
-    /// `CUDA_BUILDER_ENTRIES` names a compiler's entries (symbols, comma-separated; unset means all), and
-    /// `#[kernel]` of `cuda_std` omits the other kernels. If a crate ignores the variable, every compiler
-    /// compiles the whole crate; the result is equal.
+    /// LLVM uses one core, so `build` distributes the entries over several compilers. Each compiler compiles
+    /// the entries in the variable `CUDA_BUILDER_ENTRIES` (symbols, separated by commas; unset means all),
+    /// because `#[kernel]` of `cuda_std` omits all other kernels. If a crate ignores the variable, every
+    /// compiler compiles the whole crate, and the result is the same.
     ///
     /// # Errors
-    /// [`Error`]: no device compiler, the crate does not compile, kernels and contracts do not match, or a
-    /// kernel breaks a rule.
+    /// Returns an [`Error`] if there is no device compiler, the crate does not compile, kernels and contracts
+    /// do not match, or a kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // A build script and a task may build the same modules concurrently.
+        // The lock is needed because a build script and a task may build the same modules at the same time.
         let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
@@ -234,13 +234,13 @@ impl CudaBuilder {
     /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.
     ///
     /// # Errors
-    /// The errors that `build` returns before it compiles.
+    /// The errors that `build` returns before it starts to compile.
     pub fn is_kept(&self) -> Result<bool, Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
         Ok(!wanted.is_empty() && self.missing(&site, &wanted)? == 0)
     }
 
-    /// The number of contracts that would be compiled.
+    /// The number of contracts that `build` would compile.
     fn missing(&self, site: &Site, wanted: &[&Contract]) -> Result<usize, Error> {
         if wanted.is_empty() {
             return Ok(0);
@@ -295,7 +295,7 @@ impl CudaBuilder {
         self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }
 
-    /// The contracts to build, without duplicates of a symbol.
+    /// The contracts to build, each symbol once.
     fn wanted(&self) -> Result<Vec<&Contract>, Error> {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(c.symbol)) {
@@ -309,7 +309,8 @@ impl CudaBuilder {
         only.iter().map(find).collect()
     }
 
-    /// The contracts, grouped by compilation target. Without contracts, one group stands for the whole crate.
+    /// The contracts, grouped by compilation target. If there are no contracts, one group contains the whole
+    /// crate.
     fn groups<'c>(&self, wanted: &[&'c Contract]) -> Result<BTreeMap<Arch, Vec<&'c Contract>>, Error> {
         if wanted.is_empty() {
             return Ok(BTreeMap::from([(self.arch, Vec::new())]));

@@ -9,7 +9,8 @@ use std::{fs, io};
 
 use crate::{Error, manifest};
 
-/// The code that makes modules out of sources. If it changes, cached modules are not used.
+/// The source code that turns compiler output into modules. If this code changes, modules cached by the old
+/// code are not used.
 const MAKERS: [&str; 5] = [
     include_str!("cargo.rs"),
     include_str!("convergence.rs"),
@@ -18,21 +19,21 @@ const MAKERS: [&str; 5] = [
     include_str!("stamp.rs"),
 ];
 
-/// Number of source states, and of recipes, that the cache keeps.
+/// Number of states of the sources, and of recipes, that the cache keeps.
 const STATES: usize = 2;
 const RECIPES: usize = 4;
 
-/// The modules of one recipe: one crate, target, compiler and set of flags.
+/// The cached modules of one recipe: one crate, target, compiler and set of flags.
 pub(crate) struct Cache<'a> {
     folder: PathBuf,
-    /// The cache notes paths below this folder relative to it. A copy of the folder then refers to its copies
-    /// of the sources.
+    /// The cache stores paths below this folder relative to the folder. A copy of the folder then refers to
+    /// its own copies of the sources.
     workspace: &'a Path,
     /// The name of the crate's package.
     package: &'a str,
 }
 
-/// The modules of one state of the sources.
+/// The cached modules of one state of the sources.
 pub(crate) struct State {
     folder: PathBuf,
     pub inputs: BTreeSet<PathBuf>,
@@ -40,7 +41,7 @@ pub(crate) struct State {
 
 /// A compiler's output for one state of the sources.
 pub(crate) struct Made<'m> {
-    /// Symbol, directives, text.
+    /// For each module: symbol, directives, text.
     pub modules: &'m [(&'m str, &'m str, &'m str)],
     /// Kernels of the crate that no entry names.
     pub others: &'m BTreeSet<String>,
@@ -52,14 +53,15 @@ impl<'a> Cache<'a> {
         Cache { folder: folder.join(hex((MAKERS, recipe))), workspace, package }
     }
 
-    /// The present state of the noted sources; `None` before the first build, or if a source is missing.
+    /// The current state of the sources that the cache knows; `None` before the first build, or if a source
+    /// is missing.
     pub(crate) fn current(&self) -> Option<State> {
         let inputs = fs::read_to_string(self.folder.join("inputs")).ok()?;
         self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()
     }
 
-    /// Caches the outputs that were compiled from `inputs` since `started`. If an input has changed since
-    /// then, it caches nothing.
+    /// Caches the output of compilers that read `inputs` and began at `started`. If an input has changed
+    /// since then, it caches nothing.
     pub(crate) fn keep(
         &self,
         inputs: &BTreeSet<PathBuf>,
@@ -114,12 +116,12 @@ impl State {
         fs::read_to_string(self.file(symbol, directives)).ok()
     }
 
-    /// Whether [`module`](Self::module) would find the module.
+    /// Whether [`module`](Self::module) would return the module.
     pub(crate) fn holds(&self, symbol: &str, directives: &str) -> bool {
         self.file(symbol, directives).is_file()
     }
 
-    /// Kernels of the crate that no entry names.
+    /// The kernels of the crate that no entry names.
     pub(crate) fn others(&self) -> BTreeSet<String> {
         let text = fs::read_to_string(self.folder.join("others")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -135,8 +137,8 @@ impl State {
     }
 }
 
-/// Writes a file unless it already has this text: an unchanged file keeps its time, and its dependents stay
-/// fresh. A concurrent reader sees the old text or the new one.
+/// Writes `text` to `path`, unless the file already has this text: an unchanged file keeps its modification
+/// time, so its dependents stay fresh. A concurrent reader sees the old text or the new one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
@@ -146,7 +148,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::rename(&part, path).map_err(Error::io("write", path))
 }
 
-/// Removes all folders in `folder` but the newest ones.
+/// Removes all folders in `folder`, except for the `keep` newest ones.
 fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
     let listed = || -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut found = Vec::new();

@@ -12,13 +12,13 @@ use crate::{Arch, Error};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// Source lines in the PTX.
+/// The source lines that the PTX contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DebugInfo {
-    /// No source lines.
+    /// The PTX contains no source lines.
     None,
-    /// `.file` and `.loc` lines, followed by the inlined calls as comments. They do not change the
-    /// instructions.
+    /// The PTX contains `.file` and `.loc` lines, followed by the inlined calls as comments. They do not
+    /// change the instructions.
     #[default]
     Lines,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Invocation<'a> {
     pub verbose: bool,
 }
 
-/// One compiler's output.
+/// The output of one compiler.
 pub(crate) struct Compiled {
     pub ptx: String,
     pub inputs: Vec<PathBuf>,
@@ -79,16 +79,18 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
-        // Features that kernels and `cuda_std`'s macros need. Crates may name them, but need not.
+        // Features that kernels and `cuda_std`'s macros need. Crates may enable them themselves, but need
+        // not.
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
         command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
-            // Directives do not contain the inlined calls. The comments after them do.
+            // The directives themselves do not contain the inlined calls. The comments behind them do.
             command.arg("-Zverbose-asm");
         }
         if !symbols.is_empty() {
             let list = symbols.join(",");
-            // Cargo does not see the variable. It does see that the arguments of the last crate have changed.
+            // Cargo does not track the variable. Cargo does track the arguments of the last crate, which
+            // therefore contain a hash of the list.
             command.arg(format!("--cfg=cuda_builder_entries=\"{:016x}\"", hash(&list)));
             command.env("CUDA_BUILDER_ENTRIES", list);
         }
@@ -113,19 +115,19 @@ impl Invocation<'_> {
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
-    /// Everything that determines the result and may differ between builds, except the sources.
+    /// All inputs that determine the result and may differ between builds, except for the sources.
     pub(crate) fn recipe(&self) -> impl Hash {
         let crate_root = self.crate_root.strip_prefix(self.workspace).unwrap_or(self.crate_root);
         let flags = (self.release, self.debug, self.features.to_vec(), self.llvm_args.to_vec());
         (self.compiler.version.clone(), crate_root.to_owned(), self.arch, flags)
     }
 
-    /// LLVM's arguments. LLVM optimises all crates together when it compiles the last one, so `core` stays
-    /// compiled when these arguments change.
+    /// The arguments for LLVM. LLVM optimises all crates together when it compiles the last one, so `core`
+    /// stays compiled when these arguments change.
     fn llvm_flags(&self) -> impl Iterator<Item = String> {
         const ALWAYS: [&str; 2] = [
-            // Without it, loops over 64 registers stay loops, and the registers become an array in local
-            // memory.
+            // Without this argument, loops over 64 registers stay loops, and the registers become an array in
+            // local memory.
             "-unroll-threshold=1000000",
             // A call would pass a fragment through local memory, so everything in a kernel must be inlined.
             "-inline-threshold=100000",
@@ -143,7 +145,7 @@ impl Invocation<'_> {
             // This pass clones barriers into both arms of a branch that threads of one warp take differently,
             // which is wrong.
             "-Zmir-enable-passes=-JumpThreading".to_owned(),
-            // Makes the text equal on every machine.
+            // This argument makes the text independent of the machine.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
             format!("--remap-path-prefix={}=.", self.workspace.display()),
         ]
@@ -203,7 +205,7 @@ fn library_name(crate_root: &Path, package: &str) -> Result<String, Error> {
     Ok(name_in_table(&text, "lib").unwrap_or_else(|| package.to_owned()).replace('-', "_"))
 }
 
-/// The string value of `name` in a top-level table of a manifest.
+/// The string value of the key `name` in the top-level table `table` of a manifest.
 fn name_in_table(manifest: &str, table: &str) -> Option<String> {
     let header = format!("[{table}]");
     let body = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
@@ -213,8 +215,8 @@ fn name_in_table(manifest: &str, table: &str) -> Option<String> {
     })
 }
 
-/// Whether the outer cargo, which runs this process as a build script or a task, set the variable for itself.
-/// The inner cargo must not see it.
+/// Whether the variable was set by the outer cargo, which runs this process as a build script or a task. The
+/// inner cargo must not see such a variable.
 fn is_of_outer_cargo(name: &str) -> bool {
     const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
     const OUTER: [&str; 12] = [
@@ -237,14 +239,15 @@ fn is_of_outer_cargo(name: &str) -> bool {
     cargo || OUTER.contains(&name) || MAKE.contains(&name) || name.starts_with("CLIPPY_")
 }
 
-/// The dependencies in a Makefile rule as cargo writes it: blanks in names are escaped with a backslash.
+/// The dependencies in a Makefile rule in cargo's form, in which a backslash escapes a blank in a name.
 fn dependencies(dep_info: &str) -> Vec<String> {
     let Some((_, list)) = dep_info.split_once(": ") else { return Vec::new() };
     let list = list.lines().next().unwrap_or_default().replace("\\ ", "\0");
     list.split_whitespace().map(|name| name.replace('\0', " ")).collect()
 }
 
-/// rustc's warnings about the code, without the warning about the target feature flag that it always prints.
+/// rustc's warnings about the code, without the warning that rustc always prints about the target feature
+/// flag.
 fn warnings(stderr: &str) -> String {
     let about_code = |part: &&str| part.starts_with("warning") && part.contains("-->");
     stderr.split("\n\n").map(str::trim).filter(about_code).collect::<Vec<_>>().join("\n\n")

@@ -1,26 +1,27 @@
-//! The guards that keep LLVM from cloning convergent instructions: checks that every guard is present, and
-//! removes the guards from the PTX.
+//! The guards that keep LLVM from cloning convergent instructions. This file checks that every guard is
+//! present, and removes the guards from the PTX.
 //!
-//! LLVM treats neither inline assembly nor its intrinsics of matrix instructions as `convergent`. It clones
-//! or sinks them into the arms of a divergent branch. `cuda_std` therefore sets an `activemask` beside each
-//! of them. LLVM treats `activemask` as convergent, so it does not clone the basic block that holds both.
+//! LLVM treats neither inline assembly nor its intrinsics of matrix instructions as `convergent`. LLVM may
+//! therefore clone or sink them into the arms of a divergent branch. `cuda_std` therefore sets an
+//! `activemask` beside each of them. LLVM treats `activemask` as convergent, so LLVM does not clone the basic
+//! block that contains both instructions.
 
 use std::collections::{HashMap, HashSet};
 
-/// The guard's instruction.
+/// The instruction of a guard.
 const GUARD: &str = "activemask.b32";
 
 /// Instructions whose LLVM intrinsics are not convergent.
 const MATRIX: [&str; 5] = ["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"];
 
-/// Convergent instructions that need no suffix: barriers and their two halves (arrive and wait), pre-Volta
-/// votes and shuffles, and calls, because a callee may execute any instruction.
+/// Convergent instructions whose names need no suffix: barriers and their two halves (arrive and wait), votes
+/// and shuffles from before Volta, and calls, because a callee may execute any instruction.
 const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux", "elect", "call"];
 
-/// The first instruction of `text` that lacks a guard. `text` is the PTX of one function as rustc wrote it. A
-/// matrix instruction needs a guard, and so does a convergent instruction in inline assembly.
+/// Returns the first instruction of `text` that lacks a guard. `text` is the PTX of one function as rustc
+/// wrote it. A matrix instruction needs a guard, and so does a convergent instruction in inline assembly.
 ///
-/// In a basic block, every guard covers one piece of assembly behind it. LLVM keeps their order, but may put
+/// In a basic block, each guard covers the next piece of assembly. LLVM keeps the order of both, but may put
 /// other instructions between them.
 pub(crate) fn unguarded(text: &str) -> Option<&str> {
     let (mut guards, mut in_assembly, mut covered) = (0u32, false, false);
@@ -31,7 +32,7 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
         }
         for instruction in statements(line) {
             let name = opcode(instruction);
-            // Labels of debug information occur in the middle of a block.
+            // Labels of debug information do not end a basic block.
             let is_label = instruction.ends_with(':') && !instruction.starts_with("$L__tmp");
             if is_label || ["bra", "brx", "ret", "exit", "trap"].contains(&stem(name)) {
                 guards = 0;
@@ -49,7 +50,8 @@ pub(crate) fn unguarded(text: &str) -> Option<&str> {
     None
 }
 
-/// The registers of `text` that only a guard writes and no instruction reads. Their guards can be removed.
+/// The registers of `text` that only guards write and no instruction reads. The guards of these registers can
+/// be removed.
 pub(crate) fn idle_guards(text: &str) -> HashSet<&str> {
     let mut uses: HashMap<&str, u32> =
         text.lines().filter_map(guarded).map(|register| (register, 0)).collect();
@@ -62,7 +64,7 @@ pub(crate) fn idle_guards(text: &str) -> HashSet<&str> {
     uses.into_iter().filter(|&(_, count)| count == 1).map(|(register, _)| register).collect()
 }
 
-/// The register that `line` writes, if it is a guard.
+/// The register that `line` writes, if `line` is a guard.
 pub(crate) fn guarded(line: &str) -> Option<&str> {
     let (name, register) = line.trim().strip_suffix(';')?.split_once(char::is_whitespace)?;
     (name == GUARD).then(|| register.trim())
@@ -74,7 +76,7 @@ fn statements(line: &str) -> impl Iterator<Item = &str> {
     code.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty())
 }
 
-/// The opcode with its suffixes, after a predicate.
+/// The opcode of an instruction with its suffixes, without the predicate.
 fn opcode(instruction: &str) -> &str {
     instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }

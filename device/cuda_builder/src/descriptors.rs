@@ -1,4 +1,4 @@
-//! Finds `wgmma` descriptors that ptxas has partly lost.
+//! Finds `wgmma` descriptors of which ptxas has lost a part.
 
 use std::collections::HashMap;
 
@@ -9,28 +9,28 @@ type Set = u64;
 #[derive(Default)]
 struct Step {
     writes: Set,
-    /// Uniform registers that it reads as parts of descriptors.
+    /// The uniform registers that the instruction reads as parts of descriptors.
     reads: Set,
-    /// Target of its branch.
+    /// The index of the instruction to which the instruction branches.
     to: Option<usize>,
-    /// Whether control never reaches the next instruction.
+    /// Whether execution never continues with the next instruction.
     leaves: bool,
 }
 
-/// Number of uniform registers with parts of descriptors that consumer warps may read before any write.
-/// Consumer warps are recognised by the instruction that takes registers. A write under a predicate counts as
-/// a write, because the predicate may also decide the path. The check does not recognise values that were
-/// written for another purpose.
+/// Number of uniform registers that contain parts of descriptors and that consumer warps may read before any
+/// write. Consumer warps begin with the instruction that takes registers. A write under a predicate counts as
+/// a write, because the predicate may also decide the path. The check does not detect a register that holds a
+/// value for another purpose.
 pub(crate) fn lost(text: &str) -> u32 {
     let steps = steps(text);
-    // An unreachable instruction counts as having all registers written.
+    // An unreachable instruction starts with all registers marked as written.
     let mut before = vec![Set::MAX; steps.len()];
     let mut ways: Vec<(usize, Set)> = vec![(0, 0)];
     while let Some((at, written)) = ways.pop() {
         let Some(step) = steps.get(at) else { continue };
         let fewer = before[at] & written;
-        // An instruction is visited again if a path reaches it with fewer written registers, at most 64
-        // times.
+        // The loop visits an instruction again, at most 64 times, if another path reaches it with fewer
+        // written registers.
         if fewer == before[at] {
             continue;
         }
@@ -75,7 +75,7 @@ fn step(code: &str) -> Step {
     let code = if guarded { code.split_once(' ').map_or("", |(_, code)| code).trim() } else { code };
     let (opcode, operands) = code.split_once(' ').unwrap_or((code, ""));
     let stem = opcode.split('.').next().unwrap_or_default();
-    // A branch with a uniform predicate has the predicate before its label.
+    // A branch with a uniform predicate has this predicate before its label.
     let always = stem == "BRA" && operands.trim().starts_with("`(") || matches!(stem, "EXIT" | "RET");
     let mut step = Step { leaves: always && !guarded, ..Step::default() };
     let is_predicate =
@@ -87,8 +87,8 @@ fn step(code: &str) -> Step {
     }
     let descriptor = operands.split_once("gdesc[UR").and_then(|(_, o)| o.split(']').next()?.parse().ok());
     if let Some(first) = descriptor {
-        // The two descriptors are adjacent, and B's comes second. If A is in registers, the place of A's
-        // descriptor is not read.
+        // The two descriptors are adjacent, and the second one is B's. If A is in registers, the instruction
+        // does not read the first descriptor.
         let left_in_registers = operands.split(',').nth(1).is_some_and(|o| o.trim().starts_with('R'));
         step.reads = if left_in_registers { registers(first + 2, 2) } else { registers(first, 4) };
     }
@@ -107,7 +107,7 @@ fn is_number_or_true(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The number of lost registers in a kernel with these `lines`.
+    /// The number of lost registers in a kernel that has these `lines`.
     fn of(lines: &[&str]) -> u32 {
         let before = ["UMOV UR21, UR4 ;", "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xf0 ;"];
         let line = |(at, line): (usize, &&str)| match line.strip_suffix(':') {
@@ -146,7 +146,7 @@ mod tests {
     fn rounds_of_a_loop() {
         assert_eq!(of(&[LOW, OTHER, ".L_x_1:", BOTH, HIGH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 1, "the first");
         assert_eq!(of(&[LOW, HIGH, ".L_x_1:", OTHER, BOTH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 0);
-        // No thread reaches an instruction after an end.
+        // No thread reaches an instruction after `EXIT`.
         assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "EXIT ;", RIGHT]), 0);
         assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "@P0 EXIT ;", RIGHT]), 2);
     }

@@ -4,23 +4,23 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// The reason why a build failed.
+/// The reason why a build has failed.
 ///
 /// `Debug` prints the text of `Display`, because a build script prints the `Debug` of an error from
 /// `main`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No rustc with matching sources of `core` was found.
+    /// There is no rustc with matching sources of `core`.
     #[error(
         "no device compiler: {looked}\nIt is a rustc with sources: run `rustup component add rust-src`, or \
-         set FERROFLASH_DEVICE_RUSTC to one that has them"
+         set FERROFLASH_DEVICE_RUSTC to a rustc that has them"
     )]
     NoDeviceCompiler {
-        /// The places searched, and the missing parts.
+        /// The places that were searched, and what each of them lacks.
         looked: String,
     },
-    /// A tool of the CUDA toolkit was not found.
+    /// There is no such tool of the CUDA toolkit.
     #[error(
         "no {tool}: looked at ${variable}, PATH and {folder}\nIt comes with the CUDA toolkit, or alone from \
          PyPI (nvidia-cuda-nvcc, nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump); put it on PATH, or set \
@@ -34,34 +34,34 @@ pub enum Error {
         /// The project's folder, which is searched last.
         folder: PathBuf,
     },
-    /// No such target.
+    /// A target has an unknown name.
     #[error("unknown target `{name}`: expected sm_80, sm_86, sm_89, sm_90 or sm_90a")]
     UnknownArch {
-        /// The name given.
+        /// The unknown name.
         name: String,
     },
     /// A contract names a generation of GPUs that this crate does not know.
     #[error(
-        "entry `{symbol}` is for GPUs {target}; known are from sm_80, sm_86, sm_89, sm_90, and exactly sm_90a"
+        "entry `{symbol}` targets GPUs {target}: use from sm_80, sm_86, sm_89 or sm_90, or exactly sm_90a"
     )]
     UnknownTarget {
-        /// The entry.
+        /// The symbol of the entry.
         symbol: String,
-        /// The target.
+        /// The target in the contract.
         target: contract::Target,
     },
-    /// The device crate's manifest is missing or has no package name.
+    /// The device crate's manifest is missing, or it has no package name.
     #[error("{manifest}: {problem}")]
     Manifest {
-        /// The manifest.
+        /// The path of the manifest.
         manifest: PathBuf,
-        /// The problem.
+        /// The problem, in words.
         problem: String,
     },
     /// Cargo failed. Its output gives the reason.
     #[error("the device crate does not compile for {arch} ({status}):\n{stderr}")]
     Compile {
-        /// The target.
+        /// The name of the target.
         arch: &'static str,
         /// Cargo's exit status.
         status: ExitStatus,
@@ -71,25 +71,25 @@ pub enum Error {
     /// An entry has a contract but no kernel.
     #[error("entry `{symbol}` has a launch contract, but the device crate defines no such kernel")]
     MissingEntry {
-        /// The entry.
+        /// The symbol of the entry.
         symbol: String,
     },
     /// A kernel has no contract.
     #[error("the device crate defines kernel `{symbol}`, but no launch contract names it")]
     UncontractedEntry {
-        /// The kernel.
+        /// The symbol of the kernel.
         symbol: String,
     },
     /// Two contracts name the same entry.
     #[error("entry `{symbol}` has two launch contracts")]
     DuplicateContract {
-        /// The entry.
+        /// The symbol of the entry.
         symbol: String,
     },
     /// A contract has an invalid number of threads.
     #[error("entry `{symbol}`: {threads} threads per block; a block has 1 to 1024")]
     Threads {
-        /// The entry.
+        /// The symbol of the entry.
         symbol: String,
         /// Threads per block in the contract.
         threads: u32,
@@ -97,9 +97,9 @@ pub enum Error {
     /// The PTX text does not have the form that rustc writes.
     #[error("PTX line {line}: {problem}")]
     Ptx {
-        /// Line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// The expected form.
+        /// The problem, in words.
         problem: String,
     },
     /// LLVM may clone an instruction that the threads of a warp or a block must execute together.
@@ -108,25 +108,25 @@ pub enum Error {
          write it with cuda_std's convergent_asm!"
     )]
     Unguarded {
-        /// The kernel or function.
+        /// The name of the kernel or function.
         symbol: String,
-        /// The instruction, as PTX.
+        /// The instruction, as PTX text.
         instruction: String,
     },
-    /// Source lines do not match the code.
+    /// A text of source lines does not match its code.
     #[error("source lines, line {line}: {problem}")]
     Lines {
-        /// Line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// The problem.
+        /// The problem, in words.
         problem: &'static str,
     },
     /// A tool ran and failed.
     #[error("{tool} failed on {subject} ({status}):\n{output}")]
     Tool {
-        /// The tool.
+        /// The name of the tool.
         tool: &'static str,
-        /// Entry and target.
+        /// The entry and the target.
         subject: String,
         /// The tool's exit status.
         status: ExitStatus,
@@ -136,11 +136,11 @@ pub enum Error {
     /// A tool's output lacks a part that this crate reads.
     #[error("{tool}'s output on {subject} has no {what}")]
     ToolOutput {
-        /// The tool.
+        /// The name of the tool.
         tool: &'static str,
-        /// Entry and target.
+        /// The entry and the target.
         subject: String,
-        /// The missing part.
+        /// The part that is missing.
         what: &'static str,
     },
     /// Entries break the rules of `gate`. The message has one line per breach.
@@ -150,9 +150,9 @@ pub enum Error {
     /// A file or a process could not be used.
     #[error("{action} {path}: {source}")]
     Io {
-        /// The attempted action: `read`, `write`, `run`, ...
+        /// The action that failed: `read`, `write`, `run`, ...
         action: &'static str,
-        /// The file or program.
+        /// The path of the file or program.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,

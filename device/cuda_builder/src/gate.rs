@@ -1,4 +1,4 @@
-//! The rules that every kernel must keep, checked on the reports of ptxas and the disassembler.
+//! The rules that every kernel must keep. They are checked on the reports of ptxas and the disassembler.
 
 pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;

@@ -12,36 +12,37 @@ use crate::module::Ptx;
 use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
-/// Number of entries that take as long to compile as `core`. Every compiler compiles `core` for itself.
+/// A compiler that compiles this number of entries spends half of its time on `core`. Every compiler compiles
+/// `core` for itself.
 const WORTH_A_COMPILER: usize = 4;
 
-/// Maximum entries per run of a compiler. The cache receives the modules when a run ends, so an interrupted
-/// build loses little, and progress has steps.
+/// Largest number of entries per run of a compiler. The cache receives modules at the end of each run, so an
+/// interrupted build loses little, and progress advances in steps.
 const BATCH: usize = 24;
 
-/// One target's share of a build.
+/// The part of a build for one target.
 pub(crate) struct Group<'a> {
     pub invocation: Invocation<'a>,
-    /// Symbols of all of the crate's contracts. A kernel without a contract is an error, so modules cached
+    /// The symbols of all contracts of the crate. A kernel without a contract is an error, so modules cached
     /// for other contracts are not used.
     pub contracted: &'a [&'static str],
     /// The folder of cached modules.
     pub folder: &'a Path,
-    /// The working folder of all compilers for the target. Other crates use it too, so that `core` is
-    /// compiled once.
+    /// The working folder of all compilers for the target. Builds of other crates use it too, so that `core`
+    /// is compiled once.
     pub compilers: PathBuf,
-    /// Number of concurrent compilers; `None`: one per core.
+    /// Number of compilers that run at the same time; `None` means one per core.
     pub jobs: Option<usize>,
-    /// Gets a message for each finished module.
+    /// Receives a message for each finished module.
     pub progress: &'a Progress,
 }
 
-/// The result of a group.
+/// The result of building a group.
 #[derive(Default)]
 pub(crate) struct Built {
     /// The modules, in the order of the contracts.
     pub modules: Vec<(Contract, String)>,
-    /// Kernels of the crate that no caller asked for.
+    /// The kernels of the crate that the caller did not ask for.
     pub others: BTreeSet<String>,
     pub inputs: BTreeSet<PathBuf>,
     pub warnings: String,
@@ -63,7 +64,7 @@ impl Group<'_> {
         contracts.iter().map(|contract| is_kept(&contract).map(|kept| usize::from(!kept))).sum()
     }
 
-    /// The modules of `contracts`, from the cache or newly compiled.
+    /// Returns the modules of `contracts`, from the cache or newly compiled.
     pub(crate) fn build(&self, contracts: &[&Contract]) -> Result<Built, Error> {
         let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
         let cache = self.cache();
@@ -108,7 +109,7 @@ impl Group<'_> {
                 let Some(batch) = batch else { return Ok(()) };
                 let made = self.compile_batch(&place.folder, &batch, &asked);
                 if made.is_err() {
-                    // The other compilers stop after their present batch.
+                    // The other compilers then stop after their current batch.
                     lock(&queue).by_ref().for_each(drop);
                 }
                 let made = made?;
@@ -137,7 +138,7 @@ impl Group<'_> {
         Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Runs one compiler for the entries of `batch`. `asked` are the entries of all batches.
+    /// Runs one compiler for the entries of `batch`. `asked` contains the entries of all batches.
     fn compile_batch(
         &self,
         folder: &Path,
@@ -157,21 +158,21 @@ impl Group<'_> {
         Ok(Batch { compiled, texts, others })
     }
 
-    /// Makes a module of every kernel in the crate, without stamps.
+    /// Makes a module of every kernel in the crate, without launch contracts.
     pub(crate) fn build_all(&self) -> Result<Built, Error> {
         let place = Workplace::take(&self.compilers, 0, cores())?;
         let compiled = self.invocation.compile(&[], &place.folder)?;
         let mut built = Built::default();
         let ptx = Ptx::parse(&compiled.ptx)?;
-        // The caller did not name these symbols, so they are leaked to live as long as the program.
+        // The caller did not name these symbols, so nobody owns them; the build leaks them.
         let contracts = ptx.entries().map(|symbol| Contract::new(symbol.to_owned().leak(), 0));
         built.modules.extend(contracts.filter_map(|c| Some((c, ptx.module(c.symbol, "")?))));
         built.take(&compiled);
         Ok(built)
     }
 
-    /// The number of concurrent compilers, and the batches of entries. Neighbours in the table take equally
-    /// long, so they go to different batches.
+    /// The number of compilers, and the batches of entries. Neighbours in the table take about the same time,
+    /// so they go to different batches.
     fn deal<'w>(&self, wanted: &[Wanted<'w>]) -> (usize, Vec<Vec<Wanted<'w>>>) {
         let most = wanted.len().div_ceil(WORTH_A_COMPILER);
         let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
@@ -187,13 +188,13 @@ impl Group<'_> {
 /// A folder in which one compiler works at a time.
 struct Workplace {
     folder: PathBuf,
-    /// The lock, which holds as long as the file is open.
+    /// The lock, which is held until this file is closed.
     lock: fs::File,
 }
 
 impl Workplace {
-    /// One of `count` working folders in `compilers`: number `n` if it is free, else another free one, else
-    /// number `n` once it is free.
+    /// Takes one of the `count` working folders in `compilers`: number `n` if it is free, else another free
+    /// one; if none is free, waits for number `n`.
     fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
         fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
         let open = |n: usize| {
@@ -226,12 +227,12 @@ struct Wanted<'a> {
     directives: &'a str,
 }
 
-/// The output of one run of a compiler.
+/// The output of one compiler run.
 struct Batch {
     compiled: Compiled,
     /// The PTX of each entry.
     texts: Vec<String>,
-    /// Kernels of the crate that no entry names.
+    /// The kernels of the crate that no entry names.
     others: BTreeSet<String>,
 }
 

@@ -1,12 +1,13 @@
 //! Builds a Rust device crate to PTX with rustc's NVPTX backend, one module per entry.
 //!
-//! The interface follows Rust-CUDA's `cuda_builder`. This crate has no code generator: it runs rustc with the
-//! sources of `core` (from rustup's `rust-src`, or from a distribution). [`CudaBuilder`] compiles the crate,
-//! splits the result into one self-contained module per kernel, and stamps each with its launch [`Contract`].
+//! The interface follows `cuda_builder` of Rust-CUDA. This crate has no code generator: it runs rustc with
+//! the sources of `core` (from rustup's `rust-src`, or from a distribution). [`CudaBuilder`] compiles the
+//! crate, splits the result into one self-contained module per kernel, and writes a launch [`Contract`] into
+//! each module.
 //!
 //! With the feature `ptxas` (on by default), [`report`] assembles the modules and counts registers, spills
-//! and instructions. [`gate`] then returns an error for a kernel with a spill in a loop, a local depot or
-//! serialised `wgmma`.
+//! and instructions. [`gate`] then returns an error for each kernel that spills in a loop, has a local depot,
+//! or has serialised `wgmma`.
 
 mod arch;
 #[cfg(feature = "lzma")]

@@ -11,8 +11,8 @@ const LOC: &str = "\t.loc\t";
 const FILE: &str = "\t.file\t";
 
 /// Splits `ptx` into two texts: the code without `.loc` and `.file` lines, and these lines. Each line of the
-/// second text has the number of code lines since the previous `.loc` or `.file` (nothing for 0), then the
-/// arguments. A `.file` line begins with `f`.
+/// second text has the number of code lines since the previous `.loc` or `.file` (empty for 0), then the
+/// arguments of the directive. A `.file` line begins with `f`.
 ///
 /// The two texts compress better separately. [`join`] restores the module byte for byte.
 pub fn split(ptx: &str) -> (String, String) {
@@ -42,7 +42,7 @@ pub fn split(ptx: &str) -> (String, String) {
 /// Restores the module that [`split`] has split.
 ///
 /// # Errors
-/// [`Error::Lines`] if `lines` is not an output of `split`, or belongs to longer code.
+/// Returns [`Error::Lines`] if `lines` is not an output of `split`, or belongs to longer code.
 pub fn join(code: &str, lines: &str) -> Result<String, Error> {
     let mut ptx = String::with_capacity(code.len() + 2 * lines.len());
     let mut code = code.split_inclusive('\n');

@@ -1,9 +1,10 @@
-//! The parts of a workspace's manifest and lock file that can change a device crate's modules. A new member,
-//! or a new dependency of a host program, must not recompile every kernel.
+//! The parts of a workspace's manifest and lock file that can change the modules of a device crate. A new
+//! member, or a new dependency of a host program, must not recompile every kernel.
 
 use std::collections::BTreeSet;
 
-/// The blocks of a lock file for `package` and its dependencies; the whole file if it has no such package.
+/// The blocks of a lock file for `package` and its dependencies. The result is the whole file if the file
+/// does not contain the package.
 pub(crate) fn locked(lock: &str, package: &str) -> String {
     let blocks: Vec<&str> = lock.split("[[package]]").skip(1).collect();
     let (mut found, mut next) = (BTreeSet::new(), vec![package]);
@@ -25,15 +26,15 @@ fn name_of(block: &str) -> Option<&str> {
     block.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
-/// The names in a block's list. A version may follow a name.
+/// The names in the list of dependencies of a block. In the list, a version may follow a name.
 fn dependencies(block: &str) -> impl Iterator<Item = &str> {
     let list = block.split_once("dependencies = [").map_or("", |(_, list)| list);
     let list = list.split_once(']').map_or("", |(list, _)| list);
     list.split('"').skip(1).step_by(2).filter_map(|item| item.split(' ').next())
 }
 
-/// A workspace's manifest without the lists of its members and without profiles for development, because
-/// kernels use another profile.
+/// A workspace's manifest without its lists of members and without development profiles, because kernels use
+/// another profile.
 pub(crate) fn workspace(manifest: &str) -> String {
     let mut kept = String::new();
     let (mut in_list, mut in_profile) = (false, false);

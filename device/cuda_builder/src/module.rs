@@ -1,11 +1,12 @@
 //! Splits the PTX of a whole crate into one self-contained module per entry.
 //!
-//! The text of an entry's module depends on this entry alone, because the splitter renumbers labels and
-//! source files. A new kernel in the crate therefore changes neither the entry's golden figures nor the key
-//! of its cached report.
+//! The text of a module depends on its entry alone, because the splitter renumbers labels and source files. A
+//! new kernel in the crate therefore changes neither golden figures of other entries nor keys of their cached
+//! reports.
 //!
-//! LLVM's comments take more room than the code. Only the inlined calls of a `.loc` stay, in a short form:
-//! `// @file:line:column@file:line:column`, innermost call first, with the numbers of `.file`.
+//! LLVM's comments are longer than the code. The splitter keeps only the inlined calls of a `.loc`, in a
+//! short form: `// @file:line:column@file:line:column`, innermost call first, with the file numbers of
+//! `.file`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,7 +18,8 @@ use crate::{Error, convergence};
 pub struct Ptx<'a> {
     header: Vec<&'a str>,
     files: HashMap<u32, &'a str>,
-    /// Files by their names in comments, which are relative to a crate; `None` if a name is ambiguous.
+    /// Numbers of files by the names that comments use, which are relative to a crate; `None` if several
+    /// files have the name.
     relative: HashMap<&'a str, Option<&'a str>>,
     items: Vec<Item<'a>>,
 }
@@ -26,7 +28,7 @@ impl<'a> Ptx<'a> {
     /// Reads the top level of a PTX text.
     ///
     /// # Errors
-    /// - [`Error::Ptx`] if the text is not rustc's output;
+    /// - Returns [`Error::Ptx`] if the text is not rustc's output;
     /// - [`Error::Unguarded`] if a convergent instruction stands in a plain `asm!`.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
         let mut ptx =
@@ -40,10 +42,11 @@ impl<'a> Ptx<'a> {
                         .split_once('"')
                         .and_then(|(_, rest)| rest.rsplit_once('"'))
                         .map_or("", |r| r.0);
-                    // Comments name the files of the workspace without the leading `./`.
+                    // Comments name the workspace's files without the leading `./`.
                     ptx.files.insert(number, name.strip_prefix("./").unwrap_or(name));
                 }
-                // Debug sections refer to every function, and `.loc` with its comment needs no section.
+                // The modules need no debug section: `.loc` and its comment stand alone, and the sections
+                // refer to every function.
                 Kind::Section => {}
                 Kind::Entry | Kind::Function => {
                     if let Some(instruction) = convergence::unguarded(item.text) {
@@ -55,7 +58,7 @@ impl<'a> Ptx<'a> {
                 Kind::Variable => ptx.items.push(item),
             }
         }
-        // A comment begins with the position of its directive.
+        // A comment repeats the position of its directive, and then has the inlined calls.
         let directives =
             ptx.items.iter().flat_map(|item| item.text.lines()).filter_map(|line| line.strip_prefix(LOC));
         for directive in directives {
@@ -75,9 +78,9 @@ impl<'a> Ptx<'a> {
         self.items.iter().filter(|i| i.kind == Kind::Entry).map(|i| i.name)
     }
 
-    /// The module of one entry: header, everything that the entry refers to directly or through functions,
-    /// the entry, its source files. `directives` go between the entry's parameters and its body. `None` if
-    /// the text has no such entry.
+    /// The module of one entry: the header, all items that the entry refers to directly or through functions,
+    /// the entry, and its source files. `directives` stand between the entry's parameters and its body.
+    /// Returns `None` if the text has no such entry.
     pub fn module(&self, symbol: &str, directives: &str) -> Option<String> {
         let entry = self.items.iter().find(|i| i.kind == Kind::Entry && i.name == symbol)?;
         let needed = self.needed(entry);
@@ -99,7 +102,7 @@ impl<'a> Ptx<'a> {
         Some(out)
     }
 
-    /// The names of all items that `entry` refers to, however indirectly.
+    /// The names of all items to which `entry` refers, directly or indirectly.
     fn needed(&self, entry: &Item<'a>) -> BTreeSet<&'a str> {
         let mut by_name: BTreeMap<&str, Vec<&Item<'a>>> = BTreeMap::new();
         for item in &self.items {
@@ -121,24 +124,24 @@ impl<'a> Ptx<'a> {
     }
 }
 
-/// The beginning of a line directive.
+/// The beginning of a `.loc` directive.
 const LOC: &str = "\t.loc\t";
 
-/// File, line and column out of a comment.
+/// Returns file, line and column from a comment.
 fn place(text: &str) -> Option<(&str, &str, &str)> {
     let mut parts = text.trim_matches(['[', ']', ' ']).rsplitn(3, ':');
     let (column, line, file) = (parts.next()?, parts.next()?, parts.next()?);
     Some((file, line, column))
 }
 
-/// New numbers for labels and source files, in order of first use.
+/// The new numbers of labels and source files, in order of first use.
 struct Renumber<'a> {
     ptx: &'a Ptx<'a>,
-    /// Names of files; the new number is the position, from 1.
+    /// The names of files. The new number of a file is its position, from 1.
     files: Vec<&'a str>,
-    /// (label's stem, old number) to new number.
+    /// Maps a label's stem and old number to its new number.
     labels: HashMap<(String, u32), usize>,
-    /// New numbers given so far, by stem.
+    /// For each stem, the next new number.
     next: HashMap<String, usize>,
 }
 
@@ -146,7 +149,7 @@ impl<'a> Renumber<'a> {
     fn append(&mut self, out: &mut String, text: &'a str) {
         let idle = convergence::idle_guards(text);
         for line in text.lines() {
-            // Leaves out labels of debug sections, and guards that were only for LLVM.
+            // This branch omits labels of debug sections, and guards that only LLVM needed.
             if line.starts_with("$L__tmp")
                 || line.starts_with("$L__func_")
                 || convergence::guarded(line).is_some_and(|register| idle.contains(register))
@@ -157,10 +160,10 @@ impl<'a> Renumber<'a> {
                 out.push_str(&format!("\t.loc\t{location}\n"));
                 continue;
             }
-            // LLVM separates comments about its blocks and loops by blanks. Comments after a tab belong to
+            // LLVM separates its comments about blocks and loops by blanks. Comments after a tab belong to
             // the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
-            // Without comments, a blank line comes before the end.
+            // Where LLVM writes only a comment, a blank line would remain.
             let is_blank = line.is_empty() || line.ends_with("// -- End function");
             if is_blank || !code.is_empty() && !code.starts_with("//") {
                 self.append_labels(out, code);
@@ -186,7 +189,7 @@ impl<'a> Renumber<'a> {
         Some(location)
     }
 
-    /// The new number of a file, given by its old number or by the name that comments give it.
+    /// The new number of a file. `file` is the file's old number, or the name that comments use.
     fn file(&mut self, file: &'a str) -> usize {
         let name = match file.parse::<u32>() {
             Ok(number) => self.ptx.files.get(&number).copied().unwrap_or_default(),
@@ -199,8 +202,8 @@ impl<'a> Renumber<'a> {
         })
     }
 
-    /// Copies a line. In `$L__BB12_3`, 12 is the number of a function in the crate; it becomes the new
-    /// number.
+    /// Copies a line and renumbers its labels. In `$L__BB12_3`, 12 is the number of a function in the crate,
+    /// which this function replaces by a new number.
     fn append_labels(&mut self, out: &mut String, line: &str) {
         let mut rest = line;
         while let Some(at) = rest.find("$L__") {

@@ -1,52 +1,52 @@
-//! Occupancy: the number of a kernel's thread blocks per SM, computed from the kernel's resources and the
-//! GPU's.
+//! Occupancy: the number of thread blocks of a kernel that an SM can hold, computed from the resources of the
+//! kernel and of the SM.
 
 /// The resources of one SM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multiprocessor {
     /// The GPU's name.
     pub name: &'static str,
-    /// Resident warps.
+    /// Maximum number of resident warps.
     pub warps: u32,
-    /// Resident blocks.
+    /// Maximum number of resident blocks.
     pub blocks: u32,
-    /// Shared memory in bytes.
+    /// Shared memory of the SM, in bytes.
     pub smem: u32,
-    /// Maximum shared memory per block, in bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub smem_per_block: u32,
 }
 
 impl Multiprocessor {
-    /// A100.
+    /// An SM of the A100.
     pub const A100: Self =
         Self { name: "A100", warps: 64, blocks: 32, smem: 164 << 10, smem_per_block: 163 << 10 };
-    /// L4.
+    /// An SM of the L4.
     pub const L4: Self =
         Self { name: "L4", warps: 48, blocks: 24, smem: 100 << 10, smem_per_block: 99 << 10 };
-    /// H200 and H100.
+    /// An SM of the H100 or H200.
     pub const H200: Self =
         Self { name: "H200", warps: 64, blocks: 32, smem: 228 << 10, smem_per_block: 227 << 10 };
 }
 
-/// Registers of an SM.
+/// Number of registers of an SM.
 const REGISTERS: u32 = 64 << 10;
-/// Registers are allocated to warps in units of this size.
+/// Warps get registers in units of this number.
 const REGISTER_PORTION: u32 = 256;
-/// Shared memory is allocated in units of this size.
+/// Blocks get shared memory in units of this number of bytes.
 const SMEM_PORTION: u32 = 128;
-/// Shared memory of each block that the driver reserves.
+/// Number of bytes of shared memory that the driver reserves in each block.
 const SMEM_RESERVED: u32 = 1 << 10;
 /// An SM has four schedulers, each with a quarter of the registers.
 const SCHEDULERS: u32 = 4;
 
-/// Resident blocks and warps of a kernel on a multiprocessor.
+/// The numbers of blocks and warps of a kernel that an SM can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Resident blocks; 0 if not even one fits.
+    /// Number of resident blocks; 0 if not even one block fits.
     pub blocks: u32,
-    /// Resident warps.
+    /// Number of resident warps.
     pub warps: u32,
-    /// The limiting resource: `registers`, `shared memory`, `warps` or `blocks`.
+    /// The resource that limits the number of blocks: `registers`, `shared memory`, `warps` or `blocks`.
     pub limited_by: &'static str,
 }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn known_kernels() {
-        // Figures from CUDA's occupancy calculator.
+        // These figures come from CUDA's occupancy calculator.
         let check = |on, threads, registers, smem, blocks, limited_by| {
             let warps = blocks * threads / 32;
             assert_eq!(

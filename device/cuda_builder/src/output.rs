@@ -10,7 +10,7 @@ use crate::{Arch, Contract};
 pub struct Output {
     /// One module per entry, in the order of the contracts.
     pub modules: Vec<Module>,
-    /// The source files and manifests of the modules.
+    /// The source files and manifests from which the modules were built.
     pub inputs: Vec<PathBuf>,
     /// rustc's warnings about the device crates; empty if there are none.
     pub warnings: String,
@@ -21,16 +21,16 @@ pub struct Output {
 pub struct Module {
     /// The entry's launch contract.
     pub contract: Contract,
-    /// The target that it was compiled for.
+    /// The target for which the module was compiled.
     pub arch: Arch,
-    /// The PTX text.
+    /// The text of the PTX module.
     pub text: String,
     /// The file that contains this text.
     pub path: PathBuf,
 }
 
 impl Output {
-    /// Tells cargo to rerun the build script when a source of the kernels or the choice of the device
+    /// Tells cargo to run the build script again if a source of the kernels or the choice of the device
     /// compiler changes.
     pub fn emit_rerun_if_changed(&self) {
         for input in &self.inputs {

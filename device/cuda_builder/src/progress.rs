@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A receiver of progress: the number of compiled modules, and the total.
+/// A function that receives progress: the number of compiled modules, and the number of all modules.
 #[derive(Clone)]
 pub(crate) struct Report(Arc<dyn Fn(usize, usize) + Send + Sync>);
 
@@ -20,7 +20,7 @@ impl fmt::Debug for Report {
     }
 }
 
-/// Counts the modules that a build has made.
+/// Counts the modules that a build has compiled.
 pub(crate) struct Progress {
     report: Option<Report>,
     made: AtomicUsize,
@@ -28,7 +28,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// The progress of a build that compiles `of` modules.
+    /// The progress of a build that must compile `of` modules.
     pub(crate) fn new(report: Option<Report>, of: usize) -> Self {
         let progress = Progress { report, made: AtomicUsize::new(0), of };
         if of > 0 {
@@ -37,7 +37,7 @@ impl Progress {
         progress
     }
 
-    /// Counts `count` more compiled modules.
+    /// Adds `count` compiled modules.
     pub(crate) fn made(&self, count: usize) {
         let made = self.made.fetch_add(count, Ordering::Relaxed) + count;
         if let Some(Report(report)) = &self.report {

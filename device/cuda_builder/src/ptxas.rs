@@ -1,4 +1,4 @@
-//! Runs ptxas on one module and parses its output.
+//! Runs ptxas and nvdisasm on one module, and parses the output of ptxas.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,28 +14,28 @@ pub struct Assembler {
     version: String,
 }
 
-/// ptxas' report about one entry.
+/// The report of ptxas about one entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Registers per thread.
     pub registers: u32,
     /// Stack frame in bytes.
     pub stack: u32,
-    /// Bytes spilled: stores.
+    /// Number of bytes of spill stores.
     pub spill_stores: u32,
-    /// Bytes spilled: loads.
+    /// Number of bytes of spill loads.
     pub spill_loads: u32,
     /// Static shared memory in bytes.
     pub static_smem: u32,
-    /// Messages `C75xx`: ptxas serialised the `wgmma`s.
+    /// The messages `C75xx`, by which ptxas reports serialised `wgmma` products.
     pub serialised: Vec<String>,
 }
 
 impl Assembler {
-    /// Finds both tools for `workspace` and asks their versions.
+    /// Finds both tools for `workspace`, and asks them for their versions.
     ///
     /// # Errors
-    /// [`Error::NoTool`], or the error of a tool that does not run.
+    /// Returns [`Error::NoTool`] if a tool is missing, or the error of a tool that does not run.
     pub fn locate(workspace: &Path) -> Result<Self, Error> {
         let ptxas = CudaTool::Ptxas.locate(workspace)?;
         let nvdisasm = CudaTool::Nvdisasm.locate(workspace)?;
@@ -47,7 +47,7 @@ impl Assembler {
         Ok(Self { ptxas, nvdisasm, version })
     }
 
-    /// The version texts of both tools.
+    /// The version texts of ptxas and nvdisasm.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -55,7 +55,7 @@ impl Assembler {
     /// Assembles the module `ptx` into `cubin`.
     ///
     /// # Errors
-    /// [`Error::Tool`] with ptxas's message if it refuses the module.
+    /// Returns [`Error::Tool`] with ptxas's message if it refuses the module.
     pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<Resources, Error> {
         let subject = format!("{entry} for {target}");
         let arch = format!("-arch={target}");
@@ -71,7 +71,7 @@ impl Assembler {
     /// The disassembly of `cubin`.
     ///
     /// # Errors
-    /// [`Error::Tool`] if nvdisasm refuses the file.
+    /// Returns [`Error::Tool`] if nvdisasm refuses the file.
     pub fn disassemble(&self, entry: &str, target: Arch, cubin: &Path) -> Result<String, Error> {
         let subject = format!("{entry} for {target}");
         run(CudaTool::Nvdisasm, &self.nvdisasm, &["-c", &cubin.to_string_lossy()], &subject)
@@ -79,11 +79,12 @@ impl Assembler {
 }
 
 impl Resources {
-    /// Parses the lines of `ptxas -v` about `entry`. `None` if they do not give its registers.
+    /// Parses the lines of `ptxas -v` that describe `entry`. Returns `None` if they do not state the number
+    /// of registers.
     pub fn parse(entry: &str, said: &str) -> Option<Self> {
         let mut found = Self::default();
         let mut registers = None;
-        // Device functions in the module have separate properties.
+        // Device functions in the module have their own lines, which do not count.
         let mut current = "";
         for line in said.lines() {
             if let Some(name) =
@@ -121,7 +122,7 @@ fn number_before(line: &str, words: &str) -> Option<u32> {
     before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Runs a tool and returns both of its streams.
+/// Runs a tool, and returns its standard output and standard error.
 fn run(tool: CudaTool, path: &Path, arguments: &[&str], subject: &str) -> Result<String, Error> {
     let output = Command::new(path).args(arguments).output().map_err(Error::io("run", path))?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

@@ -13,39 +13,40 @@ use crate::ptxas::Assembler;
 use crate::sass::Sass;
 use crate::{Arch, Error, Module, lines};
 
-/// The code that parses the tools' output. If it changes, cached reports are not used.
+/// The source code that parses the output of the tools. If this code changes, reports cached by the old code
+/// are not used.
 const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
 
 /// The resources of one entry on one target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryReport {
-    /// The entry.
+    /// The symbol of the entry.
     pub entry: String,
-    /// The target that ptxas assembled for.
+    /// The target for which ptxas assembled the module.
     pub target: String,
     /// Registers per thread.
     pub registers: u32,
     /// Stack frame in bytes.
     pub stack: u32,
-    /// Bytes spilled: stores.
+    /// Number of bytes of spill stores.
     pub spill_stores: u32,
-    /// Bytes spilled: loads.
+    /// Number of bytes of spill loads.
     pub spill_loads: u32,
     /// Static shared memory in bytes.
     pub static_smem: u32,
     /// Whether the PTX has a local depot.
     pub local_depot: bool,
-    /// ptxas's messages about serialised `wgmma`s.
+    /// The messages of ptxas about serialised `wgmma` products.
     pub serialised: Vec<String>,
-    /// Instruction counts.
+    /// The instruction counts.
     pub sass: Sass,
 }
 
 /// Assembles and disassembles modules, and caches the reports in a folder.
 ///
 /// The cache key of a report is a hash of four things: the PTX without source lines, the target, the versions
-/// of the tools, and the code that parses their output. The file is written under another name and then
-/// moved, so an interrupted run leaves no partial file.
+/// of the tools, and the code that parses their output. The reporter writes each file under another name and
+/// then renames it, so an interrupted run leaves no partial file.
 #[derive(Debug)]
 pub struct Reporter {
     assembler: Assembler,
@@ -56,23 +57,23 @@ impl Reporter {
     /// Finds the tools for `workspace`. `cache` is the folder of cached reports.
     ///
     /// # Errors
-    /// [`Error::NoTool`] if a tool is missing.
+    /// Returns [`Error::NoTool`] if a tool is missing.
     pub fn new(workspace: &Path, cache: impl Into<PathBuf>) -> Result<Self, Error> {
         let cache = cache.into();
         fs::create_dir_all(&cache).map_err(Error::io("create", &cache))?;
         Ok(Self { assembler: Assembler::locate(workspace)?, cache })
     }
 
-    /// The tools of this reporter.
+    /// The assembler and the disassembler of this reporter.
     pub fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 
     /// Reports every module on every target that can run it, on all cores. Calls `done` after each report.
-    /// The result is ordered by module, then by target.
+    /// The reports are ordered by module, then by target.
     ///
     /// # Errors
-    /// The first [`Error`] of a tool.
+    /// Returns the first [`Error`] of a tool.
     pub fn report_all<'m>(
         &self,
         modules: &'m [Module],
@@ -106,11 +107,11 @@ impl Reporter {
     /// Reports one module on one target.
     ///
     /// # Errors
-    /// [`Error`] if a tool fails.
+    /// Returns [`Error`] if a tool fails.
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
         let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));
-        // A file that does not parse comes from another version of this crate, and is replaced.
+        // A file that does not parse comes from another version of this crate, and is written anew.
         if let Some(report) = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(report);
         }
@@ -128,7 +129,7 @@ impl Reporter {
         let made = self.assembler.assemble(entry, target, &source, &cubin);
         let sass = made.and_then(|r| Ok((r, self.assembler.disassemble(entry, target, &cubin)?)));
         for scratch in [source, cubin] {
-            // A file that stays only wastes space.
+            // A file that cannot be removed only wastes space.
             let _ = fs::remove_file(scratch);
         }
         let (resources, sass) = sass?;

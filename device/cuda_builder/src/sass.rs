@@ -9,18 +9,18 @@ use crate::descriptors;
 /// The instruction counts of one entry's disassembly.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sass {
-    /// Instructions of the whole kernel by opcode without its modifiers (`HMMA`, `LDSM`, ...; `IMAD.MOV` is
-    /// a `MOV`).
+    /// Number of instructions of the whole kernel, by opcode without modifiers (`HMMA`, `LDSM`, ...;
+    /// `IMAD.MOV` is a `MOV`).
     pub kernel: BTreeMap<String, u32>,
-    /// The counts of the main loop: the shortest of the loops with the most tensor-core instructions. Empty
-    /// if no loop has such instructions.
+    /// The instruction counts of the main loop, which is the shortest of the loops with the most tensor-core
+    /// instructions. The map is empty if no loop has such instructions.
     pub main_loop: BTreeMap<String, u32>,
     /// Number of `LDL` inside loops.
     pub local_loads_in_loops: u32,
     /// Number of `STL` inside loops.
     pub local_stores_in_loops: u32,
-    /// Number of uniform registers that `wgmma` reads as parts of descriptors although nothing on some path
-    /// has written them. ptxas 13.0 has lost halves of 64-bit sums without a message.
+    /// Number of uniform registers that `wgmma` reads as parts of descriptors although they are not written
+    /// on every path. ptxas 13.0 has lost halves of 64-bit sums without a message.
     pub lost_descriptors: u32,
 }
 
@@ -48,36 +48,36 @@ impl Sass {
         }
     }
 
-    /// Number of instructions of the kernel with an opcode.
+    /// Number of instructions with this opcode in the kernel.
     pub fn kernel_count(&self, opcode: &str) -> u32 {
         self.kernel.get(opcode).copied().unwrap_or(0)
     }
 
-    /// Number of instructions of the main loop with an opcode.
+    /// Number of instructions with this opcode in the main loop.
     pub fn loop_count(&self, opcode: &str) -> u32 {
         self.main_loop.get(opcode).copied().unwrap_or(0)
     }
 
-    /// Number of instructions of the kernel.
+    /// Number of instructions in the kernel.
     pub fn kernel_length(&self) -> u32 {
         self.kernel.values().sum()
     }
 
-    /// Number of instructions of the main loop.
+    /// Number of instructions in the main loop.
     pub fn loop_length(&self) -> u32 {
         self.main_loop.values().sum()
     }
 }
 
-/// Tensor-core instructions, which identify the main loop.
+/// The tensor-core instructions, by which the main loop is recognised.
 const TENSOR: [&str; 4] = ["HMMA", "QMMA", "HGMMA", "QGMMA"];
 
-/// One kernel's instructions in order.
+/// The instructions of one kernel, in order.
 struct Code<'a> {
     opcodes: Vec<&'a str>,
-    /// Branches: the position of each, and its target label.
+    /// The branches: the position of each branch, and its target label.
     branches: Vec<(usize, &'a str)>,
-    /// Labels, with the position of the next instruction.
+    /// The labels, each with the position of the next instruction.
     labels: HashMap<&'a str, usize>,
 }
 
@@ -89,8 +89,8 @@ impl<'a> Code<'a> {
             if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
                 code.labels.insert(label, code.opcodes.len());
             } else if let Some((address, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
-                // Lines that have only the encoding have nothing after the comment. Other comments are no
-                // addresses.
+                // A line that only has an encoding ends after the comment. Other comments contain no
+                // address.
                 if rest.trim().is_empty() || u32::from_str_radix(address, 16).is_err() {
                     continue;
                 }
@@ -112,9 +112,9 @@ impl<'a> Code<'a> {
         code
     }
 
-    /// Every span that a backward branch closes, as positions of its first and last instruction.
+    /// Every loop, as the positions of its first and last instruction: a backward branch closes a loop.
     ///
-    /// A branch to itself is the padding trap after the end of a kernel, not a loop.
+    /// A branch to itself is not a loop, but the trap that pads the end of a kernel.
     fn loops(&self) -> Vec<(usize, usize)> {
         let span = |&(at, label): &(usize, &str)| self.labels.get(label).map(|&start| (start, at));
         self.branches.iter().filter_map(span).filter(|(start, end)| start < end).collect()

@@ -3,20 +3,20 @@
 
 use crate::Error;
 
-/// The kind of an item.
+/// The kind of a top-level item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `.version`, `.target` or `.address_size`.
+    /// One of `.version`, `.target` and `.address_size`.
     Header,
-    /// `.file` with its number.
+    /// A `.file` directive with its number.
     File(u32),
     /// A debug section.
     Section,
-    /// A kernel.
+    /// A kernel entry.
     Entry,
-    /// A device function or its declaration.
+    /// A device function, or its declaration.
     Function,
-    /// A global, constant or shared variable or its declaration.
+    /// A global, constant or shared variable, or its declaration.
     Variable,
 }
 
@@ -24,11 +24,11 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<'a> {
     pub kind: Kind,
-    /// The symbol that it defines or declares; empty for header and sections.
+    /// The symbol that the item defines or declares; empty for headers and sections.
     pub name: &'a str,
-    /// The whole text.
+    /// The whole text of the item.
     pub text: &'a str,
-    /// The position in `text` of the body's opening brace, or the length of `text` if there is no body.
+    /// The position of the body's opening brace in `text`, or the length of `text` if there is no body.
     pub body: usize,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn items(text: &str) -> Result<Vec<Item<'_>>, Error> {
     Ok(found)
 }
 
-/// The identifiers of a PTX text, without comments and strings. Register and directive sigils (`%`, `.`) are
-/// not part of them.
+/// The identifiers in a PTX text, except for those in comments and strings. The signs `%` of registers and
+/// `.` of directives are not part of an identifier.
 pub(crate) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -107,7 +107,7 @@ fn block_item<'a>(rest: &'a str, directive: &str) -> Option<Item<'a>> {
             }
             b'}' => {
                 depth = depth.checked_sub(1)?;
-                // A variable's initialiser has braces too, but ends with a semicolon.
+                // A variable's initialiser has braces too, but a semicolon ends the variable.
                 if depth == 0 && kind != Kind::Variable {
                     break at + 1;
                 }
@@ -121,7 +121,7 @@ fn block_item<'a>(rest: &'a str, directive: &str) -> Option<Item<'a>> {
     let name = match kind {
         Kind::Section => "",
         Kind::Variable => words().last()?,
-        // The name comes before the last parameter list. A function's return value, if any, comes first.
+        // The name stands before the last parameter list. A list of return values may precede the name.
         _ => {
             let signature = &text[..body.unwrap_or(end)];
             let after =
@@ -136,7 +136,7 @@ fn block_item<'a>(rest: &'a str, directive: &str) -> Option<Item<'a>> {
     Some(Item { kind, name, text, body: body.unwrap_or(end) })
 }
 
-/// The next position at or after `at` that is neither blank nor comment.
+/// The first position from `at` on that is neither blank nor part of a comment.
 fn skip_blank(text: &str, mut at: usize) -> Option<usize> {
     loop {
         let rest = text.get(at..)?;
@@ -150,7 +150,7 @@ fn skip_blank(text: &str, mut at: usize) -> Option<usize> {
     }
 }
 
-/// The length of the comment or string that begins at `at`; 0 if none does.
+/// The length of the comment or string that begins at `at`; 0 if neither begins there.
 fn skip_quoted(text: &str, at: usize) -> usize {
     let rest = text.as_bytes().get(at..).unwrap_or_default();
     let find = |needle: &[u8], from: usize| {

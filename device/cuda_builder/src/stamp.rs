@@ -1,11 +1,11 @@
-//! Writes a launch contract into PTX, because rustc has no attributes for one.
+//! Writes a launch contract into PTX, because rustc has no attributes for it.
 
 use crate::{Contract, Error};
 
-/// The directives of `contract`, to insert between an entry's parameters and its body.
+/// The directives of `contract`, which belong between an entry's parameters and its body.
 ///
 /// # Errors
-/// [`Error::Threads`] if the number of threads is not 1 to 1024.
+/// Returns [`Error::Threads`] if the number of threads is not 1 to 1024.
 pub fn directives(contract: &Contract) -> Result<String, Error> {
     let Contract { symbol, threads, min_blocks_per_sm, .. } = contract;
     if !(1..=1024).contains(threads) {
@@ -18,11 +18,11 @@ pub fn directives(contract: &Contract) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Sets the alignment of the entry's parameter in `text` to the contract's. rustc writes an alignment of at
-/// most 16.
+/// Sets the alignment of the entry's parameter in `text` to the alignment in the contract. rustc writes an
+/// alignment of at most 16.
 ///
 /// # Errors
-/// [`Error::Ptx`] if the entry has no parameter.
+/// Returns [`Error::Ptx`] if the entry has no parameter.
 pub fn align_parameter(contract: &Contract, text: String) -> Result<String, Error> {
     let Contract { symbol, param_align, .. } = contract;
     if *param_align == 0 {

@@ -1,8 +1,8 @@
 //! Finds the device compiler (a rustc with matching sources of `core`) and NVIDIA's assembler and
 //! disassembler.
 //!
-//! This module downloads nothing. `cargo xtask setup` unpacks a compiler into [`FOLDER`] below the
-//! workspace's root, regardless of `CARGO_TARGET_DIR`, so that every build of a checkout shares it.
+//! This file downloads nothing. `cargo xtask setup` unpacks a compiler into [`FOLDER`] below the workspace's
+//! root, regardless of `CARGO_TARGET_DIR`, so that all builds of a checkout share the compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +10,13 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// Folder into which setup unpacks its downloads, relative to the workspace root.
+/// The folder into which setup unpacks its downloads, relative to the workspace's root.
 pub const FOLDER: &str = "target/ferroflash-toolchain";
 
-/// Below [`FOLDER`]: the root into which Debian's compiler packages are unpacked.
+/// The root, below [`FOLDER`], into which setup unpacks Debian's compiler packages.
 pub const DEBIAN: &str = "debian";
 
-/// Below [`FOLDER`]: NVIDIA's tools, in the layout of their wheels.
+/// The folder of NVIDIA's tools below [`FOLDER`], in the layout of their wheels.
 pub const CUDA_BIN: &str = "cuda/nvidia/cu13/bin";
 
 /// The environment variable that overrides the search for the device compiler.
@@ -25,23 +25,23 @@ pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
 /// A rustc that can compile `core` for the GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCompiler {
-    /// The compiler.
+    /// The path of rustc.
     pub rustc: PathBuf,
-    /// Folders with the compiler's shared libraries, if the loader does not find them by itself. Empty for a
-    /// rustup toolchain.
+    /// The folders of the compiler's shared libraries, if the loader does not find them by itself. Empty for
+    /// a rustup toolchain.
     pub library_path: Vec<PathBuf>,
-    /// The compiler's sources of the standard library.
+    /// The folder of the standard library's sources that belong to the compiler.
     pub library_source: PathBuf,
-    /// `rustc -V`, in one line.
+    /// The output of `rustc -V`, in one line.
     pub version: String,
 }
 
 impl DeviceCompiler {
-    /// Searches the environment override, then the active toolchain of `workspace`, then the unpacked Debian
-    /// packages.
+    /// Searches the path in the environment variable, then the active toolchain of `workspace`, then the
+    /// unpacked Debian packages.
     ///
     /// # Errors
-    /// [`Error::NoDeviceCompiler`] with the places searched.
+    /// Returns [`Error::NoDeviceCompiler`] with the places that were searched.
     pub fn locate(workspace: &Path) -> Result<Self, Error> {
         if let Some(path) = env::var_os(RUSTC_VARIABLE) {
             let path = PathBuf::from(path);
@@ -62,7 +62,8 @@ impl DeviceCompiler {
         Err(Error::NoDeviceCompiler { looked: looked.join("; ") })
     }
 
-    /// Checks that `rustc` runs and has its sources beside it. The error names the missing part.
+    /// Checks that `rustc` runs and has the sources of the standard library. The error names the missing
+    /// part.
     pub fn inspect(rustc: &Path) -> Result<Self, String> {
         let mut found = Self {
             rustc: rustc.to_owned(),
@@ -97,7 +98,7 @@ impl DeviceCompiler {
         command
     }
 
-    /// `LD_LIBRARY_PATH` for a process that runs this compiler; `None` if it needs none.
+    /// The value of `LD_LIBRARY_PATH` for a process that runs this compiler; `None` if it needs none.
     pub fn joined_library_path(&self) -> Option<std::ffi::OsString> {
         if self.library_path.is_empty() {
             return None;
@@ -113,10 +114,10 @@ impl DeviceCompiler {
     }
 }
 
-/// The toolchain's rustc: the one that cargo would use in `workspace`.
+/// The rustc that cargo would use in `workspace`.
 fn active_rustc(workspace: &Path) -> PathBuf {
-    // The rustup proxy in a build script's RUSTC would start another process per call. The binary in the
-    // sysroot does not.
+    // The rustup proxy in a build script's RUSTC would start one more process per call. The binary in the
+    // sysroot starts none.
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
     match output {
         Ok(output) if output.status.success() => {
@@ -126,8 +127,8 @@ fn active_rustc(workspace: &Path) -> PathBuf {
     }
 }
 
-/// The folders below `PREFIX/usr/lib` and `PREFIX/lib` that hold the libraries of an unpacked distribution's
-/// rustc.
+/// The folders below `PREFIX/usr/lib` and `PREFIX/lib` that contain the libraries of an unpacked
+/// distribution's rustc.
 fn library_path(rustc: &Path) -> Vec<PathBuf> {
     let Some(usr) = rustc.parent().and_then(Path::parent) else { return Vec::new() };
     let multiarch = |lib: PathBuf| -> Vec<PathBuf> {
@@ -142,7 +143,8 @@ fn library_path(rustc: &Path) -> Vec<PathBuf> {
         let mut files = fs::read_dir(folder).into_iter().flatten().flatten();
         files.any(|f| f.file_name().to_string_lossy().starts_with("librustc_driver"))
     };
-    // A rustc installed by the system finds its libraries. rustup's rustc has none in such a folder.
+    // A rustc that the system installed finds its libraries. rustup's rustc has no libraries in such a
+    // folder.
     if !own.iter().any(holds_driver) || usr == Path::new("/usr") {
         return Vec::new();
     }
@@ -153,7 +155,7 @@ fn library_path(rustc: &Path) -> Vec<PathBuf> {
 /// A tool of the CUDA toolkit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CudaTool {
-    /// The assembler: PTX to SASS.
+    /// The assembler, from PTX to SASS.
     Ptxas,
     /// The disassembler of cubins.
     Nvdisasm,
@@ -162,10 +164,10 @@ pub enum CudaTool {
 }
 
 impl CudaTool {
-    /// Every tool.
+    /// All tools.
     pub const ALL: [CudaTool; 3] = [CudaTool::Ptxas, CudaTool::Nvdisasm, CudaTool::Cuobjdump];
 
-    /// The binary's name.
+    /// The name of the binary.
     pub const fn name(self) -> &'static str {
         match self {
             CudaTool::Ptxas => "ptxas",
@@ -174,7 +176,7 @@ impl CudaTool {
         }
     }
 
-    /// The environment variable that overrides the search.
+    /// The environment variable that overrides the search for the tool.
     pub const fn variable(self) -> &'static str {
         match self {
             CudaTool::Ptxas => "PTXAS",
@@ -183,10 +185,10 @@ impl CudaTool {
         }
     }
 
-    /// Searches the environment override, then PATH, then setup's folder below `workspace`.
+    /// Searches the path in the environment variable, then PATH, then setup's folder below `workspace`.
     ///
     /// # Errors
-    /// [`Error::NoTool`] with the remedy.
+    /// Returns [`Error::NoTool`], which names the remedy.
     pub fn locate(self, workspace: &Path) -> Result<PathBuf, Error> {
         if let Some(path) = env::var_os(self.variable()) {
             return Ok(PathBuf::from(path));
@@ -201,8 +203,8 @@ impl CudaTool {
     }
 }
 
-/// The workspace of `crate_root`: the outermost folder above it with a `[workspace]` table in its manifest,
-/// otherwise `crate_root` itself. The search stays in the repository: a checkout that is a submodule of
+/// The workspace of `crate_root`: the outermost folder above it whose manifest has a `[workspace]` table,
+/// otherwise `crate_root` itself. The search does not leave the repository: a checkout that is a submodule of
 /// another workspace is independent.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
     let is_workspace = |folder: &&Path| {

@@ -1,4 +1,5 @@
-//! Convergent instructions stay convergent: LLVM breaks the programs here without a guard.
+//! Tests that convergent instructions stay convergent: without a guard, LLVM breaks the programs in this
+//! file.
 
 mod common;
 
@@ -30,7 +31,8 @@ fn nothing_is_cloned_into_the_arms_of_a_lanes_branch() {
     }
 }
 
-/// Lanes that see a value above one half write 16, in the simulator and without a report.
+/// Checks in the simulator that exactly the lanes with a value above one half write 16, and that there is no
+/// report.
 #[track_caller]
 fn check(module: &Module) {
     let symbol = module.contract.symbol;
@@ -54,7 +56,7 @@ fn a_plain_asm_of_a_whole_warp_is_refused() {
     );
 }
 
-/// Without a guard, LLVM clones each of these into both arms of a divergent branch.
+/// Without a guard, LLVM clones each of these instructions into both arms of a divergent branch.
 #[test]
 fn a_plain_asm_of_half_a_barrier_is_refused() {
     for (feature, opcode) in
@@ -69,7 +71,7 @@ fn a_plain_asm_of_half_a_barrier_is_refused() {
     }
 }
 
-/// A function with this body, as rustc writes it.
+/// A function with the body `body`, in the form that rustc writes.
 fn function(body: &str) -> String {
     format!(".version 7.8\n.visible .entry k()\n{{\n{body}\tret;\n}}\n")
 }
@@ -93,7 +95,7 @@ fn a_guard_covers_one_piece_of_assembly_of_its_block() {
         (format!("{GUARD}$L__BB0_1:\n{ASM}"), false),
         (format!("{GUARD}\t@%p1 bra \t$L__BB0_1;\n{ASM}"), false),
         (format!("{wgmma}\t// end inline asm\n"), false),
-        // An intrinsic of LLVM that LLVM does not treat as convergent.
+        // This is an intrinsic of LLVM that LLVM does not treat as convergent.
         ("\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1}, [%r2];\n".to_owned(), false),
     ];
     for (body, fine) in cases {
@@ -106,7 +108,7 @@ fn a_guard_covers_one_piece_of_assembly_of_its_block() {
     }
 }
 
-/// Instructions, and whether the gate refuses each in assembly without a guard.
+/// Instructions, each with whether the gate refuses it in assembly without a guard.
 const INSTRUCTIONS: [(&str, bool); 25] = [
     ("bar.sync 0;", true),
     ("bar.arrive 1, 64;", true),
@@ -128,7 +130,7 @@ const INSTRUCTIONS: [(&str, bool); 25] = [
     ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r1};", true),
     ("call (%r1), whole_warp, (%r2);", true),
     ("{ .reg .pred a; setp.ne.u32 a, %r2, 99; call.uni whole_warp, (%r2); }", true),
-    // An instruction of a single thread.
+    // The following instructions are executed by single threads.
     ("mbarrier.arrive.shared.b64 %rd1, [%r1];", false),
     ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];", false),
     ("fence.proxy.async.shared::cta;", false),

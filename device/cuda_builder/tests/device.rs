@@ -1,5 +1,5 @@
-//! Builds a small device crate, and checks its kernels against the rules. Needs the device compiler and
-//! ptxas: `cargo xtask setup`.
+//! Builds a small device crate, and checks whether its kernels keep the rules. The tests need the device
+//! compiler and ptxas: `cargo xtask setup`.
 #![cfg(feature = "ptxas")]
 
 use std::fs;
@@ -25,7 +25,7 @@ fn builder() -> CudaBuilder {
     CudaBuilder::new(fixture("device")).jobs(1)
 }
 
-/// `accumulate` may use 255 registers per thread with one contract, and 64 with the other.
+/// With this contract, `accumulate` may use 255 registers per thread, and with [`cramped`] 64.
 fn roomy() -> Contract {
     Contract::new("accumulate", 128)
 }
@@ -74,7 +74,7 @@ fn a_planted_spill_and_a_local_array_fail_the_build_and_nothing_else_does() {
     let checked = builder().entry(roomy()).entry(indexed()).check_on([Arch::Sm80]).build();
     assert!(matches!(&checked, Err(Error::Rules(broken)) if !broken.is_empty()), "{checked:?}");
 
-    // The same code with 64 registers per thread.
+    // With this contract, the same code has 64 registers per thread.
     let output = builder().entry(cramped()).entry(indexed()).build().unwrap();
     let broken = breaches(&output);
     for target in ["sm_80", "sm_89"] {
@@ -97,7 +97,7 @@ fn line_information_changes_no_instruction() {
         assert_eq!(
             files.iter().filter(|file| file.contains("/lib.rs")).count(),
             1,
-            "one name a file: {files:?}"
+            "each file has one name: {files:?}"
         );
         let calls = with.text.lines().filter(|line| line.starts_with("\t.loc\t") && line.contains(" // @"));
         assert!(calls.count() > 0, "`core` is inlined: {}", with.text);
@@ -156,7 +156,7 @@ fn one_build_serves_portable_entries_and_those_of_one_generation() {
 
 #[test]
 fn what_was_built_before_is_not_compiled_again() {
-    // A package that no other test uses, so that nothing of it is cached.
+    // No other test builds this package, so none of its modules is cached.
     let source = scratch("kept-source");
     let name = format!("fixture-kept-{}", std::process::id());
     let _ = fs::remove_dir_all(&source);

@@ -1,5 +1,5 @@
 //! Builds the README's program, unchanged, in a folder outside of the repository, and runs it in the
-//! simulator. Needs the device compiler.
+//! simulator. The test needs the device compiler.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 
 const README: &str = include_str!("../README.md");
 
-/// The crates that the README names. They are not published yet; these are their folders.
+/// The crates that the README names. They are not published yet, so this list has their folders.
 const CRATES: [(&str, &str); 5] = [
     ("ferroflash-contract", "device/contract"),
     ("ferroflash-cuda-builder", "device/cuda_builder"),
@@ -20,7 +20,7 @@ const CRATES: [(&str, &str); 5] = [
     ("ferroflash-ptx-sim", "ptx-sim"),
 ];
 
-/// The blocks of code, by the file name in the line above each.
+/// The README's blocks of code, by the file name in the line above each block.
 fn files(markdown: &str) -> BTreeMap<&str, String> {
     let mut files = BTreeMap::new();
     let mut lines = markdown.lines().peekable();
@@ -35,7 +35,8 @@ fn files(markdown: &str) -> BTreeMap<&str, String> {
     files
 }
 
-/// A folder outside of the repository with the files that the README has shown so far. Each checkout has one.
+/// Writes the files that the README shows into a folder outside of the repository, and returns the folder.
+/// Each checkout has its own folder.
 fn written(repository: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     repository.hash(&mut hasher);
@@ -49,12 +50,12 @@ fn written(repository: &Path) -> PathBuf {
         .map(|(name, path)| format!("{name} = {{ path = {:?} }}\n", repository.join(path)))
         .collect();
     files.entry("Cargo.toml").and_modify(|text| text.push_str(&format!("\n[patch.crates-io]\n{patch}")));
-    // The versions on this machine, so that cargo fetches nothing.
+    // The lock file has the versions that exist on this machine, so that cargo fetches nothing.
     files.insert("Cargo.lock", fs::read_to_string(repository.join("Cargo.lock")).unwrap());
     for (name, text) in files {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A file that is up to date keeps its time, so that a second run builds nothing.
+        // A file that is up to date keeps its modification time, so that a second run builds nothing.
         if name == "Cargo.lock" || !fs::read_to_string(&path).is_ok_and(|old| old == text) {
             fs::write(&path, text).unwrap();
         }
@@ -67,7 +68,7 @@ fn the_readmes_program_builds_and_runs() {
     let repository = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
     let compiler = DeviceCompiler::locate(&repository).unwrap();
     let folder = written(&repository);
-    // An empty archive replaces the driver's libcuda, which this test does not link.
+    // An empty archive replaces the driver's libcuda, which this test does not need.
     let libcuda = repository.join("host/libcuda");
     let tasks = [
         (&["test", "--test", "simulator"][..], None),
@@ -79,7 +80,8 @@ fn the_readmes_program_builds_and_runs() {
             (RUSTC_VARIABLE, compiler.rustc.clone()),
             ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme")),
         ]);
-        // This repository sets the variable for its builds. A reader's machine does not.
+        // This repository sets the variable for its own builds. On a reader's machine, the variable is not
+        // set.
         cargo.env_remove("CUDA_LIBRARY_PATH");
         cargo.envs(libcuda.map(|folder| ("CUDA_LIBRARY_PATH", folder)));
         let output = cargo.output().unwrap();

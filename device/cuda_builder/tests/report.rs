@@ -1,4 +1,4 @@
-//! Parsing the output of ptxas and nvdisasm, and the rules on the parsed figures.
+//! Tests of the parsers for the output of ptxas and nvdisasm, and of the rules about the parsed figures.
 #![cfg(feature = "ptxas")]
 
 use cuda_builder::gate::{Rule, breaches};
@@ -35,8 +35,8 @@ fn resources_are_those_of_the_entry() {
     assert_eq!(Resources::parse("bwd", PTXAS), None);
 }
 
-/// An outer loop with a spill, around an inner loop with tensor-core instructions; then a second, longer loop
-/// with an equal number of them; then the trap after the end.
+/// A disassembly with an outer loop that spills, around an inner loop with tensor-core instructions; then a
+/// second, longer loop with the same number of such instructions; then the trap after the end.
 const SASS: &str = "\
 \t.section\t.text.fwd,\"ax\",@progbits
 fwd:
@@ -71,7 +71,7 @@ fn the_main_loop_is_the_shortest_with_the_most_tensor_work() {
     assert_eq!(sass.main_loop, expected.map(|(o, n)| (o.to_owned(), n)).into());
     assert_eq!((sass.loop_length(), sass.kernel_length()), (3, 15));
     assert_eq!((sass.kernel_count("HMMA"), sass.kernel_count("MOV"), sass.kernel_count("NOP")), (2, 1, 1));
-    // The store is before the loops, and the load is in the outer one.
+    // The store stands before the loops, and the load stands in the outer loop.
     assert_eq!((sass.local_stores_in_loops, sass.local_loads_in_loops), (0, 1));
 }
 

@@ -1,4 +1,5 @@
-//! Splitting a crate's PTX into modules, and stamping them, on a text with one item of each kind.
+//! Tests that split a crate's PTX into modules and write launch contracts into them. The text has one item of
+//! each kind.
 
 use cuda_builder::module::Ptx;
 use cuda_builder::{Contract, Error, lines, stamp};

@@ -1,4 +1,4 @@
-//! `cuda_std` without tensor cores, built and run in the simulator.
+//! Builds kernels that use `cuda_std` without tensor cores, and runs them in the simulator.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn built(symbol: &str) -> Module {
     output.modules.into_iter().find(|m| m.contract.symbol == symbol).expect("the fixture has it")
 }
 
-/// Runs `symbol` on one buffer of values, and compares the buffer afterwards.
+/// Runs `symbol` on one buffer of values, and compares the buffer afterwards with `after`.
 #[track_caller]
 fn check<T: Copy, const N: usize>(
     symbol: &str,
@@ -38,7 +38,7 @@ fn a_block_has_shared_memory_of_its_own() {
 
 #[test]
 fn atomics_are_one_step_for_every_type_and_scope() {
-    // Sum, smallest, largest, unchanged (the compared values differ), and the old value.
+    // The values are: sum, smallest, largest, unchanged (the compared values differ), and the old value.
     let launch = ([2, 1, 1], [32, 1, 1]);
     check("each_u32", launch, u32::to_le_bytes, &[1, 40, 9, 99, 0], &[1 + 63 * 32, 0, 63, 99, 99]);
     check(

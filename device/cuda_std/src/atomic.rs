@@ -1,8 +1,8 @@
 //! `atom`: atomic read-modify-write of one value in device or shared memory.
 //!
-//! Addresses are generic. [`Scope`] names the threads for which the access is atomic. [`Order`] says which of
-//! the thread's other memory accesses it orders (PTX ISA, "Memory
-//! Consistency Model").
+//! Addresses are generic. [`Scope`] states for which threads the access is atomic. [`Order`] states
+//! which of the thread's other memory accesses the operation orders (PTX ISA, "Memory Consistency
+//! Model").
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -10,24 +10,24 @@ use core::arch::asm;
 /// The memory accesses that an atomic operation orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Orders nothing; enough for a counter.
+    /// The operation orders no other access, which suffices for a counter.
     Relaxed,
-    /// Later accesses stay after the atomic, as when a thread takes a lock.
+    /// Later accesses stay after the operation, as when a thread takes a lock.
     Acquire,
-    /// Earlier accesses are visible before the atomic, as when a thread releases a lock.
+    /// Earlier accesses are visible before the operation, as when a thread releases a lock.
     Release,
-    /// Acquire and release.
+    /// Both [`Order::Acquire`] and [`Order::Release`].
     AcqRel,
 }
 
 /// The threads for which an access is atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The threads of this block: `.cta`.
+    /// All threads of this block: `.cta`.
     Block,
     /// All threads of this GPU: `.gpu`.
     Device,
-    /// All threads of this GPU, other GPUs and the host: `.sys`.
+    /// All threads of this GPU, other GPUs, and the host: `.sys`.
     System,
 }
 
@@ -53,58 +53,59 @@ pub trait AtomicOrd: Atomic {
     unsafe fn max(address: *mut Self, x: Self, order: Order, scope: Scope) -> Self;
 }
 
-/// `atom.add`: adds `x`, and returns the old value. `f32` is rounded to nearest.
+/// `atom.add`: adds `x`, and returns the old value. A sum of `f32` is rounded to nearest.
 ///
 /// # Safety
-/// - `address` is valid for reads and writes of a `T`, and a multiple of its size.
-/// - While other threads may access it, all of them use atomics of a scope that contains them.
+/// - `address` is valid for reads and writes of a `T`, and is a multiple of the size of `T`.
+/// - While other threads may access the value, all threads use atomics of a scope that contains these
+///   threads.
 #[inline(always)]
 pub unsafe fn atom_add<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::add(address, x, order, scope) }
 }
 
 /// `atom.exch`: writes `x`, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_exch<T: Atomic>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::exch(address, x, order, scope) }
 }
 
-/// `atom.cas`: writes `new` if the old value equals `old` bit by bit, and returns the old value.
+/// `atom.cas`: writes `new` if the bits of the old value equal the bits of `old`, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_cas<T: Atomic>(address: *mut T, old: T, new: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::cas(address, old, new, order, scope) }
 }
 
 /// `atom.min`: writes the smaller of `x` and the old value, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_min<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::min(address, x, order, scope) }
 }
 
 /// `atom.max`: writes the larger of `x` and the old value, and returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 pub unsafe fn atom_max<T: AtomicOrd>(address: *mut T, x: T, order: Order, scope: Scope) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { T::max(address, x, order, scope) }
 }
 
-/// The instruction with every order and scope. Inlining drops all arms but one.
+/// Expands to the instruction with every order and scope. Inlining removes all arms but one.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! atom {
     ($operation:literal, $number:literal, $order:expr, $scope:expr,
@@ -112,7 +113,7 @@ macro_rules! atom {
         macro_rules! form {
             ($form:literal) => {{
                 let old;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     asm!(atom!(@text $form, $operation, $number $(, $x)*),
                         out($class) old, in(reg64) $address $(, in($class) $x)*, options(nostack))
@@ -191,7 +192,7 @@ atomic! {
 /// `atom.inc`: adds 1, or writes 0 if the old value is at least `last`; returns the old value.
 ///
 /// # Safety
-/// As [`atom_add`].
+/// The preconditions of [`atom_add`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn atom_inc(address: *mut u32, last: u32, order: Order, scope: Scope) -> u32 {

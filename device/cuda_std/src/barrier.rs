@@ -13,49 +13,49 @@ unsafe extern "unadjusted" {
     fn barrier_cta_arrive_count(id: u32, threads: u32);
 }
 
-/// `bar.sync 0`: waits for every thread of the block. Their earlier writes to shared memory are visible to
-/// all threads afterwards.
+/// `bar.sync 0`: waits for every thread of the block. All threads then see each other's earlier writes to
+/// shared memory.
 ///
 /// # Safety
-/// - Every thread of the block reaches this very call, every warp converged.
+/// - Every thread of the block executes the same call, and every warp is converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync_threads() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_sync_all(0) }
 }
 
-/// `bar.red.or.pred 0`: [`sync_threads`] that also returns true to every thread if `p` is true for any
+/// `bar.red.or.pred 0`: a [`sync_threads`] that returns true to every thread if `p` is true for any
 /// thread.
 ///
 /// # Safety
-/// As [`sync_threads`].
+/// The preconditions of [`sync_threads`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn any_thread(p: bool) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_red_or_all(0, p) }
 }
 
 /// `bar.sync id, threads`: waits until `threads` threads of the block have arrived at barrier `id`.
 ///
 /// # Safety
-/// - `id` is below 16. `threads` is a multiple of 32. All arriving threads pass equal values.
+/// - `id` is below 16. `threads` is a multiple of 32. All arriving threads pass the same values.
 /// - The warp is converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync_named(id: u32, threads: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_sync_count(id, threads) }
 }
 
 /// `bar.arrive id, threads`: arrives at barrier `id` without waiting.
 ///
 /// # Safety
-/// As [`sync_named`].
+/// The preconditions of [`sync_named`] must hold.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn arrive_named(id: u32, threads: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { barrier_cta_arrive_count(id, threads) }
 }

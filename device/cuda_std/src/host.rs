@@ -1,14 +1,14 @@
-//! Copies of device memory on the host, for the functions that run there too: their loads read the copy at
-//! the address.
+//! Copies of device memory on the host. A function that loads from device memory reads these copies if it
+//! runs on the host.
 use std::cell::RefCell;
 use std::vec::Vec;
 
-/// Bytes of device memory, and the address that they have on the device.
+/// A copy of device memory, and the address that the memory has on the device.
 #[derive(Clone, Debug)]
 pub struct Copied {
     /// The device address of the first byte.
     pub address: u64,
-    /// The bytes.
+    /// The copied bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -28,10 +28,10 @@ pub fn with_memory<R>(copies: Vec<Copied>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The bytes at a device address.
+/// Returns the copied bytes at a device address.
 ///
 /// # Panics
-/// If no copy contains all of them.
+/// Panics if no copy contains all of these bytes.
 pub(crate) fn load<const N: usize>(address: u64) -> [u8; N] {
     MEMORY.with_borrow(|copies| {
         let found = copies.iter().find_map(|copy| {

@@ -1,4 +1,4 @@
-//! Arithmetic instructions. Their errors are listed in the PTX ISA's tables.
+//! Arithmetic instructions. The PTX ISA lists their errors.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -13,43 +13,43 @@ unsafe extern "unadjusted" {
     fn rcp_approx_ftz(x: f32) -> f32;
 }
 
-/// `ex2.approx.ftz.f32`: 2^x, at most 2 ulp off. `ex2(-inf)` is 0.
+/// `ex2.approx.ftz.f32`: 2^x, with an error of at most 2 ulp. `ex2(-inf)` is 0.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn ex2(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { ex2_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn ex2(x: f32) -> f32 {
     x.exp2()
 }
 
-/// `lg2.approx.ftz.f32`: log2 x, at most 2^-22 off. `lg2(0)` is -inf.
+/// `lg2.approx.ftz.f32`: log2 x, with an error of at most 2^-22. `lg2(0)` is -inf.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn lg2(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { lg2_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn lg2(x: f32) -> f32 {
     x.log2()
 }
 
-/// `rcp.approx.ftz.f32`: 1 / x, at most 1 ulp off.
+/// `rcp.approx.ftz.f32`: 1 / x, with an error of at most 1 ulp.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn rcp(x: f32) -> f32 {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { rcp_approx_ftz(x) }
 }
 
-/// On the host: the result of the standard library.
+/// Host version: returns the standard library's result.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn rcp(x: f32) -> f32 {
     1.0 / x
@@ -62,18 +62,18 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
 }
 
-/// On the host: exact as on the device.
+/// Host version: exact, as on the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
 
-/// `cvt.rn.f16x2.f32`: two f32 as two f16, `lo` in the low half.
+/// `cvt.rn.f16x2.f32`: packs two f32 as two f16, with `lo` in the low half.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_f16(lo: f32, hi: f32) -> u32 {
     let y: u32;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {}, {}, {};",
             out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -81,12 +81,12 @@ pub fn pack_f16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.bf16x2.f32`: two f32 as two bf16, `lo` in the low half.
+/// `cvt.rn.bf16x2.f32`: packs two f32 as two bf16, with `lo` in the low half.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     let y: u32;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {}, {}, {};",
             out(reg32) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -94,13 +94,13 @@ pub fn pack_bf16(lo: f32, hi: f32) -> u32 {
     y
 }
 
-/// `cvt.rn.satfinite.e4m3x2.f32`: two f32 as two e4m3, `lo` in the low byte. Values beyond +-448 become
-/// +-448; NaN stays NaN. sm_89 and later.
+/// `cvt.rn.satfinite.e4m3x2.f32`: packs two f32 as two e4m3, with `lo` in the low byte. Values beyond +-448
+/// become +-448; NaN stays NaN. The instruction needs sm_89.
 #[inline(always)]
 #[gpu_only]
 pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
     let y: u16;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("cvt.rn.satfinite.e4m3x2.f32 {}, {}, {};",
             out(reg16) y, in(reg32) hi, in(reg32) lo, options(pure, nomem, nostack))
@@ -108,12 +108,12 @@ pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
     y
 }
 
-/// `cvt.f32.f16`, twice: two f16 as f32, the low half first. Exact.
+/// `cvt.f32.f16`, twice: converts two f16 to f32, the low half first. The conversion is exact.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     let (lo, hi): (f32, f32);
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; cvt.f32.f16 {0}, lo; cvt.f32.f16 {1}, hi; }}",
             out(reg32) lo, out(reg32) hi, in(reg32) x, options(pure, nomem, nostack))
@@ -121,7 +121,7 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     [lo, hi]
 }
 
-/// On the host: exact as on the device.
+/// Host version: exact, as on the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     [x & 0xffff, x >> 16].map(|half| {
@@ -136,19 +136,19 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     })
 }
 
-/// Two bf16 as f32, the low half first. Exact.
+/// Converts two bf16 to f32, the low half first. The conversion is exact.
 #[inline(always)]
 pub fn unpack_bf16(x: u32) -> [f32; 2] {
     [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
 }
 
-/// `mov.b32`: returns `x`, and hides its value from the compiler. The compiler computes nothing that depends
-/// on it before this call, and does not unroll a loop that it bounds.
+/// `mov.b32`: returns `x`, and hides the value from the compiler. The compiler computes no value that depends
+/// on the result before this call, and does not unroll a loop that the result bounds.
 #[inline(always)]
 #[gpu_only]
 pub fn opaque(x: u32) -> u32 {
     let y;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("mov.b32 {}, {};", out(reg32) y, in(reg32) x, options(nomem, nostack)) }
     y
 }
@@ -157,17 +157,17 @@ pub fn opaque(x: u32) -> u32 {
 #[inline(always)]
 #[gpu_only]
 pub fn stay_a_loop() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, and forces LLVM to compute it here. Otherwise LLVM sinks a value to its first use. The
-/// function emits a comment in the PTX, not an instruction.
+/// Returns `x`, and forces LLVM to compute it before this call. Otherwise LLVM sinks a value to its first
+/// use. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
     x
 }
@@ -177,7 +177,7 @@ pub fn in_order(x: f32) -> f32 {
 #[gpu_only]
 pub fn in_order_b32(x: u32) -> u32 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg32) x, options(nomem, nostack)) }
     x
 }
@@ -187,17 +187,18 @@ pub fn in_order_b32(x: u32) -> u32 {
 #[gpu_only]
 pub fn opaque_b64(x: u64) -> u64 {
     let mut x = x;
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg64) x, options(nomem, nostack)) }
     x
 }
 
-/// `cvt.rn.f16x2.e4m3x2`, twice: four e4m3 as four f16, the low pair first. Exact. sm_89 and later.
+/// `cvt.rn.f16x2.e4m3x2`, twice: converts four e4m3 to four f16, the low pair first. The conversion is exact.
+/// The instruction needs sm_89.
 #[inline(always)]
 #[gpu_only]
 pub fn unpack_e4m3(x: u32) -> [u32; 2] {
     let (lo, hi): (u32, u32);
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2}; \
               cvt.rn.f16x2.e4m3x2 {0}, lo; cvt.rn.f16x2.e4m3x2 {1}, hi; }}",
@@ -206,12 +207,12 @@ pub fn unpack_e4m3(x: u32) -> [u32; 2] {
     [lo, hi]
 }
 
-/// `prmt.b32`, within one word: byte `i` of the result is byte `order >> 4 * i & 7` of `x`.
+/// `prmt.b32` within one word: byte `i` of the result is byte `order >> 4 * i & 7` of `x`.
 #[inline(always)]
 #[gpu_only]
 pub fn permute_bytes(x: u32, order: u32) -> u32 {
     let y;
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe {
         asm!("prmt.b32 {}, {}, 0, {};",
             out(reg32) y, in(reg32) x, in(reg32) order, options(pure, nomem, nostack))

@@ -3,7 +3,8 @@ use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::{asm, global_asm};
 
-// rustc cannot declare dynamic shared memory. No swizzle asks for an alignment above 1024.
+// rustc cannot declare dynamic shared memory, so this assembly declares it. No swizzle needs an alignment
+// above 1024.
 #[cfg(target_arch = "nvptx64")]
 global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
 
@@ -30,39 +31,39 @@ pub fn generic(shared: u32) -> u64 {
     address
 }
 
-/// `st.shared.b32`.
+/// `st.shared.b32`: stores one word.
 ///
 /// # Safety
-/// - `address` is in the shared window and a multiple of 4. This thread may write it now.
+/// - `address` is in the shared window and a multiple of 4. This thread may write 4 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_b32(address: u32, x: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) x, options(nostack)) }
 }
 
-/// `st.shared.v2.b32`.
+/// `st.shared.v2.b32`: stores two words.
 ///
 /// # Safety
 /// - `address` is in the shared window and a multiple of 8. This thread may write 8 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v2_b32(address: u32, x: [u32; 2]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.shared.v2.b32 [{}], {{{}, {}}};",
             in(reg32) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
     }
 }
 
-/// `st.shared.v4.b32`.
+/// `st.shared.v4.b32`: stores four words.
 ///
 /// # Safety
 /// - `address` is in the shared window and a multiple of 16. This thread may write 16 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg32) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
@@ -70,20 +71,20 @@ pub unsafe fn st_shared_v4_b32(address: u32, x: [u32; 4]) {
     }
 }
 
-/// `ld.shared.b32`.
+/// `ld.shared.b32`: loads one word.
 ///
 /// # Safety
-/// - `address` is in the shared window and a multiple of 4. This thread may read it now.
+/// - `address` is in the shared window and a multiple of 4. This thread may read 4 bytes there now.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.shared.b32 {}, [{}];", out(reg32) r, in(reg32) address, options(nostack, readonly)) }
     r
 }
 
-/// `ld.shared.v4.b32`.
+/// `ld.shared.v4.b32`: loads four words.
 ///
 /// # Safety
 /// - `address` is in the shared window and a multiple of 16. This thread may read 16 bytes there now.
@@ -91,7 +92,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
@@ -100,16 +101,16 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     r
 }
 
-/// `ld.shared.v4.b32` if `condition`, otherwise zeros. It is predicated, not a branch: the lanes of a warp
-/// stay together.
+/// `ld.shared.v4.b32` if `condition` is true; otherwise returns zeros. The instruction has a predicate, so
+/// the lanes of a warp stay together.
 ///
 /// # Safety
-/// - As [`ld_shared_v4_b32`], if `condition` is true.
+/// - The preconditions of [`ld_shared_v4_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", "}}",
@@ -119,7 +120,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
     r
 }
 
-/// `ld.shared.v2.b32`.
+/// `ld.shared.v2.b32`: loads two words.
 ///
 /// # Safety
 /// - `address` is in the shared window and a multiple of 8. This thread may read 8 bytes there now.
@@ -127,7 +128,7 @@ pub unsafe fn ld_shared_v4_b32_if(address: u32, condition: bool) -> [u32; 4] {
 #[gpu_only]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
     let mut r = [0; 2];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.shared.v2.b32 {{{}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], in(reg32) address, options(nostack, readonly))
@@ -135,23 +136,23 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
     r
 }
 
-/// `ld.global.b32`.
+/// `ld.global.b32`: loads one word.
 ///
 /// # Safety
-/// - `address` is global, a multiple of 4, and may be read.
+/// - `address` is a global address and a multiple of 4, and 4 bytes may be read there.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.global.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(nostack, readonly)) }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
@@ -160,64 +161,66 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
 /// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
 ///
 /// # Safety
-/// - `address` is global, a multiple of 4, and may be read.
+/// - `address` is a global address and a multiple of 4, and 4 bytes may be read there.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.nc.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
     }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
 }
 
-/// `ld.global.nc.b8`, with zeros above: loads memory that no thread writes while the kernel runs.
+/// `ld.global.nc.b8`: loads one byte of memory that no thread writes while the kernel runs, and fills the
+/// upper bits with zeros.
 ///
 /// # Safety
-/// - `address` is a global one, and may be read.
+/// - `address` is a global address, and 1 byte may be read there.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
     }
     r
 }
 
-/// On the host: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
 ///
 /// # Safety
-/// - None: every address is allowed.
+/// - There are no preconditions: every address is allowed.
 #[cfg(not(target_arch = "nvptx64"))]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
     let [byte] = crate::host::load(address);
     u32::from(byte)
 }
 
-/// `ld.global.nc.b32` if `present`; otherwise 0, without a load. The load has no branch and stays in program
-/// order. Several such loads therefore overlap, and start before the copies that follow them.
+/// `ld.global.nc.b32` if `present` is true; otherwise returns 0 without a load. The load has no branch and
+/// stays in program order. Several such loads therefore overlap, and start before copies that follow them in
+/// the program.
 ///
 /// # Safety
-/// As [`ld_global_nc_b32`], if `present` is true.
+/// The preconditions of [`ld_global_nc_b32`] must hold if `present` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;", "mov.b32 {r}, 0;",
             "@present ld.global.nc.b32 {r}, [{address}];", "}}",
@@ -227,15 +230,15 @@ pub unsafe fn ld_global_nc_b32_or_zero(address: u64, present: bool) -> u32 {
     r
 }
 
-/// `ld.global.v2.b32`.
+/// `ld.global.v2.b32`: loads two words.
 ///
 /// # Safety
-/// - `address` is global and a multiple of 8, with 8 bytes that may be read.
+/// - `address` is a global address and a multiple of 8, and 8 bytes may be read there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
     let mut r = [0; 2];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.v2.b32 {{{}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], in(reg64) address, options(nostack, readonly))
@@ -243,28 +246,28 @@ pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
     r
 }
 
-/// `ld.global.b64`.
+/// `ld.global.b64`: loads 64 bits.
 ///
 /// # Safety
-/// - `address` is global, a multiple of 8, and may be read.
+/// - `address` is a global address and a multiple of 8, and 8 bytes may be read there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_b64(address: u64) -> u64 {
     let r;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("ld.global.b64 {}, [{}];", out(reg64) r, in(reg64) address, options(nostack, readonly)) }
     r
 }
 
-/// `ld.global.v4.b32`.
+/// `ld.global.v4.b32`: loads four words.
 ///
 /// # Safety
-/// - `address` is global and a multiple of 16, with 16 bytes that may be read.
+/// - `address` is a global address and a multiple of 16, and 16 bytes may be read there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
     let mut r = [0; 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) r[0], out(reg32) r[1], out(reg32) r[2], out(reg32) r[3],
@@ -273,25 +276,26 @@ pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
     r
 }
 
-/// `st.global.b32`.
+/// `st.global.b32`: stores one word.
 ///
 /// # Safety
-/// - `address` is global, a multiple of 4, and may be written.
+/// - `address` is a global address and a multiple of 4, and 4 bytes may be written there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32(address: u64, x: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack)) }
 }
 
-/// `st.global.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
+/// `st.global.b32` if `condition` is true. The instruction has a predicate, so the lanes of a warp stay
+/// together.
 ///
 /// # Safety
-/// - As [`st_global_b32`], if `condition` is true.
+/// - The preconditions of [`st_global_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted st.global.b32 [{}], {};", "}}",
@@ -299,28 +303,29 @@ pub unsafe fn st_global_b32_if(address: u64, x: u32, condition: bool) {
     }
 }
 
-/// `st.global.v2.b32`.
+/// `st.global.v2.b32`: stores two words.
 ///
 /// # Safety
-/// - `address` is global and a multiple of 8, with 8 bytes that may be written.
+/// - `address` is a global address and a multiple of 8, and 8 bytes may be written there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32(address: u64, x: [u32; 2]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.global.v2.b32 [{}], {{{}, {}}};",
             in(reg64) address, in(reg32) x[0], in(reg32) x[1], options(nostack))
     }
 }
 
-/// `st.global.v2.b32` if `condition`. It is predicated, not a branch: the lanes of a warp stay together.
+/// `st.global.v2.b32` if `condition` is true. The instruction has a predicate, so the lanes of a warp stay
+/// together.
 ///
 /// # Safety
-/// - As [`st_global_v2_b32`], if `condition` is true.
+/// - The preconditions of [`st_global_v2_b32`] must hold if `condition` is true.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted st.global.v2.b32 [{}], {{{}, {}}};", "}}",
@@ -328,14 +333,14 @@ pub unsafe fn st_global_v2_b32_if(address: u64, x: [u32; 2], condition: bool) {
     }
 }
 
-/// `st.global.v4.b32`.
+/// `st.global.v4.b32`: stores four words.
 ///
 /// # Safety
-/// - `address` is global and a multiple of 16, with 16 bytes that may be written.
+/// - `address` is a global address and a multiple of 16, and 16 bytes may be written there.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg64) address, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
@@ -343,15 +348,15 @@ pub unsafe fn st_global_v4_b32(address: u64, x: [u32; 4]) {
     }
 }
 
-/// The host's version of [`parameter_address!`](crate::parameter_address): panics.
+/// The host's version of [`parameter_address!`](crate::parameter_address), which panics.
 #[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn no_parameter() -> u64 {
     panic!("parameters of an entry exist on the GPU only")
 }
 
-/// The generic address of the parameter of the entry with this name. TMA reads tensor maps through this
-/// address. Other code should not use it: it would load from memory a value that is otherwise a constant.
+/// The generic address of the parameter of the entry that has this name. TMA reads tensor maps through this
+/// address. Other code should not use it: it would load a value from memory that is otherwise a constant.
 ///
 /// On the GPU, the calling crate needs `#![feature(asm_experimental_arch)]`, which `CudaBuilder` sets.
 #[macro_export]

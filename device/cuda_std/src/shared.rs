@@ -1,14 +1,15 @@
-//! Static shared memory: [`shared!`](crate::shared!) declares an array or a value. Each block has one.
+//! Static shared memory: [`shared!`](crate::shared!) declares an array or a value. Each block has its own
+//! copy.
 
-/// Declares static shared memory. Each block has its own copy, uninitialised when the block starts.
+/// Declares static shared memory. Each block has its own copy, which is uninitialised when the block starts.
 ///
 /// `shared!(static NAME: T);` makes a constant `NAME` with two safe functions. `NAME.as_mut_ptr()` returns an
 /// ordinary `*mut T`. `NAME.address()` returns the address in the shared window, for functions of this crate
-/// that take a `u32`. Reading and writing through either is `unsafe`: only barriers order the accesses of
-/// threads. `T` is `Copy`, because nothing drops it. A kernel has up to 48 KiB. The name becomes a symbol of
-/// the PTX, so it must be unique.
+/// that take a `u32`. Reading and writing through either address is `unsafe`, because only barriers order the
+/// accesses of threads. `T` must be `Copy`, because no code drops it. A kernel can have up to 48 KiB of it.
+/// The name becomes a symbol of the PTX, so it must be unique in the crate's PTX.
 ///
-/// The crate that calls it needs `#![feature(asm_experimental_arch)]` on the GPU, which `CudaBuilder` sets.
+/// On the GPU, the calling crate needs `#![feature(asm_experimental_arch)]`, which `CudaBuilder` sets.
 ///
 /// ```
 /// # mod kernels {
@@ -17,7 +18,7 @@
 /// # #[cfg(target_arch = "nvptx64")]
 /// # unsafe fn kernel(warp: usize, sum: f32) {
 /// let partial = PARTIAL.as_mut_ptr().cast::<f32>();
-/// // SAFETY: each warp writes its own element; the barrier comes before anybody reads.
+/// // SAFETY: each warp writes its own element; the barrier comes before any thread reads.
 /// unsafe {
 ///     *partial.add(warp) = sum;
 ///     cuda_std::barrier::sync_threads();
@@ -42,7 +43,7 @@ macro_rules! shared {
 
         #[allow(dead_code)]
         impl $name {
-            /// The address in the shared window.
+            /// The address of the value in the shared window.
             #[inline(always)]
             $visibility fn address(self) -> u32 {
                 const fn is_copy<T: Copy>() {}
@@ -64,7 +65,7 @@ macro_rules! shared {
                 panic!("shared memory exists on the GPU only")
             }
 
-            /// The generic address.
+            /// The generic address of the value.
             #[inline(always)]
             $visibility fn as_mut_ptr(self) -> *mut $type {
                 $crate::memory::generic(self.address()) as *mut $type

@@ -1,4 +1,5 @@
-//! The position of a thread in its block and of its block in the grid, and the sizes of both.
+//! The position of a thread in its block, the position of the block in the grid, and the sizes of block and
+//! grid.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::nvptx;
@@ -16,7 +17,7 @@ macro_rules! special_registers {
             #[inline(always)]
             #[gpu_only]
             pub fn $name() -> u32 {
-                // SAFETY: no preconditions.
+                // SAFETY: the instruction has no preconditions.
                 unsafe { nvptx::$intrinsic() as u32 }
             }
         )*
@@ -43,10 +44,10 @@ pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// `exit`: ends this thread. Another thread that waits for this one waits forever.
+/// `exit`: ends this thread. A thread that waits for this thread at a barrier waits forever.
 #[inline(always)]
 #[gpu_only]
 pub fn exit() -> ! {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { nvvm_exit() }
 }

@@ -1,26 +1,26 @@
 //! TMA, `cp.async.bulk.tensor`: copies of boxes of a tensor that a tensor map describes (sm_90).
 //!
-//! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two operations order this
-//! proxy's accesses to shared memory with the accesses of threads: [`fence_proxy_async`], and a wait for the
-//! mbarrier that the copy completes.
+//! A thread issues a copy, and TMA executes it in the *asynchronous proxy*. Only two operations order the
+//! accesses of this proxy to shared memory with the accesses of threads: [`fence_proxy_async`], and a wait
+//! for the mbarrier that the copy completes.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
 /// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: copies a box from global to
-/// shared memory. The box starts at coordinates `at`, innermost first. Elements outside of the tensor become
-/// zero. The copy subtracts the box's bytes from the mbarrier's transaction count.
+/// shared memory. The box starts at the coordinates `at`, innermost first. Elements outside of the tensor
+/// become zero. The copy subtracts the box's bytes from the mbarrier's transaction count.
 ///
 /// # Safety
-/// - `map` is a generic address and a multiple of 64. A tensor map of four dimensions is there, which the
-///   driver has encoded. The tensor may be read.
+/// - `map` is a generic address and a multiple of 64. A tensor map of four dimensions, which the driver has
+///   encoded, lies there. The tensor may be read.
 /// - `to` is an address of the shared window with room for the map's box, aligned as its swizzle requires. No
-///   thread accesses it before the phase of `barrier` has ended.
+///   thread accesses this memory before the phase of `barrier` has ended.
 /// - `barrier` is initialised, and its phase expects the box's bytes ([`crate::mbarrier`]).
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes \
              [{}], [{}, {{{}, {}, {}, {}}}], [{}];",
@@ -29,14 +29,14 @@ pub unsafe fn load_4d(to: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// [`load_4d`] with five dimensions.
+/// [`load_4d`] for a tensor map of five dimensions.
 ///
 /// # Safety
-/// - As [`load_4d`], with a tensor map of five dimensions.
+/// - The preconditions of [`load_4d`] hold, with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes \
              [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
@@ -45,18 +45,18 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
     }
 }
 
-/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition`: copies a box from shared to global
-/// memory. It does not write elements outside of the tensor. The instruction is predicated, so the lanes of a
-/// warp stay together.
+/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition` is true: copies a box from shared
+/// to global memory. The copy writes no elements outside of the tensor. The instruction has a predicate, so
+/// the lanes of a warp stay together.
 ///
 /// # Safety
-/// - The preconditions of [`load_4d`] on map and address. The tensor may be written. Every thread that wrote
-///   the box has executed [`fence_proxy_async`], and a barrier of these threads followed.
+/// - The preconditions of [`load_4d`] on map and address hold. The tensor may be written. Every thread that
+///   wrote the box has executed [`fence_proxy_async`], and a barrier of these threads followed.
 /// - No thread writes the box before [`wait_group_read`].
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{}, {{{}, {}, {}, {}}}], [{}];",
@@ -66,14 +66,14 @@ pub unsafe fn store_4d_if(map: u64, at: [u32; 4], from: u32, condition: bool) {
     }
 }
 
-/// [`store_4d_if`] with five dimensions.
+/// [`store_4d_if`] for a tensor map of five dimensions.
 ///
 /// # Safety
-/// - As [`store_4d_if`], with a tensor map of five dimensions.
+/// - The preconditions of [`store_4d_if`] hold, with a tensor map of five dimensions.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe {
         asm!("{{", ".reg .pred wanted;", "setp.ne.u32 wanted, {}, 0;",
             "@wanted cp.async.bulk.tensor.5d.global.shared::cta.bulk_group \
@@ -84,20 +84,21 @@ pub unsafe fn store_5d_if(map: u64, at: [u32; 5], from: u32, condition: bool) {
     }
 }
 
-/// `cp.async.bulk.commit_group`: closes a group of this thread's stores since its previous group.
+/// `cp.async.bulk.commit_group`: closes a group of all stores that this thread has started since its previous
+/// group.
 #[inline(always)]
 #[gpu_only]
 pub fn commit_group() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
 }
 
-/// `cp.async.bulk.wait_group.read PENDING`: waits until all but the `PENDING` youngest groups of this
-/// thread's stores have read their boxes.
+/// `cp.async.bulk.wait_group.read PENDING`: waits until all groups of this thread's stores, except for the
+/// `PENDING` youngest, have read their boxes.
 #[inline(always)]
 #[gpu_only]
 pub fn wait_group_read<const PENDING: u32>() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.wait_group.read {};", const PENDING, options(nostack)) }
 }
 
@@ -105,7 +106,7 @@ pub fn wait_group_read<const PENDING: u32>() {
 #[inline(always)]
 #[gpu_only]
 pub fn wait_all() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
 }
 
@@ -114,6 +115,6 @@ pub fn wait_all() {
 #[inline(always)]
 #[gpu_only]
 pub fn fence_proxy_async() {
-    // SAFETY: no preconditions.
+    // SAFETY: the instruction has no preconditions.
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }

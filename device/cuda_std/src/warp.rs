@@ -21,91 +21,93 @@ unsafe extern "unadjusted" {
     fn vote_ballot_sync(mask: u32, p: bool) -> u32;
 }
 
-/// `bar.warp.sync`: waits for all lanes. Their earlier writes to memory are visible to all lanes afterwards.
+/// `bar.warp.sync`: waits for all lanes of the warp. All lanes then see each other's earlier writes to
+/// memory.
 ///
 /// # Safety
-/// - All 32 lanes reach this very call.
+/// - All 32 lanes execute the same call.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sync() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { bar_warp_sync(!0) }
 }
 
-/// `shfl.sync.bfly.b32`: the value of lane `i ^ lanes`, where `i` is this lane's index.
+/// `shfl.sync.bfly.b32`: returns the value of lane `i ^ lanes`, where `i` is this lane's index.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn shuffle_xor(x: f32, lanes: u32) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { f32::from_bits(shfl_sync_bfly(!0, x.to_bits(), lanes, 31)) }
 }
 
-/// `shfl.sync.idx.b32`: the value of lane `lane`.
+/// `shfl.sync.idx.b32`: returns the value of lane `lane`.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn shuffle(x: u32, lane: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { shfl_sync_idx(!0, x, lane, 31) }
 }
 
-/// `shfl.sync.up.b32`: the value of lane `i - lanes`, where `i` is this lane's index; the lane's own value if
-/// `i < lanes`.
+/// `shfl.sync.up.b32`: returns the value of lane `i - lanes`, where `i` is this lane's index, or the lane's
+/// own value if `i < lanes`.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn shuffle_up(x: u32, lanes: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { shfl_sync_up(!0, x, lanes, 0) }
 }
 
-/// `redux.sync.add.u32`: the sum of all lanes' values.
+/// `redux.sync.add.u32`: returns the sum of all lanes' values.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn sum(x: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { redux_sync_add(x, !0) }
 }
 
-/// `vote.sync.any.pred`: true for all lanes if `p` is true for any lane.
+/// `vote.sync.any.pred`: returns true in all lanes if `p` is true in any lane.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn any(p: bool) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { vote_any_sync(!0, p) }
 }
 
-/// `vote.sync.ballot.b32`: bit `l` is `p` of lane `l`.
+/// `vote.sync.ballot.b32`: bit `l` of the result is `p` of lane `l`.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn ballot(p: bool) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { vote_ballot_sync(!0, p) }
 }
 
-/// `redux.sync.or.b32`: the bitwise OR of all lanes' values. ptxas writes the result to a uniform register.
+/// `redux.sync.or.b32`: returns the bitwise OR of all lanes' values. ptxas writes the result to a uniform
+/// register.
 ///
 /// # Safety
-/// - All 32 lanes, converged.
+/// - All 32 lanes call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn or(x: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { redux_sync_or(x, !0) }
 }

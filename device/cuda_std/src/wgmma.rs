@@ -1,14 +1,16 @@
-//! `wgmma`: asynchronous tensor-core products of a warpgroup, which is four warps (sm_90a).
+//! `wgmma`: asynchronous tensor-core products of a warpgroup of four warps (sm_90a).
 //!
-//! `m64nNk16`: warp `w` of the four holds rows `16 w ..` of the accumulator. The accumulator's base tiles of
-//! 16 columns follow each other, and each has `mma`'s layout ([`crate::mma`]). An A operand in registers has
-//! that layout too. A descriptor ([`descriptor`]) selects an operand in shared memory.
+//! In `m64nNk16`, warp `w` of the four holds the 16 rows from row `16 w` on of the accumulator. The
+//! accumulator consists of base tiles of 16 columns, each of which has the layout of `mma` ([`crate::mma`]).
+//! An A operand in registers has this layout too. A descriptor ([`descriptor`]) selects an operand in shared
+//! memory.
 //!
-//! A product runs while its warps continue. Until [`wait_group`], no thread may touch its accumulator, its A
-//! operand's registers or its tiles. Accumulators are tied operands here, so LLVM sees plain values. The wait
-//! takes these registers in and out, which separates the values of a product in flight from other
-//! computation. LLVM may still copy a value in flight; ptxas then reports that it serialises the products
-//! (C7510 to C7520), and `cuda_builder` refuses the kernel.
+//! A product runs while its warps continue. Until [`wait_group`], no thread may touch the product's
+//! accumulator, the registers of its A operand, or its tiles. Accumulators are both input and output of the
+//! assembly here, so LLVM sees plain values. The wait is assembly with these registers as input and output
+//! too, which separates the values of a product in flight from other computation. LLVM may still copy a value
+//! in flight; ptxas then reports that it serialises the products (C7510 to C7520), and `cuda_builder` refuses
+//! the kernel.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
@@ -18,7 +20,7 @@ use core::arch::asm;
 /// An accumulator of `N` base tiles of 16 columns: `[column tile][8-column half][register]`.
 pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];
 
-/// Whether this file has a product with `n` base tiles of columns.
+/// Whether this file has products with `n` base tiles of columns.
 pub const fn has_width(n: usize) -> bool {
     matches!(n, 4 | 5 | 6 | 7 | 8 | 12 | 16)
 }
@@ -32,9 +34,9 @@ pub enum Swizzle {
     Bytes128,
 }
 
-/// A matrix descriptor of a tile at `address`. The tile consists of swizzled panels, `panel` bytes apart,
-/// with rows of 64 or 128 bytes in groups of 8. The next k-step is 32 bytes further in the panel if k runs
-/// along rows, and 16 rows further if k runs along columns.
+/// A matrix descriptor of a tile at `address`. The tile consists of swizzled panels that are `panel` bytes
+/// apart. Their rows have 64 or 128 bytes, in groups of 8 rows. The next k-step lies 32 bytes further in the
+/// panel if k runs along rows, and 16 rows further if k runs along columns.
 #[inline(always)]
 pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     let (mode, row) = match swizzle {
@@ -48,38 +50,38 @@ pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
 /// before the first product, and before a product whose registers other instructions have accessed.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged.
+/// - All 128 threads of the warpgroup call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn fence() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
-/// `wgmma.commit_group.sync.aligned`: closes a group of the products since the previous group.
+/// `wgmma.commit_group.sync.aligned`: closes a group of all products since the previous group.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged.
+/// - All 128 threads of the warpgroup call this function, converged.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn commit_group() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { convergent_asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Keeps the registers of a left operand unchanged up to this call. LLVM otherwise assumes that a product has
+/// Keeps the registers of an A operand unchanged up to this call. LLVM otherwise assumes that a product has
 /// read them when it is issued.
 #[inline(always)]
 #[gpu_only]
 pub fn hold(a: &[u32; 4]) {
-    // SAFETY: a comment.
+    // SAFETY: the assembly is only a comment.
     unsafe {
         asm!("// {0} {1} {2} {3}", in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
             options(nomem, nostack))
     }
 }
 
-/// `f` with the module of width `$n`.
+/// Evaluates `f` with the module of width `$n`.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! widths {
     ($n:ident, |$w:ident| $w2:ident::$($call:tt)*) => {
@@ -91,7 +93,7 @@ macro_rules! widths {
             8 => n8::$($call)*,
             12 => n12::$($call)*,
             16 => n16::$($call)*,
-            // `has_width` says that no other width exists.
+            // `has_width` is false for every other width.
             _ => core::hint::unreachable_unchecked(),
         }
     };
@@ -100,11 +102,11 @@ macro_rules! widths {
 /// If `d` belongs to an older group, its values may then be read.
 ///
 /// # Safety
-/// - All 128 threads of the warpgroup, converged, at the same instruction.
+/// - All 128 threads of the warpgroup call this function, converged, at the same instruction.
 #[inline(always)]
 #[gpu_only]
 pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator<N>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { widths!(N, |w| w::wait_group::<PENDING>(flat(d))) }
 }
 
@@ -112,17 +114,17 @@ macro_rules! products {
     ($($abt:ident $ab:ident $element:ident $type:literal;)*) => {$(
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
         /// One k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true. Descriptors select both
-        /// tiles. k runs along their rows.
+        /// tiles, whose rows run along k.
         ///
         /// # Safety
-        /// - All 128 threads of the warpgroup call it, converged, after [`fence`]. [`has_width`] of `N`
-        ///   holds.
-        /// - The descriptors' tiles may be read, also in the asynchronous proxy, and do not change. No thread
-        ///   touches `d` before a wait for its group.
+        /// - All 128 threads of the warpgroup call it, converged, after [`fence`]. [`has_width`] of `N` is
+        ///   true.
+        /// - The tiles of the descriptors may be read, also in the asynchronous proxy, and do not change. No
+        ///   thread touches `d` before a wait for the group of this product.
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the preconditions.
             unsafe {
                 match accumulate {
                     false => widths!(N, |w| w::$element::set(flat(d), a, b)),
@@ -132,15 +134,16 @@ macro_rules! products {
         }
 
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// One k-step of `d += a b`. `a` is in registers. A descriptor selects `b`, and k runs along its
-        /// columns.
+        /// One k-step of `d += a b`. `a` is in registers. A descriptor selects `b`, whose columns run along
+        /// k.
         ///
         /// # Safety
-        /// - The preconditions of the function above. No thread touches `a`'s registers either ([`hold`]).
+        /// - The preconditions of the function above hold. No thread touches the registers of `a` either
+        ///   ([`hold`]).
         #[inline(always)]
         #[gpu_only]
         pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the preconditions.
             unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b)) }
         }
     )*};
@@ -150,7 +153,7 @@ products! {
     mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
 }
 
-/// The accumulator's registers in order.
+/// The accumulator's registers, in order.
 ///
 /// # Safety
 /// - `L` is `8 * N`. The arms of `widths` with another `L` never run: monomorphisation drops them.
@@ -161,7 +164,7 @@ unsafe fn flat<const N: usize, const L: usize>(d: &mut Accumulator<N>) -> &mut [
     unsafe { &mut *core::ptr::from_mut(d).cast() }
 }
 
-/// One module per width. It has the registers of the next smaller width and some more.
+/// Defines one module per width. Each module has the registers of the next smaller width and some more.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! modules {
     ([$($before:literal)*]) => {};
@@ -180,7 +183,7 @@ macro_rules! width {
         mod $module {
             #[inline(always)]
             pub unsafe fn wait_group<const PENDING: u32>(d: &mut [f32; $registers]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!("wgmma.wait_group.sync.aligned {pending};",
                         concat!("// {", $first, "}", $(" {", $i, "}",)*),
@@ -200,7 +203,7 @@ macro_rules! product {
         pub mod $element {
             #[inline(always)]
             pub unsafe fn set(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
@@ -212,7 +215,7 @@ macro_rules! product {
 
             #[inline(always)]
             pub unsafe fn add(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
@@ -224,7 +227,7 @@ macro_rules! product {
 
             #[inline(always)]
             pub unsafe fn add_from_registers(d: &mut [f32; $registers], a: [u32; 4], b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,

@@ -1,4 +1,4 @@
-//! The capabilities of a kernel: the converged thread block, a converged warp, all of the block's shared
+//! The capabilities of a kernel: the converged thread block, a converged warp, and all of the block's shared
 //! memory.
 use crate::Steps;
 use crate::exchange::Tally;
@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use cuda_std::{barrier, math, memory, thread, warp};
 
-/// The whole, converged thread block under the launch contract `K`. It is not `Copy`: each block barrier
+/// The whole, converged thread block, under the launch contract `K`. It is not `Copy`: each block barrier
 /// takes it by `&mut`.
 pub struct Block<K> {
     pub(crate) thread: u32,
@@ -17,7 +17,7 @@ pub struct Block<K> {
     contract: PhantomData<K>,
 }
 
-/// A whole, converged warp. Every operation that needs all 32 lanes takes one.
+/// A whole, converged warp. Every operation that needs all 32 lanes takes a `Warp`.
 #[derive(Clone, Copy)]
 pub struct Warp {
     /// The warp's index in the block.
@@ -32,7 +32,7 @@ pub struct Smem<K> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// The block and its shared memory.
+    /// Returns the block and its shared memory.
     ///
     /// # Safety
     /// - Every thread calls this once per launch, before anything else.
@@ -63,7 +63,7 @@ impl<K: Kernel> Block<K> {
         self.index() * K::THREADS + self.thread
     }
 
-    /// This thread's warp.
+    /// The warp of this thread.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
         Warp { index: self.thread / 32, lane: self.thread % 32 }
@@ -75,9 +75,9 @@ impl<K: Kernel> Block<K> {
         K::THREADS / 32
     }
 
-    /// Distributes `rows` rows of `C` base tiles over the block's threads in quads of four columns, and calls
-    /// `f(row, quad)` for each of this thread's quads. A warp takes one row, or 128 columns of one row. Lanes
-    /// past the last column get a quad that does not exist.
+    /// Distributes `rows` rows of `C` base tiles over the block's threads, in quads of four columns, and
+    /// calls `f(row, quad)` for each quad of this thread. A warp gets one row, or 128 columns of one row. A
+    /// lane past the last column gets a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
         let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
@@ -86,9 +86,9 @@ impl<K: Kernel> Block<K> {
         }
     }
 
-    /// Hides this thread's index from the compiler. LLVM then computes values that depend on it after this
-    /// call, where a loop's body needs them. Otherwise it hoists all of them above the loop, ahead of the
-    /// first load.
+    /// Hides this thread's index from the compiler. LLVM then computes values that depend on the index after
+    /// this call, where a loop's body needs them. Otherwise LLVM hoists all of them above the loop, ahead of
+    /// the first load.
     #[inline(always)]
     pub fn forget_thread(&mut self) {
         self.thread = math::opaque(self.thread)
@@ -135,7 +135,7 @@ impl Warp {
         unsafe { warp::sum(x) }
     }
 
-    /// The sum of `x` over this lane and all lower lanes.
+    /// The sum of `x` over this lane and all lanes with a lower index.
     #[inline(always)]
     pub fn prefix_sum(self, mut x: u32) -> u32 {
         for i in 0..5 {
@@ -146,14 +146,15 @@ impl Warp {
         x
     }
 
-    /// Returns `x`, which must be equal in all lanes. ptxas may then keep the result in a uniform register.
+    /// Returns `x`, which must be the same in all lanes. ptxas may then keep the result in a uniform
+    /// register.
     #[inline(always)]
     pub fn uniform(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::or(x) }
     }
 
-    /// The number of lanes with `p`.
+    /// The number of lanes in which `p` is true.
     #[inline(always)]
     pub fn count(self, p: bool) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
@@ -195,13 +196,14 @@ impl Warp {
     }
 }
 
-/// One round of [`Smem::rounds`]. The result says whether another round follows.
+/// One round of [`Smem::rounds`]. The result states whether another round follows.
 type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {
-    /// Runs rounds that reuse the shared memory, with a barrier between rounds, until `round` ends the loop.
+    /// Runs rounds that use the same shared memory, with a barrier between two rounds, until `round` ends the
+    /// loop.
     ///
-    /// No view of shared memory survives its round: `round` takes the memory by value, and a function pointer
+    /// No view of shared memory survives a round: `round` takes the memory by value, and a function pointer
     /// captures nothing. Every round gets the same `all`.
     #[inline(always)]
     pub fn rounds<A: Copy + 'static>(
@@ -222,7 +224,7 @@ impl<K: Kernel> Smem<K> {
         }
     }
 
-    /// Lends the memory as `N` words. A barrier ends the loan.
+    /// Lends the memory as `N` words. A barrier ends this loan.
     #[inline(always)]
     pub fn lend<R, const N: usize>(
         &mut self,
@@ -237,7 +239,8 @@ impl<K: Kernel> Smem<K> {
         result
     }
 
-    /// Splits the memory into the places of `P`. Their size must equal the launch contract's shared memory.
+    /// Splits the memory into the places of `P`. The size of `P` must equal the launch contract's shared
+    /// memory.
     #[inline(always)]
     pub fn split<P: Place>(self) -> P {
         const {

@@ -1,4 +1,4 @@
-//! Copies of tiles to shared memory by threads (`cp.async`).
+//! Copies of tiles to shared memory, by threads (`cp.async`).
 
 mod transport;
 mod walk;

@@ -1,4 +1,4 @@
-//! Results on their way to global memory.
+//! Stores of results to global memory.
 
 mod store;
 mod store_buffer;

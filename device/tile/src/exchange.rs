@@ -1,4 +1,4 @@
-//! Exchange of registers and numbers between warps through shared memory.
+//! Exchange of registers and numbers between warps, through shared memory.
 
 mod columns;
 mod joint_b;

@@ -1,4 +1,4 @@
-//! Global memory: rows of tensors, values per row, integers, f32 partial results.
+//! Global memory: rows of tensors, values per row, integers, and partial results in f32.
 
 mod eight;
 mod own_part;

@@ -7,25 +7,26 @@ mod warpgroup;
 pub(crate) use warpgroup::PingPong;
 pub use warpgroup::Warpgroup;
 
-/// Traits that only this crate implements or calls.
+/// Traits that only this crate can implement or call.
 pub(crate) mod sealed {
-    /// Closes the crate's traits.
+    /// Prevents other crates from implementing the crate's traits.
     pub trait Sealed {}
 
     /// A group that has a barrier.
     pub trait Synchronize {
-        /// A barrier: after it, every member sees all copies and writes that members made before it.
+        /// Executes a barrier. After it, every thread of the group sees all copies and writes that any of
+        /// them made before it.
         fn sync_group(&mut self);
     }
 }
 
-/// Threads that copy a tile, wait for it and read it together: the block, or a warp.
+/// Threads that copy a tile, wait for it and read it together: a block, or a warp.
 pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
-    /// The number of threads.
+    /// The number of threads in the group.
     const THREADS: u32;
     /// This thread's index in the group.
     fn member(&self) -> u32;
-    /// This thread's warp. All of its lanes are in the group.
+    /// The warp of this thread. All lanes of this warp are in the group.
     fn warp(&self) -> Warp;
 }
 
@@ -67,11 +68,11 @@ impl ThreadGroup for Warp {
     }
 }
 
-/// One warp's rows of a tile: `M` of the tile's `R` row tiles.
+/// The rows of a tile that one warp has: `M` of the tile's `R` row tiles.
 #[derive(Clone, Copy)]
 pub struct WarpRows<const R: usize, const M: usize> {
     warp: Warp,
-    /// Index among the warps that share the tile's rows.
+    /// Index of the warp among the warps that share the tile's rows.
     index: u32,
 }
 
@@ -102,15 +103,15 @@ impl<const R: usize, const M: usize> WarpRows<R, M> {
     }
 }
 
-/// One of `OF` split groups of a block. The warps of a group share the rows of a tile. Every group has the
-/// same rows, and each group reads a different tile of a stage.
+/// One of `OF` split groups of a block. The warps of a group share the rows of a tile. All groups have the
+/// same rows, but each group reads a different tile of a stage.
 #[derive(Clone, Copy)]
 pub struct SplitGroup<const OF: usize> {
     index: u32,
 }
 
 impl SplitGroup<1> {
-    /// The only group of a block that is not split.
+    /// The only split group of a block that is not split.
     pub const ONLY: SplitGroup<1> = SplitGroup { index: 0 };
 }
 
@@ -137,7 +138,7 @@ impl<K: Kernel> Block<K> {
         }
         let warp = self.warp();
         let size = (R / M) as u32;
-        // With one group, the index of the group is a constant.
+        // If there is only one group, its index is a constant.
         let (index, group) = if OF == 1 { (warp.index, 0) } else { (warp.index % size, warp.index / size) };
         // SAFETY: `index` is below the number of warps that share the rows: it is a remainder by that number,
         // or the index of one of these warps.

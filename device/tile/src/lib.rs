@@ -1,5 +1,5 @@
-//! Typed tiles for GPU kernels. A type says which threads may access which memory, and when. The crate does
-//! not depend on a kernel's computation.
+//! Typed tiles for GPU kernels. The types determine which threads may access which memory, and when. The
+//! crate does not depend on the computation of a kernel.
 //!
 //! A kernel uses the modules in the order of this table:
 //!
@@ -18,9 +18,9 @@
 //! | [`epilogue`] | stores through shared memory | no place is overwritten while it is read |
 //! | [`layout`] | the swizzle, as `const fn` | free of bank conflicts (tests) |
 //!
-//! Every shape counts 16x16 base tiles, so that plain const generics suffice.
+//! Every shape counts 16x16 base tiles, so plain const generics suffice.
 #![no_std]
-// In a loop over `0..N`, the index says which register of a fragment it means; an iterator hides it.
+// A loop over `0..N` shows which register of a fragment an index names; an iterator would hide this.
 #![allow(clippy::needless_range_loop)]
 
 mod block;
@@ -42,7 +42,7 @@ pub use block::{Block, Smem, Warp};
 pub use contract::Element;
 pub use steps::Steps;
 
-/// The README's program compiles.
+/// A doc test that compiles the README's program.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

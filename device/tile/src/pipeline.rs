@@ -1,4 +1,4 @@
-//! Stages of shared memory, filled and read again and again.
+//! Stages of shared memory, which are filled and read again and again.
 
 pub(crate) mod mbarrier;
 pub(crate) mod ring;

@@ -1,14 +1,14 @@
-//! Arithmetic sequences without a division.
+//! Arithmetic sequences whose length needs no division.
 
-/// The numbers `at`, `at + step`, .. below `end`; `end + step` must be below 2^32. `Iterator::step_by`
-/// computes its length by a division, which costs 100 cycles before the first item.
+/// The numbers `at`, `at + step`, .. that are below `end`; `end + step` must be below 2^32.
+/// `Iterator::step_by` computes its length by a division, which costs 100 cycles before the first item.
 #[derive(Clone, Copy)]
 pub struct Steps {
     /// The next number.
     pub at: u32,
     /// The difference between two numbers.
     pub step: u32,
-    /// One past the largest number.
+    /// The bound, which all numbers are below.
     pub end: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Copies of tiles by TMA: tensor maps, and tiles in their boxes.
+//! Copies of tiles by TMA: tensor maps, and tiles that consist of their boxes.
 
 mod map;
 mod tile;

@@ -1,8 +1,8 @@
 //! Asynchronous products of a warpgroup.
 //!
-//! A product borrows its accumulator and operands, and takes the next stage of its pipeline. Other code can
-//! therefore not name a value in flight, and no guard can be forgotten. Running a product waits for the
-//! stage, issues the product, waits for it, and releases the stage.
+//! A product borrows its accumulator and operands, and takes the next stage of its pipeline. Other code
+//! therefore cannot name a value in flight, and no guard can be forgotten. A call that runs a product waits
+//! for the stage, issues the product, waits for the product, and releases the stage.
 use crate::group::Warpgroup;
 use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Consumer, StageGuard};
@@ -13,14 +13,15 @@ use cuda_std::math::opaque_b64;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
-/// `acc = a b^T`. `a` is the warpgroup's own tile of a stage guard, `b` the next stage of a pipeline.
+/// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
+/// of a pipeline.
 pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
     pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,
 );
 
-/// `acc += a b`. `b` is the next stage of a pipeline.
+/// The product `acc += a b`. `b` is the next stage of a pipeline.
 pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p AFrag<E, 1, K>,
@@ -29,31 +30,31 @@ pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
 
 /// Number of k-steps of `a` whose descriptors may stay in uniform registers from product to product.
 /// Descriptors of other k-steps are computed for each product. A GPU has 63 uniform registers, and the
-/// stages' descriptors use some of them. With more than 8 k-steps no register is left: with twelve, ptxas
-/// 13.0 lost the upper half of one descriptor.
+/// stages' descriptors use some of them. With more than 8 k-steps, no register is left: at twelve k-steps,
+/// ptxas 13.0 lost the upper half of one descriptor.
 const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
 
-/// A product that one of `W` warpgroups runs: [`Abt`] or [`Ab`], and no other type.
+/// A product that one of `W` warpgroups runs: either [`Abt`] or [`Ab`], and no other type.
 ///
 /// Only [`Warpgroup::run`], [`Warpgroup::run_ping_pong`] and [`Warpgroup::overlap`] take the steps of a
 /// product. A kernel therefore cannot release a stage that it has not read.
 pub trait Product<const W: usize>: Issue<W> {}
 impl<const W: usize, P: Issue<W>> Product<W> for P {}
 
-/// Traits that only this crate implements or calls.
+/// Traits that only this crate can implement or call.
 pub(crate) mod sealed {
-    /// The steps of a product, in order. Steps with preconditions are `unsafe`, because a bound on
-    /// [`super::Product`] makes them callable elsewhere.
+    /// The steps of a product, in the order in which they run. Steps with preconditions are `unsafe`, because
+    /// any code with a bound on [`super::Product`] can call them.
     ///
     /// # Safety
     /// - `issue` starts exactly one group. The group accesses only the values that the product borrows and
     ///   the pipeline's next stage.
     pub unsafe trait Issue<const W: usize> {
-        /// The accumulator's type.
+        /// The type of the accumulator.
         type Acc;
-        /// Waits for the stage.
+        /// Waits until the product's stage is full.
         fn wait(&self);
         /// Starts the product for warpgroup `group`.
         ///
@@ -67,10 +68,10 @@ pub(crate) mod sealed {
         /// # Safety
         /// - The warpgroup is converged.
         unsafe fn settle<const LEFT: u32>(&mut self);
-        /// Releases the stage.
+        /// Releases the product's stage.
         ///
         /// # Safety
-        /// - Called once, after `wait` and `settle`.
+        /// - The caller calls this function once, after `wait` and `settle`.
         unsafe fn release(&mut self);
         /// The accumulator.
         fn acc(&mut self) -> &mut Self::Acc;
@@ -97,8 +98,8 @@ unsafe impl<
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
-        // SAFETY: the caller's promise. Both tiles may be read: a guard keeps tile `a`, and tile `b` has
-        // landed.
+        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
+        // tile `b` has landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -112,7 +113,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
     }
     #[inline(always)]
@@ -144,7 +145,7 @@ unsafe impl<
     unsafe fn issue(&mut self, _: u32) {
         const { assert!(wgmma::has_width(N), "there is no such product") }
         let b = self.2.descriptor();
-        // SAFETY: the caller's promise; the stage has arrived.
+        // SAFETY: the caller keeps the preconditions; the stage has landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
@@ -155,7 +156,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller's promise. The product reads `a` until here.
+        // SAFETY: the caller keeps the preconditions. The product reads `a` until this call.
         unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
         for k in 0..K {
             wgmma::hold(&self.1.registers[k][0]);
@@ -176,7 +177,7 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub fn run(&mut self, mut product: impl Product<W>) {
         product.wait();
-        // SAFETY: `Warpgroup` stands for 128 converged threads; the steps come in order.
+        // SAFETY: `Warpgroup` stands for 128 converged threads, and the steps run in order.
         unsafe {
             product.issue(self.index);
             product.settle::<0>();
@@ -184,7 +185,7 @@ impl<const W: usize> Warpgroup<W> {
         }
     }
 
-    /// Runs a product to its end, issued in the warpgroup's ping-pong turn.
+    /// Runs a product to its end. The warpgroup issues the product in its ping-pong turn.
     #[inline(always)]
     pub fn run_ping_pong(&mut self, mut product: impl Product<W>) {
         product.wait();
@@ -199,16 +200,17 @@ impl<const W: usize> Warpgroup<W> {
         }
     }
 
-    /// Runs two products, issued together in the warpgroup's ping-pong turn. `meanwhile` gets the first
-    /// accumulator while the second product, and the products of other warpgroups, are in flight. `then`
-    /// gets both accumulators after both products, with the second value that `meanwhile` returned, and
+    /// Runs two products, which the warpgroup issues together in its ping-pong turn. `meanwhile` receives the
+    /// first accumulator while the second product, and the products of other warpgroups, are in flight. After
+    /// both products, `then` receives both accumulators and the second value that `meanwhile` returned, and
     /// makes the result. Both closures share `state`.
     ///
-    /// The first value that `meanwhile` returns must be equal in all lanes of a warp and rarely true; `then`
-    /// gets it as its last argument. A branch on this value keeps the wait for the second product behind
-    /// `meanwhile`: ptxas hoists a wait over independent instructions, but not over the edge of a basic
-    /// block. The wait stands behind the branch, because warps of a warpgroup may take different arms, and
-    /// all must reach the same `wgmma.wait_group` (compute-sanitizer's synccheck requires this).
+    /// The first value that `meanwhile` returns must be the same in all lanes of a warp, and should rarely be
+    /// true; `then` receives it as its last argument. A branch on this value keeps the wait for the second
+    /// product behind `meanwhile`: ptxas hoists a wait over independent instructions, but not over the edge
+    /// of a basic block. The wait stands behind the branch, because warps of a warpgroup may take different
+    /// arms, and all warps must execute the same `wgmma.wait_group` (compute-sanitizer's synccheck requires
+    /// this).
     #[inline(always)]
     pub fn overlap<A: Product<W>, B: Product<W>, State, R, T>(
         &mut self,
@@ -220,11 +222,11 @@ impl<const W: usize> Warpgroup<W> {
     ) -> T {
         first.wait();
         self.ping_pong.wait();
-        // SAFETY: `Warpgroup` stands for 128 converged threads; both are settled below, before their
+        // SAFETY: `Warpgroup` stands for 128 converged threads; both products are settled below, before their
         // borrows end.
         unsafe { first.issue(self.index) };
         second.wait();
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
         // SAFETY: as above; the first product's steps come in order.
@@ -235,10 +237,10 @@ impl<const W: usize> Warpgroup<W> {
         let (rare, value) = meanwhile(state, first.acc());
         if rare {
             cold_path();
-            // SAFETY: `rare` is equal in all lanes, so all lanes reach this barrier.
+            // SAFETY: `rare` is the same in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
         // SAFETY: the second product's steps come in order.

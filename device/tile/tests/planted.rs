@@ -1,5 +1,5 @@
-//! The simulator reports what types do not catch (ARCHITECTURE.md has the list). Each kernel here is safe
-//! code with one bug; correct kernels stand beside them. Needs the device compiler.
+//! Tests that the simulator reports bugs that types do not prevent (ARCHITECTURE.md lists them). Each kernel
+//! here is safe code with one bug; correct kernels stand beside them. The test needs the device compiler.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use contract::Contract;
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 
-/// A kernel, its threads, and the kinds of reports that it must earn. A correct kernel must earn none.
+/// For each kernel: its name, its threads, and the kinds of reports that the simulator must make. For a
+/// correct kernel, it must make none.
 const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("right", 128, &[]),
     ("a_warps_own_ring", 128, &[]),
@@ -29,19 +30,19 @@ const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("consumed_too_few", 160, &[Kind::Deadlock, Kind::Runaway]),
 ];
 
-/// 128 rows of 64 columns of f16.
+/// The tensors have 128 rows of 64 columns of f16.
 const ROWS: u32 = 128;
 const ROW_BYTES: u32 = 128;
 const TENSOR_BYTES: usize = (ROWS * ROW_BYTES) as usize;
 
-/// One head, contiguous.
+/// The parameter of a contiguous tensor with one head.
 fn tensor(base: u64) -> Vec<u8> {
     let head = u64::from(ROWS * ROW_BYTES);
     let words = [ROW_BYTES, ROWS, 8, 0].map(u32::to_le_bytes).concat();
     [[base, head, head].map(u64::to_le_bytes).concat(), words].concat()
 }
 
-/// One split of one head; the divisor 1 in the layout of `FastDiv`.
+/// The parameter of partial results with one split of one head. The divisor 1 has the layout of `FastDiv`.
 fn partials(base: u64) -> Vec<u8> {
     let one = [1, 1 << 31, 31].map(u32::to_le_bytes).concat(); // divisor, multiplier, shift
     [[base; 2].map(u64::to_le_bytes).concat(), [ROWS, 1].map(u32::to_le_bytes).concat(), one, vec![0; 4]]
@@ -76,7 +77,7 @@ fn check(text: &str, symbol: &str, threads: u32, kinds: &[Kind]) {
     }
 }
 
-/// A normal f16.
+/// The value of a normal f16.
 fn half(bits: u16) -> f32 {
     f32::from_bits((u32::from(bits >> 10) + 112) << 23 | u32::from(bits & 0x3ff) << 13)
 }

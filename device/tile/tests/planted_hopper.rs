@@ -1,5 +1,5 @@
-//! The simulator reports what types do not catch in kernels with Hopper's instructions, whichever copies and
-//! products complete first. Needs the device compiler.
+//! Tests that the simulator reports bugs that types do not prevent in kernels with Hopper's instructions,
+//! whichever copies and products complete first. The test needs the device compiler.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use contract::{Contract, Target};
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Completion, ElementType, Gpu, Kind, Launch, Module, Options, Profile, Swizzle, TensorMap};
 
-/// A kernel, and the kinds of reports that it must earn under every schedule. A correct kernel must earn
-/// none.
+/// For each kernel: its name, and the kinds of reports that the simulator must make under every schedule. For
+/// a correct kernel, it must make none.
 const KERNELS: &[(&str, &[Kind])] = &[
     ("right", &[]),
     ("loaded_too_few", &[Kind::Deadlock]),
@@ -29,14 +29,15 @@ const KERNELS: &[(&str, &[Kind])] = &[
     ("both_groups_send_the_same_rows", &[Kind::GlobalRace]),
 ];
 
-/// The order in which asynchronous work completes, with the seed of its random numbers.
+/// The orders in which asynchronous work completes, each with the seed of its random numbers.
 const SCHEDULES: [(Completion, u64); 4] =
     [(Completion::Late, 0), (Completion::Eager, 1), (Completion::Random, 2), (Completion::Random, 3)];
 
-/// Q in two tiles; keys and values in two stages each, with their mbarriers; O in two tiles.
+/// Bytes of Q in two tiles; of keys and values in two stages each, with their mbarriers; and of O in two
+/// tiles.
 const SMEM_BYTES: u32 = 16384 + 1024 + 2 * (16384 + 1024) + 16384;
 
-/// 128 rows of 64 columns of f16.
+/// Bytes of a tensor of 128 rows of 64 columns of f16.
 const TENSOR_BYTES: usize = 128 * 64 * 2;
 
 /// A tensor map of one head, in boxes of `rows` rows.
@@ -62,7 +63,7 @@ fn check(module: &Module, symbol: &str, kinds: &[Kind]) {
         for tensor in tensors {
             gpu.fill(tensor, 0x3c, TENSOR_BYTES).unwrap();
         }
-        // The second warpgroup gets other queries, because two writes of equal values are no race.
+        // The second warpgroup gets other queries, because two writes of the same value are no race.
         gpu.fill(tensors[0], 0x38, TENSOR_BYTES / 2).unwrap();
         let launch = Launch {
             grid: [1; 3],

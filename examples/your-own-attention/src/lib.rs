@@ -1,4 +1,4 @@
-//! The variants, for requests: `AttentionRequest::variant`.
+//! The variants that requests can name with `AttentionRequest::variant`.
 use ferroflash::spec::{Causal, Scored};
 use ferroflash::variant;
 use ferroflash::variant::Variant;

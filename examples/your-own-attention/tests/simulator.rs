@@ -1,4 +1,5 @@
-//! Each variant in the simulator, against definitions in f64 that share no code with the kernels.
+//! Runs each variant in the simulator, and compares it with a definition in f64 that shares no code with the
+//! kernels.
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, TensorView};
 use ferroflash::request::{VarlenKeys, VarlenQueries};
@@ -14,8 +15,8 @@ type Buffer = <SimDriver as Harness>::Buffer;
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 
-/// What a query sees: the score of head, position and key, made of the scaled product. Minus infinity hides a
-/// key.
+/// The definition of a variant: a function that returns the score of head, position and key, given the scaled
+/// product. Minus infinity hides a key.
 type Naive<'a> = &'a dyn Fn(usize, f64, i32, i32) -> f64;
 
 /// The tensors' layout.
@@ -26,10 +27,11 @@ enum Front {
     Cached,
 }
 
-/// `[queries, keys]` of each sequence. Dense sequences have equal lengths; on a cache, queries have.
+/// `[queries, keys]` of each sequence. Dense sequences have equal lengths. On a cache, all sequences have
+/// equal numbers of queries.
 type Lengths<'a> = &'a [[usize; 2]];
 
-/// Numbers between -1 and 1 that look random.
+/// Returns numbers between -1 and 1 that look random.
 fn numbers(seed: u32, count: usize) -> Vec<f16> {
     let mut state = seed;
     let mut next = || {
@@ -46,7 +48,7 @@ fn upload(card: &Card, bytes: Vec<u8>) -> Result<(Buffer, u64), Error> {
     Ok((buffer, address))
 }
 
-/// 32-bit words in device memory, for parameters. The buffer must live as long as launches read it.
+/// Stores 32-bit words in device memory, for parameters. The buffer must live as long as launches read it.
 fn words(card: &Card, words: impl IntoIterator<Item = u32>) -> Result<(Buffer, Integers), Error> {
     let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     let count = bytes.len() as u32 / 4;
@@ -125,7 +127,7 @@ fn off<M: MaskMarker>(
             AttentionRequest::cached(q_view, cache, o_view)
         }
     };
-    // LSE of dense tensors and caches is [batch][head][query]; of varlen tensors [head][row].
+    // The LSE of dense tensors and caches is [batch][head][query]. The LSE of varlen tensors is [head][row].
     let shape = [rows[0], HEADS, rows[1]];
     let lse_view = LseView::contiguous(lse_at, (q_rows * HEADS) as u64, shape);
     let request = request.lse(lse_view).variant(variant, params);
@@ -144,7 +146,7 @@ fn off<M: MaskMarker>(
         lse.chunks_exact(4).map(|x| f64::from(f32::from_le_bytes([x[0], x[1], x[2], x[3]]))).collect();
 
     let mut worst = [0.0; 2];
-    // NaN counts as an infinite error.
+    // A NaN counts as an infinite error.
     let mut note = |of: usize, is: f64, should: f64| {
         let error = if is == should { 0.0 } else { (is - should).abs() };
         worst[of] = f64::max(worst[of], if error.is_nan() { f64::INFINITY } else { error });
@@ -178,10 +180,10 @@ fn off<M: MaskMarker>(
     Ok(worst)
 }
 
-/// O: two roundings to f16 of numbers up to 1. LSE: one rounding, of the weights.
+/// Maximum errors. O has two roundings to f16 of numbers up to 1. The LSE has one rounding, of the weights.
 const BOUNDS: [f64; 2] = [1e-3, 5e-4];
 
-/// The variant is right by its definition. Another definition is reported, so the comparison can fail.
+/// Checks a variant against its definition. Also checks that the comparison fails with another definition.
 fn check<M: MaskMarker>(
     front: Front,
     lengths: Lengths<'_>,
@@ -200,7 +202,7 @@ fn check<M: MaskMarker>(
     Ok(())
 }
 
-/// The score if the query sees the key.
+/// Returns the score if the query sees the key.
 fn seen(sees: bool, s: f64) -> f64 {
     if sees { s } else { f64::NEG_INFINITY }
 }
@@ -214,7 +216,7 @@ fn streams(first: i32) -> impl Fn(usize, f64, i32, i32) -> f64 {
 fn streaming() -> Result<(), Error> {
     let params = |_: &Card| Ok((None, STREAM));
     check(Front::Dense, &[[150, 150]; 2], &STREAMING, params, &streams(3), &streams(4))?;
-    // Fewer queries than keys, as behind a prefix.
+    // There are fewer queries than keys, as behind a prefix.
     check(Front::Dense, &[[70, 150]], &STREAMING, params, &streams(3), &streams(4))
 }
 
@@ -253,7 +255,7 @@ fn neighbours() -> Result<(), Error> {
     check(Front::Dense, &[[169, 169]], &NEIGHBOURS, params, &near(2), &near(1))
 }
 
-/// The bias of a head and distance.
+/// Returns the bias of a head and distance.
 fn bias(head: usize, distance: i32) -> f32 {
     ((head as i32 * 40 + distance.min(39)) as f32 * 0.7).sin()
 }
@@ -271,7 +273,7 @@ fn t5() -> Result<(), Error> {
     check(Front::Varlen, &[[60, 60], [7, 90], [130, 130]], &T5_BIAS, params, &naive, &another)
 }
 
-/// The functions alone, on the host: no kernel runs.
+/// Runs only the functions, on the host. No kernel runs.
 #[test]
 fn functions_on_the_host() {
     let table: Vec<u8> = (0..HEADS)

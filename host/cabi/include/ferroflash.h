@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* The version of this interface. Structs only grow, at their end. The first field of a struct holds the size
- * that the caller knows: initialise each struct with its FERROFLASH_..._INIT macro. A program that was
+ * that the caller knows, so initialise each struct with its FERROFLASH_..._INIT macro. A program that was
  * compiled with an older header works with a newer library. */
 #define FERROFLASH_ABI_VERSION 1
 
@@ -56,35 +56,35 @@ enum {
     FERROFLASH_F32 = 3
 };
 
-/* The logarithm of the log-sum-exps (LSE) in ferroflash_merge_t. */
+/* Values of the fields `states_lse_unit` and `lse_unit`: the logarithm of log-sum-exps (LSE). */
 enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 
 /* Values of the fields `mask`. The value 2 is not used. */
 enum {
     FERROFLASH_MASK_FULL = 0,
     FERROFLASH_MASK_CAUSAL = 1, /* a query sees the keys up to its own position */
-    FERROFLASH_MASK_WINDOW = 3, /* window_left keys before the query's position to window_right after it */
-    FERROFLASH_MASK_PREFIX = 4, /* causal, and every query sees the sequence's first keys (prefix-LM) */
+    FERROFLASH_MASK_WINDOW = 3, /* keys around the query's position: window_left, window_right */
+    FERROFLASH_MASK_PREFIX = 4, /* causal, but every query also sees the sequence's first keys (prefix-LM) */
     FERROFLASH_MASK_CHUNKED = 5, /* causal, within chunks of mask_length positions (Llama 4) */
     FERROFLASH_MASK_BITS = 6    /* one bit per query and key: trees of drafts, or any mask */
 };
 
-/* Values of ferroflash_attention_t.alignment: the position of a query if seqlen_q and seqlen_k differ. */
+/* Values of the field `alignment`: how queries align with keys if seqlen_q and seqlen_k differ. */
 enum {
-    FERROFLASH_BOTTOM_RIGHT = 0, /* the last query is at the last key (FlashAttention) */
-    FERROFLASH_TOP_LEFT = 1      /* the first query is at the first key (PyTorch's is_causal) */
+    FERROFLASH_BOTTOM_RIGHT = 0, /* the last query has the last key's position (FlashAttention) */
+    FERROFLASH_TOP_LEFT = 1      /* the first query has the first key's position (PyTorch's is_causal) */
 };
 
-/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. Fields that are set select the
- * layout:
+/* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. The layout
+ * depends on the fields that are set:
  *
  * | | tensors | varlen | KV cache |
  * |---|---|---|---|
- * | selected by | neither | cu_seqlens_k | seqused_k without cu_seqlens_k |
+ * | selected by | neither of the next two | cu_seqlens_k | seqused_k without cu_seqlens_k |
  * | k, v: [.., heads_k, head_dim] | [batch, seqlen_k, ..] | [total_k, ..] | [pages, page, ..] |
- * | seqlen_k | keys of each sequence | of the longest one | of the longest one; 0: all of its pages |
- * | total_k | | rows of k and v | upper bound of all keys together; 0: unknown |
- * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, with those of this step |
+ * | seqlen_k | keys per sequence | keys of the longest one | maximum per sequence; 0: its pages' capacity |
+ * | total_k | ignored | rows of k and v | maximum keys of all sequences; 0: unknown |
+ * | seqused_k | NULL | [batch]: valid keys; NULL: all rows | [batch]: keys, including this step's keys |
  * | cu_seqlens_k | NULL | [batch + 1] | NULL |
  * | cu_seqlens_q | NULL | [batch + 1] | [batch + 1], or NULL: equal numbers of queries |
  *
@@ -97,10 +97,10 @@ enum {
  * If seqlen_q is 1 and total_q is batch, every sequence has one query: cu_seqlens_q must be 0, 1, .. batch,
  * and kernels need not read it.
  *
- * cu_seqlens_q and cu_seqlens_k hold the first row of each sequence, and the end of the last one. Tensors
- * without a batch ignore the batch stride. A launch does not write rows of o and lse that belong to no
- * sequence. The kernel reads offsets, lengths and page indices when it runs: a captured CUDA graph stays
- * valid if they change.
+ * cu_seqlens_q and cu_seqlens_k hold the first row of each sequence, and the end of the last sequence. The
+ * batch stride of a tensor without a batch is ignored. A launch does not write rows of o and lse that belong
+ * to no sequence. The kernel reads offsets, lengths and page indices when it runs, so a captured CUDA graph
+ * stays valid if these integers change.
  *
  * | on a KV cache | decode kernels | prefill kernels |
  * |---|---|---|
@@ -112,11 +112,11 @@ enum {
  * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of
  * few queries and a prefill kernel on the others (docs/limits.md, "Mixed batches").
  *
- * On tensors, decode kernels also run for few queries on many keys, and for sinks. They need a workspace, and
- * so do sinks at head dims without a kernel for them:
+ * On tensors, decode kernels also run for few queries on many keys, and for sinks. Decode kernels need a
+ * workspace. Sinks need one too at head dims that have no kernel for sinks:
  *
  *   ferroflash_scratch_size(context, &a, &a.workspace_bytes, &a.counters_bytes);
- *   a.workspace = ...; a.counters = ...;                                   // of these sizes; NULL for 0
+ *   a.workspace = ...; a.counters = ...;                                   // of these sizes; NULL if 0
  *   cuMemsetD8Async((CUdeviceptr)a.counters, 0, a.counters_bytes, stream); // once */
 typedef struct ferroflash_attention {
     uint64_t size; /* sizeof(ferroflash_attention_t); FERROFLASH_ATTENTION_INIT sets it */
@@ -125,13 +125,13 @@ typedef struct ferroflash_attention {
     const void *k;
     const void *v;
     void *o;
-    float *lse; /* natural log-sum-exp of each row; the rows of a head are contiguous; NULL: not written */
+    float *lse; /* natural log-sum-exp of each row, contiguous for each head; NULL: not written */
     int64_t batch; /* number of sequences */
     int64_t seqlen_q;
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8, at most 512 (latent: 576); of 16 if the KV cache is e4m3 */
+    int64_t head_dim; /* a multiple of 8 (e4m3 KV cache: 16), at most 512 (latent cache: 576) */
     /* Strides count elements from one batch, row, head or column to the next. Element [b, s, h, d] of q is
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
@@ -140,80 +140,82 @@ typedef struct ferroflash_attention {
      * | [batch, seqlen, heads, head_dim] | {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} |
      * | [batch, heads, seqlen, head_dim] | {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} |
      *
-     * In a KV cache pages are batches, and keys are rows; k and v have equal strides. The last stride is 1,
-     * the others are multiples of 16 bytes. A stride of an extent of 1 is ignored. An input may have a stride
-     * of 0; the rows of an output must not overlap. */
+     * In a KV cache, pages are batches and keys are rows, and k and v have equal strides. The last stride is
+     * 1; the others are multiples of 16 bytes. The stride of a dimension of extent 1 is ignored. An input may
+     * have a stride of 0. The rows of an output must not overlap. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
     int64_t o_strides[4];
     int64_t lse_strides[2]; /* elements from one batch and from one head to the next */
-    int32_t dtype;          /* of q and o; of k and v, unless they are a KV cache */
+    int32_t dtype;          /* type of q and o; also of k and v, unless these are a KV cache */
     int32_t mask;
-    int32_t window_left;  /* for FERROFLASH_MASK_WINDOW, inclusive; -1: unbounded */
-    int32_t window_right; /* the same */
-    int32_t alignment;    /* on a KV cache: FERROFLASH_BOTTOM_RIGHT */
-    int32_t cache_dtype;  /* of a KV cache: dtype, or FERROFLASH_E4M3; otherwise ignored */
+    int32_t window_left;  /* FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded */
+    int32_t window_right; /* FERROFLASH_MASK_WINDOW: keys after the position; -1: unbounded */
+    int32_t alignment;    /* must be FERROFLASH_BOTTOM_RIGHT on a KV cache */
+    int32_t cache_dtype;  /* type of a KV cache: dtype, or FERROFLASH_E4M3; otherwise ignored */
     float scale;          /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
     float softcap;        /* a score becomes softcap * tanh(score / softcap); 0: off */
     const char *config;   /* name of the kernel to run; NULL: the planner chooses */
-    void *workspace;      /* device memory for the launch, a multiple of 16; NULL: no split-KV kernel runs */
+    void *workspace;      /* device address, a multiple of 16; NULL: no split-KV kernel runs */
     uint64_t workspace_bytes;
-    /* Device memory, a multiple of 4. The caller sets this memory to zero before the first launch, and again
-     * after a launch that failed. A launch that succeeds leaves it zero. One stream at a time may use it.
-     * NULL: a second kernel combines the splits. */
+    /* Device address, a multiple of 4. The caller sets the counters to zero before the first launch, and
+     * again after a launch that failed. A launch that succeeds leaves zeros. One stream at a time may use the
+     * counters. NULL: a second kernel combines the splits. */
     void *counters;
     uint64_t counters_bytes;
-    /* A struct may end here. All fields from here on are optional: 0 or NULL turns them off. */
+    /* An older struct may end here. All following fields are optional: 0 or NULL turns a field off. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_k;
     const int32_t *seqused_k;
-    int64_t total_q; /* rows of q and o, if cu_seqlens_q is set */
+    int64_t total_q; /* number of rows of q and o, if cu_seqlens_q is set */
     int64_t total_k;
     const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
     const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
-    int64_t pages; /* of the KV cache; a dense cache has one page per sequence */
+    int64_t pages; /* number of pages; a dense KV cache has one page per sequence */
     int64_t page;  /* keys per page */
-    int64_t columns;
+    int64_t columns; /* page indices per sequence in block_table */
     int64_t table_stride; /* integers from one row of block_table to the next */
     int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
-    /* Keys per KV split, a multiple of 128, instead of `splits`: the result of a sequence then does not
-     * depend on the batch. Needs a workspace. 0: off. */
+    /* Keys per KV split, a multiple of 128, instead of `splits`. The result of a sequence then does not
+     * depend on the batch. A chunk needs a workspace. 0: off. */
     int32_t chunk;
-    float k_scale;         /* of an e4m3 cache: the factor of its keys; 0: 1 */
-    float v_scale;         /* of an e4m3 cache: the factor of its values; 0: 1 */
+    float k_scale;         /* e4m3 KV cache: a key is the stored number times k_scale; 0 means 1 */
+    float v_scale;         /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
     int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-    const float *sinks; /* [heads_q]: one natural logit per query head, without a key; or NULL */
+    const float *sinks; /* [heads_q]: attention sinks, one logit per query head; or NULL */
     /* ALiBi slopes of the query heads, in device memory. The kernel subtracts slope * |i + seqlen_k -
-     * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from a score, before the mask. NULL: off. */
+     * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from the score of query i and key j, before the
+     * mask. NULL: off. */
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
-    /* A bias in device memory, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and capped
-     * score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row has
-     * seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
+    /* Device address of a bias, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and
+     * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row
+     * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
      * of 16-bit elements has one more element in memory. NULL: off. */
     const void *bias;
-    /* Elements from one sequence, head and query to the next, multiples of 4 bytes; 0: shared. */
+    /* Elements from one sequence, head and query to the next. In bytes, multiples of 4; 0: shared. */
     int64_t bias_strides[3];
-    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch] numbers of keys. NULL: mask_length keys. */
+    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch], the number of keys of each prefix. NULL: every
+     * prefix has mask_length keys. */
     const int32_t *prefix_lengths;
-    /* For FERROFLASH_MASK_BITS, in device memory: bit j of row [b, h, i], the least significant first, is 1
-     * if query i of sequence b sees key j of the sequence's last mask_bits_keys keys. The query sees all
-     * earlier keys. */
+    /* For FERROFLASH_MASK_BITS, in device memory. Bit j of row [b, h, i] is 1 if query i of sequence b sees
+     * key j of the sequence's last mask_bits_keys keys. The least significant bit comes first. The query sees
+     * all earlier keys. */
     const uint8_t *mask_bits;
     int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
-    int64_t mask_bits_keys;       /* 0: seqlen_k */
+    int64_t mask_bits_keys;       /* number of bits per query; 0: seqlen_k */
     int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
-    int32_t mask_length; /* FERROFLASH_MASK_PREFIX: keys of every prefix; _CHUNKED: positions per chunk */
-    /* Columns of v and o, a multiple of 8, at most 512; 0: head_dim. On a KV cache without v (NULL), not 0
-     * means a latent cache (MLA): its values are the first head_dim_v columns of its keys, and scale is not
-     * 0. */
+    int32_t mask_length; /* _MASK_PREFIX: keys of every prefix; _MASK_CHUNKED: positions per chunk */
+    /* Columns of v and o: a multiple of 8, at most 512. 0 means head_dim columns. On a KV cache without v (NULL),
+     * a head_dim_v above 0 means a latent cache (MLA): its values are the first head_dim_v columns of its keys,
+     * and scale must not be 0. */
     int64_t head_dim_v;
 } ferroflash_attention_t;
 
-/* What a plan launches. */
+/* Describes the launches of a plan. */
 typedef struct ferroflash_plan_info {
     uint64_t size;      /* sizeof(ferroflash_plan_info_t); FERROFLASH_PLAN_INFO_INIT sets it */
     const char *entry;  /* name of the attention kernel; valid as long as the library is loaded */
@@ -221,11 +223,11 @@ typedef struct ferroflash_plan_info {
     uint32_t grid[3];   /* thread blocks */
     uint32_t block[3];  /* threads per block */
     uint64_t smem_bytes;      /* dynamic shared memory per block */
-    uint64_t workspace_bytes; /* that each launch uses; 0: none */
-    uint64_t counters_bytes;  /* that each launch uses if it is given counters; 0: none */
+    uint64_t workspace_bytes; /* bytes of workspace that each launch uses; 0: none */
+    uint64_t counters_bytes;  /* bytes of counters that a launch uses if it gets counters; 0: none */
 } ferroflash_plan_info_t;
 
-/* These macros name every field: no C or C++ compiler warns of a missing one. */
+/* These macros name every field, so no C or C++ compiler warns of a missing field. */
 #define FERROFLASH_ATTENTION_INIT { \
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
@@ -240,19 +242,20 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
 
-/* Writes the keys and values of new tokens to a KV cache (reshape_and_cache): token t to row slots[t] % page
- * of page slots[t] / page. The kernel skips a token whose slot is negative or behind the end of the cache. */
+/* Writes the keys and values of new tokens to a KV cache (reshape_and_cache). Token t goes to row
+ * slots[t] % page of page slots[t] / page. The kernel skips a token whose slot is negative or behind
+ * the end of the cache. */
 typedef struct ferroflash_append {
     uint64_t size; /* sizeof(ferroflash_append_t); FERROFLASH_APPEND_INIT sets it */
     /* Device addresses, multiples of 16. */
     const void *k;     /* [tokens, heads, head_dim] */
     const void *v;     /* [tokens, heads, head_dim] */
     void *k_cache;     /* [pages, page, heads, head_dim]; a dense cache has one page per sequence */
-    void *v_cache;     /* as k_cache */
+    void *v_cache;     /* the layout of k_cache */
     const void *slots; /* [tokens]: int32_t, or int64_t if wide_slots is 1 */
     int64_t tokens;
     int64_t heads;
-    int64_t head_dim; /* a multiple of 8; of 16 if the cache is e4m3 */
+    int64_t head_dim; /* a multiple of 8, or of 16 if the cache is e4m3 */
     int64_t pages;
     int64_t page; /* keys per page */
     int64_t k_strides[2]; /* elements from one token and from one head to the next */
@@ -260,19 +263,20 @@ typedef struct ferroflash_append {
     /* Elements from one page, key and head to the next, in k_cache and in v_cache. {page * heads * head_dim,
      * heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
     int64_t cache_strides[3];
-    int32_t dtype;       /* of k and v */
-    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3: the cache stores x / scale, rounded to nearest even */
+    int32_t dtype;       /* type of k and v */
+    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3: x / scale, rounded to nearest even */
     int32_t wide_slots;
-    float k_scale;         /* of an e4m3 cache; 0: 1 */
-    float v_scale;         /* as k_scale */
+    float k_scale;         /* scale of keys in an e4m3 cache; 0 means 1 */
+    float v_scale;         /* scale of values in an e4m3 cache; 0 means 1 */
     const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
-    /* Not 0: k_cache is a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
-     * and v_cache are NULL. head_dim is a multiple of 16. */
+    /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
+     * and v_cache must be NULL, and head_dim must be a multiple of 16. 0: k_cache is not a latent cache. */
     int64_t head_dim_v;
 } ferroflash_append_t;
 
-/* A partial state: attention over some of the keys. A row that saw no key has an infinite lse and any o. */
+/* A partial state: the result of attention over some of the keys. A row that saw no key has an infinite lse;
+ * its o is ignored. */
 typedef struct ferroflash_state {
     const void *o;    /* [batch, seqlen, heads, head_dim], normalised */
     const float *lse; /* [batch, heads, seqlen] */
@@ -280,25 +284,25 @@ typedef struct ferroflash_state {
     int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
 } ferroflash_state_t;
 
-/* Merges partial states of the same queries and of different keys (merge_attn_states): o = sum of exp(lse[i])
- * o[i] / sum of exp(lse[i]). */
+/* Merges partial states that have the same queries and different keys (merge_attn_states):
+ * o = sum of exp(lse[i]) o[i] / sum of exp(lse[i]). */
 typedef struct ferroflash_merge {
     uint64_t size; /* sizeof(ferroflash_merge_t); FERROFLASH_MERGE_INIT sets it */
-    const ferroflash_state_t *states; /* [count] in host memory; from the second on equally far apart */
+    const ferroflash_state_t *states; /* [count] in host memory; tensors at equal distances from state 1 on */
     uint64_t count;                   /* 1 or more */
     void *o;            /* may be the o of a state */
     float *lse;         /* may be the lse of a state; NULL: not written */
-    const float *sinks; /* [heads] in device memory: a natural logit per head, of no key; or NULL */
+    const float *sinks; /* [heads] in device memory: attention sinks, one logit per head; or NULL */
     int64_t batch;
     int64_t seqlen;
     int64_t heads;
     int64_t head_dim; /* a multiple of 8 */
     int64_t o_strides[4];
     int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
-    int32_t states_dtype;
-    int32_t dtype; /* of o: states_dtype; of FERROFLASH_F32 states, FERROFLASH_F16 and _BF16, too */
-    int32_t states_lse_unit;
-    int32_t lse_unit;
+    int32_t states_dtype; /* type of the states' o */
+    int32_t dtype; /* type of o: states_dtype; or F16 or BF16 if states_dtype is F32 */
+    int32_t states_lse_unit; /* FERROFLASH_LSE_NATURAL or _BASE_TWO: the states' lse */
+    int32_t lse_unit;        /* FERROFLASH_LSE_NATURAL or _BASE_TWO: the output lse */
     uint64_t state_size; /* bytes from one state to the next; FERROFLASH_MERGE_INIT sets it */
 } ferroflash_merge_t;
 
@@ -307,7 +311,7 @@ typedef struct ferroflash_context ferroflash_context_t;
 /* A validated request and its launch. Threads may share a plan. */
 typedef struct ferroflash_plan ferroflash_plan_t;
 
-/* FERROFLASH_ABI_VERSION of the library, its version as text, and the sizes of its structs. */
+/* Return FERROFLASH_ABI_VERSION of the library, its version as text, and the sizes of its structs. */
 uint32_t ferroflash_abi_version(void);
 const char *ferroflash_version(void);
 size_t ferroflash_attention_size(void);
@@ -315,23 +319,24 @@ size_t ferroflash_plan_info_size(void);
 size_t ferroflash_append_size(void);
 size_t ferroflash_merge_size(void);
 
-/* The error of this thread's last failed call; "" if no call failed. The text is valid until the thread's
- * next failed call. */
+/* Returns the error of this thread's last failed call; "" if no call failed. The text is valid
+ * until the thread's next failed call. */
 const char *ferroflash_last_error(void);
 
-/* Names of the compiled kernels. ferroflash_entry_name returns NULL if index >= ferroflash_entry_count(). */
+/* Return the number of compiled kernels, and the name of a kernel. ferroflash_entry_name returns NULL if
+ * index >= ferroflash_entry_count(). */
 size_t ferroflash_entry_count(void);
 const char *ferroflash_entry_name(size_t index);
 
 /* Creates a context on the CUDA context that is current on this thread, or on the primary context of device 0
  * if no context is current. The CUDA context must outlive the new context.
  *
- * The function also reads the tuning file that `ferroflash sweep` wrote. The planner prefers its measurements
- * to the library's selection table.
+ * The function also reads the tuning file that `ferroflash sweep` wrote. The planner prefers the file's
+ * measurements to the library's selection table.
  *
  * | FERROFLASH_TUNING | tuning file |
  * |---|---|
- * | a path | that file; FERROFLASH_INVALID if it cannot be read or is no tuning file |
+ * | a path | this file; FERROFLASH_INVALID if it cannot be read or is no tuning file |
  * | unset or empty | ferroflash/tuning.json in $XDG_CACHE_HOME or ~/.cache, if it exists |
  */
 ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
@@ -350,22 +355,24 @@ ferroflash_status_t ferroflash_scratch_size(const ferroflash_context_t *context,
                                             const ferroflash_attention_t *attention,
                                             uint64_t *workspace_bytes, uint64_t *counters_bytes);
 
-/* Loads the kernels of a plan. Without this call the first launch loads them. Call it before you capture a
- * graph. */
+/* Loads the kernels of a plan. Without this call, the first launch loads them. Call this function before you
+ * capture a graph. */
 ferroflash_status_t ferroflash_load(const ferroflash_context_t *context, const ferroflash_plan_t *plan);
 
 /* Enqueues a plan on a CUstream of the context (NULL: the legacy default stream). Allocates nothing and does
- * not synchronise. `attention` is the request of the plan; its tensors, workspace and counters may differ.
- * One plan serves every layer and every step. The memory must live until the launch has run. */
+ * not synchronise. `attention` must be the plan's request, but may have other tensors, workspace and
+ * counters. One plan therefore serves every layer and every step. The memory must live until the launch has
+ * run. */
 ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const ferroflash_plan_t *plan,
                                       const ferroflash_attention_t *attention, void *stream);
 
-/* Plans and launches. Allocates nothing and does not synchronise, once the kernels are loaded. */
+/* Plans and launches a request. Once the kernels are loaded, this function allocates nothing and does not
+ * synchronise. */
 ferroflash_status_t ferroflash_attention(const ferroflash_context_t *context,
                                          const ferroflash_attention_t *attention, void *stream);
 
-/* Plan and launch an append or a merge. The first call of each function loads a kernel: call it once before
- * you capture a graph. */
+/* Plan and launch an append or a merge. The first call of each function loads a kernel, so call the function
+ * once before you capture a graph. */
 ferroflash_status_t ferroflash_append(const ferroflash_context_t *context, const ferroflash_append_t *append,
                                       void *stream);
 ferroflash_status_t ferroflash_merge(const ferroflash_context_t *context, const ferroflash_merge_t *merge,

@@ -60,7 +60,7 @@ impl AppendArgs {
         Ok(Append::new(k, tensor(self.v, self.v_strides), cache, slots))
     }
 
-    /// Columns of a latent cache's values, the first of the keys' columns.
+    /// Returns the number of columns of a latent cache's values, the first of the keys' columns.
     fn latent(&self) -> Result<Option<usize>, Error> {
         if self.head_dim_v == 0 {
             return Ok(None);

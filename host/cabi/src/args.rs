@@ -87,7 +87,7 @@ pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Resu
     }
 }
 
-/// A `FERROFLASH_` element type.
+/// Returns a `FERROFLASH_` element type.
 pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     match value {
         0 => Ok(DType::F16),
@@ -117,7 +117,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// A name; `None` for a null pointer.
+/// Returns a name; `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -130,7 +130,7 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// The address of memory; `None` if it is null.
+/// Returns the address of memory; `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
@@ -145,7 +145,7 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
     }
 }
 
-/// Splits of a sequence, by keys per split or by number. If both are 0, the library decides.
+/// Returns splits of a sequence, by keys per split or by number. If both are 0, the library decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
     match (u32::try_from(splits), u32::try_from(chunk)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),
@@ -156,13 +156,14 @@ pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> 
     }
 }
 
-/// A size of a tensor.
+/// Returns a size of a tensor.
 pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
 }
 
-/// Elements from the first to one past the last. C callers state no buffer sizes, so this function assumes
-/// that buffers reach as far as the strides. Later checks refuse strides and extents that overflow here.
+/// Returns the number of elements from the first to one past the last. C callers state no buffer sizes, so
+/// this function assumes that buffers reach as far as the strides. Later checks refuse strides and extents
+/// that overflow here.
 pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))

@@ -87,12 +87,12 @@ impl AttentionArgs {
         Ok(request)
     }
 
-    /// Columns of V and O. 0 stands for K's.
+    /// Returns the number of columns of V and O. 0 stands for the number of K's columns.
     fn head_dim_v(&self, head_dim: usize) -> Result<usize, Error> {
         if self.head_dim_v == 0 { Ok(head_dim) } else { extent("head_dim_v", self.head_dim_v) }
     }
 
-    /// Columns of a latent cache's values, the first of the keys' columns, if there are no other values.
+    /// Returns the number of columns of a latent cache's values, the first of the keys' columns.
     fn latent(&self, head_dim: usize) -> Result<Option<usize>, Error> {
         let latent = self.v.is_null() && self.head_dim_v != 0;
         latent.then(|| self.head_dim_v(head_dim)).transpose()
@@ -186,7 +186,7 @@ impl AttentionArgs {
     }
 }
 
-/// The offsets of varlen sequences, if any.
+/// Returns the offsets of varlen sequences, if any.
 fn offsets(address: *const i32, batch: usize) -> Option<Index> {
     present(address).map(|address| Index::new(address, (batch as u64).saturating_add(1)))
 }
@@ -208,7 +208,7 @@ mod tests {
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
 
-    /// DeepSeek's shape: 128 query heads on one latent head.
+    /// Returns DeepSeek's shape: 128 query heads on one latent head.
     fn latent() -> AttentionArgs {
         AttentionArgs {
             heads_q: 128,

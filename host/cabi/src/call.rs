@@ -24,7 +24,7 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// The text of this thread's last failed call.
+/// Returns the text of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_last_error() -> *const c_char {
     // A thread that is ending has no text any more.

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 pub struct Context(Attention<RawDriver>);
 
 impl Context {
-    /// The object that plans and launches.
+    /// Returns the object that plans and launches.
     pub(crate) fn attention(&self) -> &Attention<RawDriver> {
         &self.0
     }

@@ -3,19 +3,19 @@ use ferroflash::spec::KERNELS;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
-/// Number of compiled kernels.
+/// Returns the number of compiled kernels.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_count() -> usize {
     KERNELS.len()
 }
 
-/// Name of a compiled kernel; null for an index past the last kernel.
+/// Returns the name of a compiled kernel; null for an index past the last kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
     entry_names().get(index).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// The name of an entry as a C string.
+/// Returns the name of an entry as a C string.
 pub(crate) fn entry_name(symbol: &str) -> *const c_char {
     let index = KERNELS.iter().position(|kernel| kernel.symbol == symbol);
     ferroflash_entry_name(index.unwrap_or(usize::MAX))

@@ -23,7 +23,7 @@ macro_rules! c_struct {
 }
 pub(crate) use c_struct;
 
-/// Whether the fields follow each other without padding, so that every byte is initialised.
+/// Returns whether the fields follow each other without padding, so that every byte is initialised.
 pub(crate) const fn is_plain(fields: &[Field], size: usize) -> bool {
     let (mut next, mut end) = (0, 0);
     while next < fields.len() {

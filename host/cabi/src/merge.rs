@@ -82,7 +82,7 @@ impl MergeArgs {
         f(&merge)
     }
 
-    /// Bytes from one state to the next.
+    /// Returns the number of bytes from one state to the next.
     fn state_size(&self) -> Result<usize, Error> {
         match usize::try_from(self.state_size) {
             Ok(0) => Ok(STATE_LEAST),
@@ -95,7 +95,7 @@ impl MergeArgs {
     }
 }
 
-/// The logarithm of a `FERROFLASH_LSE_` value.
+/// Returns the logarithm of a `FERROFLASH_LSE_` value.
 fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
     match value {
         0 => Ok(LseUnit::Natural),

@@ -107,7 +107,7 @@ impl PlanHandle {
     }
 }
 
-/// Bytes of workspace and of counters of the fastest kernel for a request.
+/// Returns the bytes of workspace and of counters of the fastest kernel for a request.
 ///
 /// # Safety
 /// - The requirements of [`ferroflash_plan_create`], except on `plan`.

@@ -8,37 +8,37 @@ use std::ffi::c_char;
 /// `FERROFLASH_ABI_VERSION`.
 pub const ABI_VERSION: u32 = 1;
 
-/// The interface's version.
+/// Returns the interface's version.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_abi_version() -> u32 {
     ABI_VERSION
 }
 
-/// The library's version, `major.minor.patch`.
+/// Returns the library's version, `major.minor.patch`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Bytes of `ferroflash_attention_t`.
+/// Returns the number of bytes of `ferroflash_attention_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_attention_size() -> usize {
     size_of::<AttentionArgs>()
 }
 
-/// Bytes of `ferroflash_plan_info_t`.
+/// Returns the number of bytes of `ferroflash_plan_info_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_plan_info_size() -> usize {
     size_of::<PlanInfo>()
 }
 
-/// Bytes of `ferroflash_append_t`.
+/// Returns the number of bytes of `ferroflash_append_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_append_size() -> usize {
     size_of::<AppendArgs>()
 }
 
-/// Bytes of `ferroflash_merge_t`.
+/// Returns the number of bytes of `ferroflash_merge_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_merge_size() -> usize {
     size_of::<MergeArgs>()

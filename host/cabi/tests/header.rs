@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 /// Strict compiler flags.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// The shared library that was built beside this test.
+/// Returns the shared library that was built beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let library = test.with_file_name("libferroflash_c.so");

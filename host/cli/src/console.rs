@@ -58,7 +58,7 @@ impl Console {
         self.replaced = kernels;
     }
 
-    /// Kernels that `--ptx-dir` has replaced, and the option for child processes.
+    /// Returns kernels that `--ptx-dir` has replaced, and the option for child processes.
     pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
         let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
         (self.replaced, option)
@@ -68,7 +68,7 @@ impl Console {
     /// contains the error beside the results.
     ///
     /// # Errors
-    /// The error of `result`; otherwise an error if standard output cannot be written.
+    /// Returns the error of `result`; otherwise an error if standard output cannot be written.
     pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
     where
         R: Serialize + Display,
@@ -89,7 +89,7 @@ impl Console {
         self.note(format_args!("error: {error}"));
     }
 
-    /// A report as JSON.
+    /// Returns a report as JSON.
     pub(super) fn json<R: Serialize>(&self, report: &R, result: &Result<(), Error>) -> String {
         self.document(Some(report), result.as_ref().err().map(Failure::from))
     }
@@ -116,7 +116,8 @@ impl Console {
     }
 }
 
-/// The verdict's text about skipped kernels, if any; `kernels` says for each kernel whether it was skipped.
+/// Returns the verdict's text about skipped kernels, if any; `kernels` says for each kernel whether it was
+/// skipped.
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),

@@ -110,7 +110,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
 }
 
-/// The simulator's card that is closest to `capabilities`.
+/// Returns the simulator's card that is closest to `capabilities`.
 fn profile(capabilities: &Capabilities) -> &'static str {
     match capabilities.compute_capability {
         (9, _) => "h200",
@@ -119,7 +119,7 @@ fn profile(capabilities: &Capabilities) -> &'static str {
     }
 }
 
-/// The rounding of that card's tensor cores.
+/// Returns the rounding of that card's tensor cores.
 fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }
@@ -226,7 +226,7 @@ fn row<D: Harness>(
     Ok(row)
 }
 
-/// The families of `rows`, in their order.
+/// Returns the families of `rows`, in their order.
 fn families(rows: &[Row]) -> Vec<Family> {
     let mut all: Vec<Family> = vec![];
     for row in rows {

@@ -39,7 +39,7 @@ pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duratio
 
 /// [`Attention`] on any driver.
 pub(super) trait Runner {
-    /// The device's limits.
+    /// Returns the device's limits.
     fn capabilities(&self) -> &Capabilities;
     /// Runs every round of a problem of any family.
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
@@ -55,9 +55,9 @@ pub(super) trait Runner {
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
     /// Runs [`Other::run`].
     fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
-    /// Device memory in use, in bytes, if the driver knows it.
+    /// Returns the device memory in use, in bytes, if the driver knows it.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
-    /// A stopwatch for the device time of consecutive launches of one kernel on one problem.
+    /// Returns a stopwatch for the device time of consecutive launches of one kernel on one problem.
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
 }
 
@@ -127,10 +127,11 @@ impl Device {
         }
     }
 
-    /// A GPU of this machine, with its measurements.
+    /// Returns a GPU of this machine, with its measurements.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if there is no GPU. An invalid tuning file is an error with a GPU and without.
+    /// Returns [`Error::NoDevice`] if there is no GPU. An invalid tuning file is an error with a GPU and
+    /// without.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
         let tuning = tuning(console)?;
         let driver = open_cuda(ordinal)?;
@@ -139,14 +140,14 @@ impl Device {
         Ok(Device::Kernels { runner, name, is_simulated: false })
     }
 
-    /// A GPU of this machine, without measurements.
+    /// Returns a GPU of this machine, without measurements.
     pub(super) fn untuned_gpu(ordinal: u32) -> Result<Self, Error> {
         let driver = open_cuda(ordinal)?;
         let name = driver.capabilities().name.to_string();
         Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
     }
 
-    /// The simulator of a card of `Capabilities::PROFILES`, with that card's measurements.
+    /// Returns the simulator of a card of `Capabilities::PROFILES`, with that card's measurements.
     fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
         let (tuning, driver) = (tuning(console)?, ferroflash::driver::SimDriver::new(profile)?);
         let name = driver.capabilities().name.to_string();
@@ -154,12 +155,12 @@ impl Device {
         Ok(Device::Kernels { runner, name, is_simulated: true })
     }
 
-    /// Whether the device is the simulator.
+    /// Returns whether the device is the simulator.
     pub(super) fn is_simulated(&self) -> bool {
         matches!(self, Device::Kernels { is_simulated: true, .. })
     }
 
-    /// The runner of kernels, if the device has one.
+    /// Returns the runner of kernels, if the device has one.
     pub(super) fn runner(&self) -> Option<&dyn Runner> {
         match self {
             Device::Kernels { runner, .. } => Some(runner.as_ref()),
@@ -167,10 +168,10 @@ impl Device {
         }
     }
 
-    /// The runner of kernels, for a command that needs one.
+    /// Returns the runner of kernels, for a command that needs one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the device is the CPU.
+    /// Returns [`Error::Invalid`] if the device is the CPU.
     pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
@@ -183,7 +184,7 @@ impl Device {
     /// user named the simulator, this function prints the time; otherwise it refuses.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on the simulator, if the caller did not name it.
+    /// Returns [`Error::Invalid`] on the simulator, if the caller did not name it.
     pub(super) fn affords(
         &self,
         launches: usize,
@@ -204,7 +205,7 @@ impl Device {
         Ok(())
     }
 
-    /// The error for a kernel on the CPU.
+    /// Returns the error for a kernel on the CPU.
     pub(super) fn has_no_kernel(name: &str) -> Error {
         let what = "--device cpu runs no kernel; use --device gpu or --device sim";
         Error::Invalid(format!("--config {name}: {what}"))
@@ -245,7 +246,7 @@ impl Device {
     }
 }
 
-/// The measurements of `ferroflash sweep`.
+/// Returns the measurements of `ferroflash sweep`.
 fn tuning(console: &Console) -> Result<Tuning, Error> {
     let tuning = Tuning::from_environment()?;
     if let Some(entry) = tuning.outdated().next() {
@@ -256,10 +257,10 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
     Ok(tuning)
 }
 
-/// A CUDA device.
+/// Returns a CUDA device.
 ///
 /// # Errors
-/// [`Error::NoDevice`], with the driver's message.
+/// Returns [`Error::NoDevice`], with the driver's message.
 pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
     #[cfg(feature = "cust")]
     let driver = ferroflash::driver::CustDriver::new(ordinal);

@@ -32,13 +32,13 @@ pub(super) fn listen() {
     });
 }
 
-/// Whether the command was asked to end.
+/// Returns whether the command was asked to end.
 pub(super) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// The error of a command that ended early. It has done `done` of `all` items `what`. `None` if it has done
-/// all.
+/// Returns the error of a command that ended early. It has done `done` of `all` items `what`. `None` if it
+/// has done all.
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
     let why = "it was ended by a signal; the report has the results so far";
     (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))

@@ -25,7 +25,7 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Exit code, as documented in `ferroflash --help`.
+    /// Returns the exit code, as documented in `ferroflash --help`.
     pub(super) fn code(&self) -> u8 {
         match self {
             Error::Wrong(_) => 1,
@@ -36,13 +36,13 @@ impl Error {
         }
     }
 
-    /// The exit code for the process.
+    /// Returns the exit code for the process.
     pub(super) fn exit_code(&self) -> ExitCode {
         self.code().into()
     }
 
-    /// The error of a command that checks kernels: the first failure of `found`, of `count` in total; else
-    /// [`Error::nothing_ran`].
+    /// Returns the error of a command that checks kernels: the first failure of `found`, of `count` in total;
+    /// else [`Error::nothing_ran`].
     pub(super) fn first_of(
         found: &str,
         count: usize,
@@ -55,8 +55,8 @@ impl Error {
         }
     }
 
-    /// An error if none of these kernels ran. Each item says whether the kernel ran. The text names a card
-    /// that the simulator can model and that runs all of them. `None` if some ran.
+    /// Returns an error if none of these kernels ran. Each item says whether the kernel ran. The text names a
+    /// card that the simulator can model and that runs all of them. `None` if some ran.
     pub(super) fn nothing_ran<'a>(
         kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
         device: impl Display,

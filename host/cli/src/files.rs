@@ -30,7 +30,7 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// The elements as 16-bit words.
+    /// Returns the elements as 16-bit words.
     pub(super) fn halves(&self) -> Vec<u16> {
         self.bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
     }
@@ -64,7 +64,7 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// An error of this file.
+    /// Returns an error of this file.
     pub(super) fn invalid(&self, what: impl std::fmt::Display) -> Error {
         Error::Invalid(format!("{}: {what}", self.path.display()))
     }
@@ -77,7 +77,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether the file has a tensor with this name.
+    /// Returns whether the file has a tensor with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
@@ -98,7 +98,7 @@ impl<'a> File<'a> {
         Err(self.invalid(what))
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
         let tensors = self.tensors()?;
         tensors.tensor(name).map_err(|_| {
@@ -112,7 +112,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// A tensor with one of these types.
+    /// Returns a tensor with one of these types.
     pub(super) fn elements(&self, name: &str, types: &[DType]) -> Result<Elements, Error> {
         let tensor = self.tensor(name)?;
         let known =
@@ -132,7 +132,7 @@ impl<'a> File<'a> {
         Ok(Elements { dtype, shape, bytes: tensor.data().to_vec() })
     }
 
-    /// The elements of a u8 tensor, and its shape.
+    /// Returns the elements of a u8 tensor, and its shape.
     pub(super) fn bytes(&self, name: &str) -> Result<(Vec<u8>, Vec<usize>), Error> {
         let tensor = self.tensor(name)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
@@ -153,7 +153,7 @@ impl<'a> File<'a> {
         Ok((words.map(i32::from_le_bytes).collect(), shape))
     }
 
-    /// A one-dimensional list of integers.
+    /// Returns a one-dimensional list of integers.
     pub(super) fn list(&self, name: &str) -> Result<Vec<i32>, Error> {
         match self.integers(name)? {
             (integers, shape) if shape.len() == 1 => Ok(integers),
@@ -163,7 +163,8 @@ impl<'a> File<'a> {
         }
     }
 
-    /// One f32 per head; with `shared`, one for all heads is also valid. `None` without such a tensor.
+    /// Returns one f32 per head; with `shared`, one for all heads is also valid. `None` without such a
+    /// tensor.
     pub(super) fn per_head(&self, name: &str, heads: usize, shared: bool) -> Result<Option<Vec<f32>>, Error> {
         if !self.has(name) {
             return Ok(None);
@@ -221,7 +222,7 @@ pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequen
     Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
 }
 
-/// The ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
+/// Returns the ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
 pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<Slopes>, Error> {
     if !file.has("alibi_slopes") {
         return Ok(None);
@@ -236,7 +237,7 @@ pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<S
     Slopes::new(values, shape.len() == 2, problem).map(Some).map_err(|e| file.invalid(e))
 }
 
-/// Whether the sequences of a file are varlen.
+/// Returns whether the sequences of a file are varlen.
 pub(super) fn are_packed(file: &File<'_>) -> bool {
     file.has("cu_seqlens_q") || file.has("cu_seqlens_k")
 }
@@ -324,7 +325,7 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write().map_err(|e| unwritten(path, &e))
 }
 
-/// The error of a file or folder that cannot be written.
+/// Returns the error of a file or folder that cannot be written.
 pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }

@@ -84,7 +84,7 @@ struct Report {
     failure: Option<String>,
 }
 
-/// The findings of a problem, without failures; `None` if this build lacks the problem's kernel.
+/// Returns the findings of a problem, without failures; `None` if this build lacks the problem's kernel.
 fn judged(ran: Result<Findings, ferroflash::Error>) -> Result<Option<Findings>, String> {
     let findings = match ran {
         Err(error) if lacks_kernel(&error) => return Ok(None),

@@ -207,7 +207,7 @@ impl From<&DecodeCombineInfo> for Row {
     }
 }
 
-/// Every kernel, family by family.
+/// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     fn of<'a, I: 'a>(kernels: &'a [I]) -> impl Iterator<Item = Row> + use<'a, I>
     where

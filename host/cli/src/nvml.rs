@@ -64,7 +64,7 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal.
     ///
     /// # Errors
-    /// The reason why NVML knows nothing about the device.
+    /// Returns the reason why NVML knows nothing about the device.
     pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, String> {
         // SAFETY: the library's initialisers may run in any program, at any time.
         let library = unsafe { Library::new(NAME) }.map_err(|e| format!("no {NAME}: {e}"))?;
@@ -90,13 +90,13 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// A function of the library.
+    /// Returns a function of the library.
     fn function<F: Copy>(&self, name: &str) -> Result<Symbol<'_, F>, String> {
         // SAFETY: each caller states that the signature is the function's.
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
     }
 
-    /// The number that a function of the device returns; `None` on an error.
+    /// Returns the number that a function of the device returns; `None` on an error.
     fn number(&self, name: &str) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, *mut c_uint) -> Code;
         let mut value = 0;
@@ -105,7 +105,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// `number` with one more argument.
+    /// Returns `number` with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;
@@ -114,7 +114,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// The present state.
+    /// Returns the present state.
     pub(super) fn state(&self) -> State {
         let [sm_mhz, memory_mhz] = CLOCKS.map(|clock| self.number_of("nvmlDeviceGetClockInfo", clock));
         let watts = |name| self.number(name).map(|milliwatts| f64::from(milliwatts) / 1e3);
@@ -127,12 +127,12 @@ impl Gpu {
         }
     }
 
-    /// Highest clocks of the SMs and of the memory, in MHz.
+    /// Returns the highest clocks of the SMs and of the memory, in MHz.
     pub(super) fn most(&self) -> [Option<u32>; 2] {
         CLOCKS.map(|clock| self.number_of("nvmlDeviceGetMaxClockInfo", clock))
     }
 
-    /// Version of the display driver.
+    /// Returns the version of the display driver.
     pub(super) fn driver(&self) -> Option<String> {
         type Ask = unsafe extern "C" fn(*mut c_char, c_uint) -> Code;
         let mut text = [0u8; TEXT];
@@ -144,7 +144,7 @@ impl Gpu {
     }
 }
 
-/// The PCI address of a CUDA device, which identifies it in both libraries; `None` without a driver.
+/// Returns the PCI address of a CUDA device, which identifies it in both libraries; `None` without a driver.
 fn address(ordinal: u32) -> Option<std::ffi::CString> {
     let (mut device, mut text) = (0, [0u8; TEXT]);
     // SAFETY: cuInit may be called at any time.
@@ -184,7 +184,7 @@ impl Watch {
         Watch { seen, _end: Some(end) }
     }
 
-    /// SM clocks in MHz that were read since `begin`. Forgets older readings.
+    /// Returns SM clocks in MHz that were read since `begin`. Forgets older readings.
     pub(super) fn since(&self, begin: Instant) -> Vec<u32> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let clocks = seen.iter().filter(|(at, _)| *at >= begin).map(|(_, mhz)| *mhz).collect();

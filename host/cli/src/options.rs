@@ -48,7 +48,7 @@ impl ScoreOptions {
         self.window.or(prefix).or(chunked).unwrap_or(plain)
     }
 
-    /// The option that names the mask, if any.
+    /// Returns the option that names the mask, if any.
     pub(super) fn mask_option(&self) -> Option<&'static str> {
         let options = [
             ("--causal", self.causal),
@@ -59,7 +59,7 @@ impl ScoreOptions {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// `problem` with these options applied.
+    /// Returns `problem` with these options applied.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem
@@ -105,15 +105,15 @@ pub(super) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// The simulated card.
+    /// Returns the simulated card.
     pub(super) fn profile(&self) -> &str {
         self.profile.as_deref().unwrap_or(PROFILE)
     }
 
-    /// The requested kind of device; a profile requests the simulator.
+    /// Returns the requested kind of device; a profile requests the simulator.
     ///
     /// # Errors
-    /// If a profile is given for a device other than the simulator.
+    /// Returns an error if a profile is given for a device other than the simulator.
     pub(super) fn kind(&self) -> Result<DeviceKind, Error> {
         match (self.device, &self.profile) {
             (DeviceKind::Auto, Some(_)) => Ok(DeviceKind::Sim),
@@ -124,12 +124,12 @@ impl DeviceOptions {
         }
     }
 
-    /// The ordinal of the requested GPU; 0 unless the user named another.
+    /// Returns the ordinal of the requested GPU; 0 unless the user named another.
     pub(super) fn ordinal(&self) -> u32 {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
-    /// The options with which a child process uses the same device: the simulator, or the GPU.
+    /// Returns the options with which a child process uses the same device: the simulator, or the GPU.
     pub(super) fn words(&self, simulated: bool) -> Vec<String> {
         match simulated {
             true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
@@ -137,10 +137,10 @@ impl DeviceOptions {
         }
     }
 
-    /// The requested GPU. Only a GPU can do `what`.
+    /// Returns the requested GPU. Only a GPU can do `what`.
     ///
     /// # Errors
-    /// If another device was requested.
+    /// Returns an error if another device was requested.
     pub(super) fn gpu(&self, what: &str) -> Result<u32, Error> {
         match self.kind()? {
             DeviceKind::Auto | DeviceKind::Gpu(_) => Ok(self.ordinal()),
@@ -166,16 +166,16 @@ pub(super) struct KernelOptions {
 }
 
 impl KernelOptions {
-    /// The requested kernels, of all families.
+    /// Returns the requested kernels, of all families.
     ///
     /// # Errors
-    /// A name that matches no kernel.
+    /// Returns an error for a name that matches no kernel.
     pub(super) fn subjects(&self) -> Result<Vec<&'static dyn Subject>, Error> {
         all_of(&self.config, subjects)
     }
 }
 
-/// The items with these names; without names, all items.
+/// Returns the items with these names; without names, all items.
 pub(super) fn all_of<T>(
     names: &[String],
     of: impl Fn(Option<&str>) -> Result<Vec<T>, Error>,
@@ -187,11 +187,11 @@ pub(super) fn all_of<T>(
     Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The kernels of all families with this name: a kernel's symbol, or a configuration of the lineage. Without
-/// a name, all kernels.
+/// Returns the kernels of all families with this name: a kernel's symbol, or a configuration of the lineage.
+/// Without a name, all kernels.
 ///
 /// # Errors
-/// A name that matches no kernel.
+/// Returns an error for a name that matches no kernel.
 pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, Error> {
     let asked = |subject: &&'static dyn Subject| name.is_none_or(|name| subject.contract().symbol == name);
     let own: Vec<_> = reference::subjects().filter(asked).collect();
@@ -201,10 +201,11 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
     Ok(entries(name)?.into_iter().map(|entry| entry as &dyn Subject).collect())
 }
 
-/// The entries with this name: a symbol, or a configuration of the lineage. Without a name, all entries.
+/// Returns the entries with this name: a symbol, or a configuration of the lineage. Without a name, all
+/// entries.
 ///
 /// # Errors
-/// A name that matches no entry.
+/// Returns an error for a name that matches no entry.
 pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Error> {
     match name {
         Some(name) => Ok(ferroflash::kernels::named(name)?),

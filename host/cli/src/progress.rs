@@ -59,7 +59,7 @@ impl Deref for Progress {
     }
 }
 
-/// The bar as a line: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
+/// Returns the bar as a line: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
 fn line(bar: &ProgressBar) -> String {
     let (elapsed, message) = (bar.elapsed().as_secs(), bar.message());
     let Some(steps) = bar.length() else { return format!("{message}, {elapsed} s") };

@@ -36,13 +36,13 @@ impl Took {
         Took { upload, load, kernel, cpu: None }
     }
 
-    /// Time of the reference.
+    /// Returns time of the reference.
     pub(super) fn on_cpu(took: Duration) -> Self {
         Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
     }
 }
 
-/// The milliseconds of a duration, for a report.
+/// Returns the milliseconds of a duration, for a report.
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -202,7 +202,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     })
 }
 
-/// Attention on a KV cache.
+/// Computes attention on a KV cache.
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
     let input = cache::Input::read(file, args.layout, &args.scores, args.v_width)?;
     let device = Device::open(&args.device, console)?;

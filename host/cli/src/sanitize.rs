@@ -157,7 +157,7 @@ impl Finding {
         Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
     }
 
-    /// Whether both findings concern equal instructions, or have equal messages.
+    /// Returns whether both findings concern equal instructions, or have equal messages.
     fn same(&self, other: &Finding) -> bool {
         let lines = |finding: &Finding| {
             let report = finding.report.as_ref()?;
@@ -232,8 +232,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// The command's result. A refused launch does not accuse its kernel: without other findings, it counts as
-/// invalid input.
+/// Returns the command's result. A refused launch does not accuse its kernel: without other findings, it
+/// counts as invalid input.
 fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
@@ -255,7 +255,7 @@ struct Simulator<'a> {
     seeds: u64,
 }
 
-/// The simulator; `None` if the GPU checks.
+/// Returns the simulator; `None` if the GPU checks.
 fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
     let own = [
         ("--ptx", args.ptx.is_some()),
@@ -285,7 +285,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
     }
 }
 
-/// `seeds` different schedules.
+/// Returns `seeds` different schedules.
 fn schedules(seeds: u64) -> impl Iterator<Item = Options> + Clone {
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
     (0..seeds).zip(completions.into_iter().cycle()).map(|(seed, completion)| Options {

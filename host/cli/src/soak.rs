@@ -168,12 +168,12 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     Ok(row)
 }
 
-/// The difference of the last and the first number.
+/// Returns the difference of the last and the first number.
 fn growth(bytes: &[u64]) -> Option<i64> {
     Some(*bytes.last()? as i64 - *bytes.first()? as i64)
 }
 
-/// Resident memory of this process, if the system reports it.
+/// Returns resident memory of this process, if the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;

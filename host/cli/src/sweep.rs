@@ -119,7 +119,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
-/// Every entry that solves `p`, fits the device, and computes no needless columns or masks.
+/// Returns every entry that solves `p`, fits the device, and computes no needless columns or masks.
 fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {

@@ -158,7 +158,8 @@ fn alone(
     (Rows { kernels: work.rows, headline: headline.rows }, ran)
 }
 
-/// The lineage's configurations, and every kernel with the headline workload's dtype and head dim, by mask.
+/// Returns the lineage's configurations, and every kernel with the headline workload's dtype and head dim, by
+/// mask.
 fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();

@@ -21,7 +21,7 @@ pub(super) fn parts<T>(all: &[T], jobs: usize) -> Vec<&[T]> {
     all.chunks(all.len().div_ceil(jobs.max(1) * TURNS).max(1)).collect()
 }
 
-/// The default number of concurrent processes: one per core.
+/// Returns the default number of concurrent processes: one per core.
 pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
@@ -30,10 +30,10 @@ pub(super) fn cores() -> usize {
 pub(super) struct Own(Vec<OsString>);
 
 impl Own {
-    /// The program of this process.
+    /// Returns the program of this process.
     ///
     /// # Errors
-    /// [`Error::Device`] if the system does not give its path.
+    /// Returns [`Error::Device`] if the system does not give its path.
     pub(super) fn new(console: &Console) -> Result<Self, Error> {
         let path = std::env::current_exe();
         let path = path.map_err(|e| Error::Device(format!("this program's own path: {e}")))?;
@@ -48,7 +48,7 @@ impl Own {
         command
     }
 
-    /// The command line of this program as arguments of another program.
+    /// Returns the command line of this program as arguments of another program.
     pub(super) fn under(&self, program: &[&str]) -> Command {
         let mut words = program.iter().map(OsString::from).chain(self.0.iter().cloned());
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -82,7 +82,7 @@ pub(super) fn run<T: Sync>(
     });
 }
 
-/// The output of a command. If this program is asked to end, it asks the command to end.
+/// Returns the output of a command. If this program is asked to end, it asks the command to end.
 pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
 }

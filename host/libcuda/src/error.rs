@@ -18,7 +18,7 @@ pub struct CudaError {
 /// Converts a driver function's result into a `Result`.
 ///
 /// # Errors
-/// [`CudaError`] with the code and the driver's description.
+/// Returns [`CudaError`] with the code and the driver's description.
 pub fn check(code: CUresult) -> Result<(), CudaError> {
     if code == 0 { Ok(()) } else { Err(error(code)) }
 }
@@ -33,7 +33,7 @@ fn error(code: CUresult) -> CudaError {
         let mut text = std::ptr::null();
         // SAFETY: `text` may be written; the driver's strings are static.
         let known = unsafe { ask(code, &mut text) } == 0 && !text.is_null();
-        // SAFETY: as above.
+        // SAFETY: `text` may be written; the driver's strings are static.
         if known { unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned() } else { otherwise.into() }
     };
     CudaError {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_it_says_so() {
-        // SAFETY: may be called at any time.
+        // SAFETY: `cuInit` may be called at any time.
         let result = check(unsafe { crate::cuInit(0) });
         if open().is_ok() {
             return assert_ne!(result.map_err(|e| e.code), Err(CUDA_ERROR_STUB_LIBRARY));

@@ -68,7 +68,7 @@ pub mod device_attribute {
 driver_functions! {
     /// Initialises the driver; flags are 0.
     cuInit(flags: c_uint);
-    /// CUDA version that the driver supports, as `1000 * major + 10 * minor`.
+    /// Gets the CUDA version that the driver supports, as `1000 * major + 10 * minor`.
     cuDriverGetVersion(version: *mut c_int);
     /// Name of a result code.
     cuGetErrorName(code: CUresult, name: *mut *const c_char);
@@ -77,11 +77,11 @@ driver_functions! {
 
     /// Number of devices.
     cuDeviceGetCount(count: *mut c_int);
-    /// The device of an ordinal.
+    /// Gets the device of an ordinal.
     cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     /// A device's name.
     cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
-    /// A device's address on the PCI bus, `0000:3b:00.0`.
+    /// Gets a device's address on the PCI bus, for example `0000:3b:00.0`.
     cuDeviceGetPCIBusId(address: *mut c_char, length: c_int, device: CUdevice);
     /// A device's attribute.
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
@@ -116,7 +116,7 @@ driver_functions! {
     cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);
     /// Sets a kernel's attribute.
     cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
-    /// Blocks of a kernel that fit one SM.
+    /// Gets the number of a kernel's blocks that fit one SM.
     cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int,
         smem_bytes: usize);
     /// Enqueues a kernel.
@@ -127,14 +127,14 @@ driver_functions! {
         smem_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     );
 
-    /// Encodes a tensor map: 128 bytes, aligned to 64. Since CUDA 12.0.
+    /// Encodes a tensor map: 128 bytes, aligned to 64. The function exists since CUDA 12.0.
     cuTensorMapEncodeTiled(
         map: *mut c_void, element: c_int, rank: c_uint, address: *mut c_void, dims: *const u64,
         strides: *const u64, box_dims: *const c_uint, element_strides: *const c_uint, interleave: c_int,
         swizzle: c_int, l2_promotion: c_int, fill: c_int,
     );
 
-    /// Free and total bytes of device memory.
+    /// Gets the number of free bytes of device memory, and of all bytes.
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     /// Allocates device memory.
     cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
@@ -176,6 +176,6 @@ driver_functions! {
     cuEventRecord(event: CUevent, stream: CUstream);
     /// Waits for an event.
     cuEventSynchronize(event: CUevent);
-    /// Milliseconds between two events.
+    /// Gets the milliseconds between two events.
     cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
 }

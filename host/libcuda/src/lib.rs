@@ -1,9 +1,9 @@
 //! The CUDA driver library, opened at first use.
 //!
 //! This crate does not link to the driver, so a program with this crate builds without CUDA and starts
-//! without a driver. It has one function per driver function, with the driver's name. Each looks up its
-//! address at its first call. Without a driver, all of them return [`CUDA_ERROR_STUB_LIBRARY`], and the error
-//! of [`open`] gives the reason.
+//! without a driver. The crate has one function per driver function, with the driver function's name. Each
+//! function looks up its address at its first call. Without a driver, all of them return
+//! [`CUDA_ERROR_STUB_LIBRARY`], and the error of [`open`] gives the reason.
 //!
 //! With the feature `symbols`, these functions and all other driver functions of the crate `cust` 0.3.2 are
 //! symbols for the linker. `cust` then links without libcuda. Its build script still searches for libcuda:

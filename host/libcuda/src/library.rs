@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A result code; 0 is success.
 pub type CUresult = c_uint;
 
-/// The result of every function without a driver.
+/// The result of every function on a machine without a driver.
 pub const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
 /// The result of a function that the installed driver lacks.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
@@ -27,7 +27,7 @@ pub struct NoDriver {
 /// Opens the driver library once. Later calls return the first result.
 ///
 /// # Errors
-/// [`NoDriver`], with the loader's reason.
+/// Returns [`NoDriver`], with the loader's reason.
 pub fn open() -> Result<(), &'static NoDriver> {
     library().map(|_| ())
 }
@@ -60,7 +60,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The function's address, or the result to return if the driver lacks it.
+    /// Returns the function's address, or the result to return if the driver lacks it.
     #[inline]
     pub fn address(&self) -> Result<*mut c_void, CUresult> {
         // Every look-up finds the same address, and no other memory depends on it.
@@ -71,7 +71,7 @@ impl Symbol {
     #[cold]
     fn look_up(&self) -> Result<*mut c_void, CUresult> {
         let library = library().map_err(|_| CUDA_ERROR_STUB_LIBRARY)?;
-        // SAFETY: this only takes the address; the caller of the function knows its type.
+        // SAFETY: this call only takes the address; the caller of the function knows its type.
         let address = unsafe { library.get::<*mut c_void>(self.name.to_bytes_with_nul()) };
         let address = address.map(|symbol| *symbol).map_err(|_| CUDA_ERROR_NOT_SUPPORTED)?;
         self.address.store(address, Ordering::Relaxed);
@@ -79,14 +79,14 @@ impl Symbol {
     }
 }
 
-/// Defines driver functions. Each looks up its address at its first call. With the feature `symbols`, each is
-/// a symbol for the linker.
+/// Defines driver functions. Each function looks up its address at its first call. With the feature
+/// `symbols`, each function is a symbol for the linker.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// The preconditions of the CUDA driver API's function with this name.
+        /// The preconditions of the CUDA driver API's function with this name hold.
         #[cfg_attr(feature = "symbols", unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the driver's name")]
         #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
@@ -102,7 +102,7 @@ macro_rules! driver_functions {
                     type Function = unsafe extern "system" fn($($type),*) -> $crate::library::CUresult;
                     // SAFETY: the driver's function of this name has this signature.
                     let function = unsafe { ::std::mem::transmute::<*mut _, Function>(address) };
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller promises the preconditions of the driver's function.
                     unsafe { function($($arg),*) }
                 }
                 Err(code) => code,

@@ -1,5 +1,5 @@
-//! The other functions that `cust` 0.3.2 links to. They pass their arguments on, so every argument is a
-//! machine word: no function takes a structure or a floating-point number by value.
+//! The other functions that `cust` 0.3.2 links to. Each function passes its arguments on. Every argument is a
+//! machine word, because no function takes a structure or a floating-point number by value.
 use crate::library::driver_functions;
 
 type Word = usize;

@@ -12,9 +12,9 @@ pub struct Slopes {
 }
 
 impl Slopes {
-    /// Random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some are 0.
-    /// The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps of
-    /// NaN.
+    /// Returns random slopes: powers of two from 2^-8 to 2^`largest`. A quarter of them is negative, and some
+    /// are 0. The memory layout is random: `[heads]`, `[sequences, heads]`, or `[sequences, heads]` with gaps
+    /// of NaN.
     pub fn random(seed: u64, sequences: usize, heads: usize, largest: i32) -> Self {
         let mut random = Random::new(seed);
         let of_each = heads as i64;
@@ -38,10 +38,11 @@ impl Slopes {
         slopes
     }
 
-    /// The slopes of a file or a caller: `[sequences, heads]` if `by_sequence` is set, otherwise `[heads]`.
+    /// Returns the slopes of a file or a caller: `[sequences, heads]` if `by_sequence` is set, otherwise
+    /// `[heads]`.
     ///
     /// # Errors
-    /// [`TensorError::Slopes`] if `values` has another length than the problem needs.
+    /// Returns [`TensorError::Slopes`] if `values` has another length than the problem needs.
     pub fn new(values: Vec<f32>, by_sequence: bool, problem: &Problem) -> Result<Self, TensorError> {
         let Problem { batch, heads_q, .. } = *problem;
         let (want, stride) = if by_sequence { (batch * heads_q, heads_q) } else { (heads_q, 0) };
@@ -55,17 +56,17 @@ impl Slopes {
         sequence * self.strides[0] as usize + head * self.strides[1] as usize
     }
 
-    /// The slope of a sequence's head.
+    /// Returns the slope of a sequence's head.
     pub fn of(&self, sequence: usize, head: usize) -> f32 {
         self.values[self.at(sequence, head)]
     }
 
-    /// All slopes in memory order.
+    /// Returns all slopes in memory order.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The request's view of the slopes at `address`.
+    /// Returns the request's view of the slopes at `address`.
     pub fn view(&self, address: u64) -> AlibiSlopes {
         AlibiSlopes::new(address, self.values.len() as u64).strides(self.strides)
     }

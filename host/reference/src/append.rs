@@ -1,4 +1,5 @@
-//! The reference of append: the cache after an append, and the problems that append kernels must solve.
+//! The reference of append: it computes the KV cache after an append. This module also lists the problems
+//! that append kernels must solve.
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::request::TensorView;
@@ -10,8 +11,8 @@ pub use edges::{AppendCase, Lies, Scales, append_edges};
 pub use work::AppendMemory;
 
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
-/// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, divides each element
-/// by its head's scale in f32 and rounds the quotient.
+/// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, this function divides
+/// each element by its head's scale in f32 and rounds the quotient.
 pub fn append(
     cache: &mut [u8],
     view: &TensorView,

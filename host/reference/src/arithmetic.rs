@@ -1,10 +1,10 @@
-//! The two arithmetics of the reference: exact, and naive in 16 bits.
+//! The two arithmetics of the reference: exact in f64, and naive in 16 bits.
 use crate::e4m3;
 use ferroflash::DType;
 use half::{bf16, f16};
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// The largest relative error of rounding to `dtype`.
+/// Returns the largest relative error of rounding to `dtype`.
 pub fn unit_roundoff(dtype: DType) -> f64 {
     2f64.powi(-1 - dtype.mantissa_bits())
 }
@@ -59,7 +59,7 @@ pub(super) trait Arithmetic: Copy + Sync {
     fn round(self, x: Self::Real) -> Self::Real;
 }
 
-/// f64 without rounding.
+/// The exact arithmetic: f64 without rounding.
 #[derive(Clone, Copy)]
 pub(super) struct Exact;
 impl Arithmetic for Exact {
@@ -69,7 +69,7 @@ impl Arithmetic for Exact {
     }
 }
 
-/// f32 within a step, f16 between steps.
+/// Naive arithmetic in f16: each step computes in f32 and rounds its result to f16.
 #[derive(Clone, Copy)]
 pub(super) struct NaiveF16;
 impl Arithmetic for NaiveF16 {
@@ -79,7 +79,7 @@ impl Arithmetic for NaiveF16 {
     }
 }
 
-/// f32 within a step, bf16 between steps.
+/// Naive arithmetic in bf16: each step computes in f32 and rounds its result to bf16.
 #[derive(Clone, Copy)]
 pub(super) struct NaiveBf16;
 impl Arithmetic for NaiveBf16 {
@@ -89,7 +89,7 @@ impl Arithmetic for NaiveBf16 {
     }
 }
 
-/// The value of `bits` in `dtype`.
+/// Returns the value of `bits` in `dtype`.
 pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     match dtype {
         DType::F16 => f16::from_bits(bits).to_f32(),
@@ -99,7 +99,7 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     }
 }
 
-/// The bits of `x`, rounded to `dtype`.
+/// Returns the bits of `x`, rounded to `dtype`.
 pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     match dtype {
         DType::F16 => f16::from_f64(x).to_bits(),
@@ -109,13 +109,13 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     }
 }
 
-/// A number of [`e4m3`] in a wider type, exactly.
+/// Converts a number of [`e4m3`] to a wider type, exactly.
 pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
 }
 
-/// No tensor of attention has this type. The planner refuses such a tensor, and the program refuses to read
-/// it.
+/// Panics: no tensor of attention has this type. The planner refuses such a tensor, and the program refuses
+/// to read it.
 fn not_computed(dtype: DType) -> ! {
     unreachable!("attention in {}", dtype.name())
 }

@@ -11,7 +11,7 @@ use ferroflash::request::Alignment;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries per block: the block reads keys and values once for all of its queries.
+/// Queries per block. A block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
 /// Columns of a product that fit into registers and the first-level cache.
 const COLUMNS: usize = 32;
@@ -24,26 +24,26 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     sequences: Option<&'a Sequences>,
-    /// ALiBi slopes, and the sequence of the tensors' first batch.
+    /// ALiBi slopes, and the index of the sequence to which the tensors' first batch belongs.
     slopes: Option<(&'a Slopes, usize)>,
-    /// Extras, and the sequence and the head of the tensors' first batch and head.
+    /// Extras, and the indices of the sequence and head to which the tensors' first batch and head belong.
     extras: Option<(&'a Extras, [usize; 2])>,
 }
 
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`. In a varlen problem, only the rows that belong to a sequence.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, the rows are only those of sequences.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
-    /// Natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads, rows]`; -inf
-    /// for a row that sees no key.
+    /// The LSE: the natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads,
+    /// rows]`; -inf for a row that sees no key.
     pub lse: Vec<f64>,
 }
 
 impl Outputs {
-    /// The first `columns` columns of each row of O.
+    /// Returns the first `columns` columns of each row of O.
     #[must_use]
     pub(super) fn first_columns(mut self, columns: usize) -> Self {
         let head_dim = self.shape[3];
@@ -54,18 +54,18 @@ impl Outputs {
         self
     }
 
-    /// O rounded to `dtype`, contiguous BSHD.
+    /// Returns O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()
     }
 }
 
 impl<'a> Inputs<'a> {
-    /// The inputs of `problem`.
+    /// Returns the inputs of `problem`.
     ///
     /// # Errors
-    /// [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of query
-    /// heads is not a multiple of the number of key heads.
+    /// Returns [`TensorError`] if a tensor's shape or type differs from the problem's, or if the number of
+    /// query heads is not a multiple of the number of key heads.
     pub fn new(
         problem: Problem,
         q: HostTensor<'a>,
@@ -85,7 +85,7 @@ impl<'a> Inputs<'a> {
         Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
     }
 
-    /// The same inputs as a varlen problem, if `sequences` is given.
+    /// Returns the same inputs as a varlen problem, if `sequences` is given.
     pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
     }
@@ -103,7 +103,7 @@ impl<'a> Inputs<'a> {
         Inputs { extras: Some((extras, [first, head])), ..self }
     }
 
-    /// One sequence of a varlen problem, as a problem of its own rows.
+    /// Returns one sequence of a varlen problem, as a problem of its own rows.
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
@@ -113,7 +113,7 @@ impl<'a> Inputs<'a> {
         Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
     }
 
-    /// The problem.
+    /// Returns the problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
@@ -135,7 +135,7 @@ impl<'a> Inputs<'a> {
         masks::visible(&self.problem, self.position(row), self.prefix(batch))
     }
 
-    /// The position of query `row` among the keys.
+    /// Returns the position of query `row` among the keys.
     pub(super) fn position(&self, row: usize) -> i64 {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
         match alignment {
@@ -144,12 +144,12 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The slope of a head; 0 without slopes.
+    /// Returns the slope of a head; 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
 
-    /// The sinks, one per query head.
+    /// Returns the sinks, one per query head.
     pub(super) fn sinks(&self) -> Option<&'a [f32]> {
         self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
     }
@@ -160,7 +160,7 @@ impl<'a> Inputs<'a> {
         bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
     }
 
-    /// Keys of a sequence's prefix; 0 without prefixes.
+    /// Returns the keys of a sequence's prefix; 0 without prefixes.
     fn prefix(&self, batch: usize) -> i32 {
         let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
         prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
@@ -185,7 +185,7 @@ pub fn exact(inputs: &Inputs) -> Outputs {
     outputs
 }
 
-/// Attention in f64, without sinks.
+/// Computes attention in f64, without sinks.
 pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
@@ -195,7 +195,7 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
-        // Eight-bit arithmetic does not exist: only caches have eight-bit types.
+        // There is no eight-bit arithmetic, because only caches have eight-bit types.
         _ => attention(inputs, NaiveBf16),
     }
 }
@@ -249,7 +249,7 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     outputs
 }
 
-/// O and LSE of up to [`ROWS`] rows from `first` on.
+/// Computes O and LSE of up to [`ROWS`] rows from `first` on.
 fn row_block<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -290,9 +290,9 @@ fn row_block<A: Arithmetic>(
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
-/// Turns raw scores into probabilities, zero outside of `visible`, and returns LSE. `changed` applies slopes,
-/// bias and the mask's bits to a score. It never rounds to the inputs' type: FlashAttention's own reference
-/// does not round slopes either.
+/// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the LSE. `changed`
+/// applies slopes, bias and the mask's bits to a score. It never rounds to the inputs' type, because
+/// FlashAttention's own reference does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
@@ -307,7 +307,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = changed(*score, j);
-        // This step does not lose a NaN: the NaN reappears in the sum.
+        // This comparison does not lose a NaN: the NaN reappears in the sum.
         if *score > max {
             max = *score;
         }
@@ -371,7 +371,7 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
     }
 }
 
-/// Attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
+/// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
     let (heads, columns) = (inputs.q().shape()[2], inputs.v().shape()[3]);
     let rows = sequences.rows();

@@ -10,9 +10,9 @@ use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Rows with a score (scaled, capped, times log2 e) of this magnitude are not judged. Kernels keep row maxima
-/// in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the exponent range
-/// of a probability in the inputs' type: 16 in f16, 128 in bf16.
+/// Returns the magnitude of a score (scaled, capped, times log2 e) from which its row is not judged. Kernels
+/// keep row maxima in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the
+/// exponent range of a probability in the inputs' type: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
     ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
@@ -20,12 +20,12 @@ pub const fn score_limit(dtype: DType) -> f64 {
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
 /// f32 operations may flush smaller numbers to 0.
 const VANISHES: f64 = f32::MIN_POSITIVE as f64;
-/// A key whose score is this far below another key's score has no weight: e^-30.
+/// A key has no weight if its score is this far below another key's score: e^-30.
 const NO_WEIGHT: f64 = 30.0;
 /// The largest probability that a lazy maximum permits before O is normalised.
 const LAZY: f64 = 256.0;
-/// Up to this softcap, kernels compute tanh with f32's absolute precision; above it, with f32's relative
-/// precision.
+/// Up to this softcap, kernels compute tanh with an absolute precision of f32. Above it, they compute with a
+/// relative precision of f32.
 const MODEST_CAP: f64 = 1024.0;
 
 /// The exact result, and the maximum permitted error of each element of O and LSE. The bound of a row is
@@ -81,19 +81,19 @@ impl Bounds {
         Bounds { exact, out, lse }
     }
 
-    /// Number of rows of O, over all heads.
+    /// Returns the number of rows of O, over all heads.
     pub fn rows(&self) -> usize {
         self.lse.len()
     }
 
-    /// Number of rows of O with an element that is not judged.
+    /// Returns the number of rows of O with an element that is not judged.
     pub fn not_judged(&self) -> usize {
         let rows = self.out.chunks(self.exact.shape[3]);
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// The elements of O and LSE with the largest error relative to their bounds. `None` if a shape differs
-    /// from the reference's.
+    /// Returns the elements of O and LSE with the largest error relative to their bounds. `None` if a shape
+    /// differs from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
@@ -115,8 +115,8 @@ impl Bounds {
     }
 }
 
-/// The element with the largest error relative to its tolerance. An element that is not judged counts as
-/// right.
+/// Returns the element with the largest error relative to its tolerance. An element that is not judged counts
+/// as right.
 fn furthest(
     tensor: &'static str,
     got: impl Iterator<Item = ([usize; 4], f64)>,
@@ -142,18 +142,19 @@ impl Head {
 }
 
 impl<'a> Score<'a> {
-    /// The score of a sink, whose values are 0.
+    /// Returns the score of a sink, whose values are 0.
     fn sink(logit: f32, values: &'a [f64]) -> Self {
         let value = f64::from(logit);
         Score { value, error: 4.0 * ULP * value.abs(), values }
     }
 
-    /// Slopes and bias add `more` to the score.
+    /// Computes a score and its error bound. `more` is the sum of slopes and bias, which is added to the
+    /// score.
     fn new(p: &Problem, q: &[f64], k: &[f64], values: &'a [f64], more: f64) -> Self {
         let (scale, terms) = (f64::from(p.softmax_scale()), q.len() as f64);
         let products = q.iter().zip(k).map(|(q, k)| q * k);
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
-        // Each sum may be off by an ulp.
+        // Each addition may err by an ulp.
         let mut error = ((terms + 8.0) * ULP * size + terms * VANISHES) * scale;
         let mut value = sum * scale;
         if let Some(cap) = p.softcap.map(f64::from) {
@@ -170,7 +171,7 @@ impl<'a> Score<'a> {
     }
 }
 
-/// A row's bounds: one per element of O, one for LSE.
+/// Returns a row's bounds: one per element of O, one for LSE.
 fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f64) {
     // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
@@ -181,10 +182,11 @@ fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f6
     let keys = scores.len() as f64;
     let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
     let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
-    // O is a mean of the values of contending keys, whose weights may be off by this factor.
+    // O is a mean of the values of contending keys, whose weights may err by this factor.
     let error = scores.iter().filter(|s| contends(s)).map(|s| s.error).fold(0.0, f64::max);
     let off = (2.0 * error).exp_m1().min(1.0);
-    // Per column, the largest of three: any value; a contending value; a contending value's distance from O.
+    // For each column, the largest of three magnitudes: any value; a contending value; a contending value's
+    // distance from O.
     let mut columns = vec![[0.0f64; 3]; out.len()];
     for score in scores {
         let contends = contends(score);
@@ -248,7 +250,7 @@ mod tests {
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())
         };
-        // The limit over log2 e. The sums of bf16 stay below it by some distance.
+        // The limits divided by log2 e. Sums of bf16 numbers stay below their limit by some distance.
         for (dtype, below, beyond) in [(DType::F16, 1.8e8, 1.9e8), (DType::Bf16, 1.2e9, 1.5e9)] {
             assert_eq!(not_judged(dtype, 1e6, None), (0, 80), "{dtype:?}");
             assert_eq!(not_judged(dtype, 1e30, None), (80, 80), "{dtype:?}");

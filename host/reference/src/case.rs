@@ -44,12 +44,12 @@ pub enum Values {
 }
 
 impl Case {
-    /// The case's tensors.
+    /// Returns the case's tensors.
     pub fn memory(&self) -> Memory {
         self.with_values(Memory::random(self.problem, self.layout, self.seed))
     }
 
-    /// The case's tensors with all elements 0, for callers that only plan.
+    /// Returns the case's tensors with all elements 0, for callers that only plan.
     pub fn places(&self) -> Memory {
         let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
         let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
@@ -88,7 +88,7 @@ impl std::fmt::Display for Case {
 }
 
 /// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask, because kernels of masks with parameters do not solve it.
+/// simpler mask, because the kernels of masks with parameters do not solve such a case.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
@@ -98,24 +98,24 @@ pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
 }
 
-/// Whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
+/// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
 pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Columns of keys and of values that run on an entry: the entry's own, and smaller numbers, to which the
-/// entry adds zeros.
+/// Returns numbers of columns of keys and of values that run on an entry: the entry's own, and smaller ones
+/// that the entry pads.
 pub(super) fn columns(entry: &AttnInfo) -> [[usize; 2]; 2] {
     let held = entry.columns().map(|columns| columns as usize);
     [held, held.map(padded)]
 }
 
-/// A problem without rows, with these columns of keys and of values.
+/// Returns a problem without rows, with these columns of keys and of values.
 pub(super) fn of_columns(entry: &AttnInfo, [head_dim, head_dim_v]: [usize; 2]) -> Problem {
     Problem::new(entry.dtype, 1, 0, 0, head_dim).head_dim_v(head_dim_v)
 }
 
-/// A number of columns that entries of `held` columns take.
+/// Returns a number of columns that entries of `held` columns pad.
 const fn padded(held: usize) -> usize {
     match held {
         32 => 24,
@@ -124,7 +124,7 @@ const fn padded(held: usize) -> usize {
         128 => 112,
         192 => 160,
         256 => 224,
-        // Half of a chunk, for kernels in which two warps share the columns.
+        // 264 is half of 512 columns and one chunk more, for kernels in which two warps share the columns.
         512 => 264,
         other => other - 8,
     }

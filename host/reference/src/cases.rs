@@ -8,8 +8,8 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Isa, TileScheduler};
 
-/// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, exact tiles; equal lengths, more keys than
-/// queries, more queries than keys.
+/// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, and exact tiles; equal lengths, more keys than
+/// queries, and more queries than keys.
 const LENGTHS: [[usize; 2]; 18] = [
     [1, 1],
     [17, 17],
@@ -33,13 +33,13 @@ const LENGTHS: [[usize; 2]; 18] = [
 /// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// A problem with a sequence of at least this length is long. It runs with one or two of the head groupings,
-/// and with one batch.
+/// A problem is long if it has a sequence of at least this length. A long problem runs with one or two of the
+/// head groupings, and with one batch.
 const LONG: usize = 1000;
 
-/// The grid of an entry: every length with every mask of its kind. Layouts, head dims and batches alternate.
-/// Entries with equal dtype, head dim and mask have equal grids. Short problems run with every head grouping.
-/// Long problems run with one or two head groupings, because the reference is slow on them.
+/// Returns the grid of an entry: every length with every mask of its kind. Layouts, head dims and batches
+/// alternate. Entries with equal dtype, head dim and mask have equal grids. Short problems run with every
+/// head grouping. Long problems run with one or two head groupings, because the reference is slow on them.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::grid(entry, seed);
@@ -77,14 +77,14 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// A problem with the entry's columns.
+/// Returns a problem with the entry's columns.
 fn own(entry: &AttnInfo, batch: usize, seqlen: usize, heads: usize) -> Problem {
     let one = of_columns(entry, columns(entry)[0]).batch(batch);
     one.seqlen_q(seqlen).seqlen_k(seqlen).heads_q(heads).heads_k(heads)
 }
 
-/// Every row of a tile sees one huge score in every key block, while its neighbour rows see none. Kernels
-/// must rescale this row alone.
+/// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
+/// rows see none. Kernels must rescale this row alone.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
@@ -94,7 +94,8 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
-/// One tile of queries and many key blocks: small errors per block add up and become visible.
+/// Returns a case with one tile of queries and many key blocks. Small errors per block add up and become
+/// visible.
 fn long(entry: &AttnInfo, seed: u64) -> Case {
     let mask = match entry.mask {
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
@@ -104,10 +105,13 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
-/// The edges of an entry, in problems that are small enough for the simulator. Lengths: one row, one row or
-/// one key more than a tile, exact tiles, 8192 keys. Masks: rows and whole tiles without a key, window edges
-/// inside and at the end of a tile. Tensors: grouped heads, two batches, a padded head dim, every layout,
-/// rows that see a huge key.
+/// Returns the edges of an entry, in problems that are small enough for the simulator:
+///
+/// | property | edges |
+/// |---|---|
+/// | lengths | one row; one row or one key more than a tile; exact tiles; 8192 keys |
+/// | masks | rows and whole tiles without a key; window edges inside and at the end of a tile |
+/// | tensors | grouped heads; two batches; a padded head dim; every layout; rows that see a huge key |
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     if entry.is_varlen() {
         return packed::edges(entry, seed);
@@ -142,7 +146,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
         case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
     ];
-    // There are more tiles than blocks that any simulated card with this little shared memory holds at once.
+    // There are more tiles than a simulated card with little shared memory holds at once.
     let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
     let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
         problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
@@ -192,7 +196,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
         // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
-        // It takes many products, so only one dtype runs it.
+        // `slices` takes many products, so only one dtype runs it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
@@ -206,14 +210,14 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, all)
 }
 
-/// The smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys, full and
-/// causal.
+/// Returns the smallest problem on which the predecessor's kernels failed: one head of 64 queries and keys,
+/// full and causal.
 pub fn reproducer(seed: u64) -> Vec<Case> {
     headline_of(1, 64, 1, seed)
 }
 
-/// The predecessor's headline workload: f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim 64, full
-/// and causal.
+/// Returns the predecessor's headline workload: f16, batch 1 and 2, 8 heads, 512 queries and keys, head dim
+/// 64, full and causal.
 pub fn headline(seed: u64) -> Vec<Case> {
     [1, 2].into_iter().flat_map(|batch| headline_of(batch, 512, 8, seed)).collect()
 }
@@ -225,7 +229,7 @@ fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case
     [Mask::Full, Mask::Causal].map(case).into()
 }
 
-/// A problem with several blocks, heads and batches, for repeated launches.
+/// Returns a problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     if entry.is_varlen() {
         return packed::soak(entry, seed);

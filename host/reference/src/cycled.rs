@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat with a long period. Generating a large cache without
-//! repetition would take longer than measuring it.
+//! Inputs of measurements: normal numbers that repeat with a long period. It takes longer to generate a large
+//! cache without repetition than to measure it.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -7,12 +7,13 @@ use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Elements of a period: a prime, so rows and heads never align with it.
+/// Number of elements of a period. It is a prime, so that rows and heads never align with the period.
 const PERIOD: usize = 1_000_003;
-/// Distance in the period between the first elements of two consecutive tensors. Tensors therefore differ.
+/// Distance in the period between the first elements of two consecutive tensors. Because of it, tensors
+/// differ.
 const APART: usize = 271_829;
 
-/// Bytes of a period in `dtype`.
+/// Returns the bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
     static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
     PERIODS[dtype as usize].get_or_init(|| {
@@ -25,13 +26,13 @@ fn period(dtype: DType) -> &'static [u8] {
     })
 }
 
-/// One period of tensor `number` of a problem.
+/// Returns one period of tensor `number` of a problem.
 fn tensor(dtype: DType, number: usize) -> Vec<u8> {
     let (before, first) = period(dtype).split_at(number * APART % PERIOD * dtype.bytes());
     [first, before].concat()
 }
 
-/// The first `elements` elements of tensor `number`, in a 16-bit type.
+/// Returns the first `elements` elements of tensor `number`, in a 16-bit type.
 pub(super) fn halves(dtype: DType, number: usize, elements: usize) -> Vec<u16> {
     let bytes = tensor(dtype, number);
     let period: Vec<u16> = bytes.as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
@@ -69,7 +70,7 @@ impl Filling {
         }
     }
 
-    /// The bytes of all buffers.
+    /// Returns the bytes of all buffers.
     pub(super) fn buffers(&self) -> Vec<Cow<'_, [u8]>> {
         match self {
             Filling::Laid(all) => all.iter().map(Cow::from).collect(),
@@ -95,7 +96,7 @@ mod tests {
             let own = tensor(dtype, 3);
             assert_eq!(own.len(), PERIOD * size);
             assert_ne!(own[..10 * size], tensor(dtype, 4)[..10 * size]);
-            // After the last number of the period, the tensor starts again.
+            // After the last number of the period, the numbers start again.
             assert_eq!(own[(PERIOD - 3 * APART) * size..][..10 * size], tensor(dtype, 0)[..10 * size]);
         }
         assert_eq!(halves(DType::F16, 0, 10), Random::new(1).normals(DType::F16, 10));

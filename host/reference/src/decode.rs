@@ -27,9 +27,9 @@ pub use edges::{
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 
-/// Scales of e4m3 keys and values.
+/// Scales of e4m3 keys and of e4m3 values.
 const SCALES: [f32; 2] = [2.0, 0.5];
-/// Pages that belong to no sequence.
+/// Number of pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
 /// A case in host memory.
@@ -47,7 +47,7 @@ pub struct DecodeMemory {
 }
 
 impl DecodeMemory {
-    /// Standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
+    /// Draws standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
     /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
@@ -89,8 +89,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because gigabytes of them must be fast
-    /// to generate. Pages are shuffled. Every page belongs to exactly one sequence.
+    /// Makes inputs for a measurement: elements repeat with a long period, because it must be fast to
+    /// generate gigabytes. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -105,15 +105,15 @@ impl DecodeMemory {
         DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table }
     }
 
-    /// The reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
+    /// Returns the reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
     ///
     /// # Errors
-    /// [`TensorError`] if the case contradicts itself.
+    /// Returns [`TensorError`] if the case contradicts itself.
     pub fn reference(&self, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
+    /// Does the work of [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);
@@ -136,7 +136,7 @@ impl DecodeMemory {
         Ok(Some(reference))
     }
 
-    /// The rows of Q of sequence `b`.
+    /// Returns the rows of Q of sequence `b`.
     fn query_rows(&self, b: usize) -> &[u16] {
         let (row, starts) = (self.case.heads[0] * self.case.head_dim, self.case.starts());
         &self.q[starts[b] * row..starts[b + 1] * row]
@@ -147,19 +147,20 @@ impl DecodeMemory {
     /// keys is not judged.
     ///
     /// # Errors
-    /// [`TensorError`] if the case contradicts itself.
+    /// Returns [`TensorError`] if the case contradicts itself.
     pub fn judge(&self, outcome: &DecodeOutcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Keys of sequence `b` if the device reads `length`; `None` if the cache holds fewer keys.
+    /// Returns the number of keys of sequence `b` if the device reads `length`; `None` if the cache holds
+    /// fewer keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// The reference of each sequence for these lengths; `None` for a sequence that has no key or is not
-    /// judged.
+    /// Returns the reference of each sequence for these lengths; `None` for a sequence that has no key or is
+    /// not judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {

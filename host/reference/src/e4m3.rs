@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// The largest number.
 pub const MAX: f32 = 448.0;
 
-/// The value of `bits`.
+/// Returns the value of `bits`.
 pub fn decode(bits: u8) -> f32 {
     let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
     let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
@@ -17,7 +17,8 @@ pub fn decode(bits: u8) -> f32 {
     }
 }
 
-/// Every number that is not negative, ordered by its bits, which is also the order of the numbers.
+/// Returns every number that is not negative, in the order of its bits. This is also the order of the
+/// numbers.
 fn numbers() -> &'static [f64; 0x7f] {
     static NUMBERS: OnceLock<[f64; 0x7f]> = OnceLock::new();
     NUMBERS.get_or_init(|| std::array::from_fn(|bits| f64::from(decode(bits as u8))))

@@ -1,4 +1,4 @@
-//! Tensors beside Q, K and V, in host memory: sinks, a bias, prefixes and bits of masks.
+//! Tensors beside Q, K and V, in host memory: sinks, a bias, prefixes, and bits of masks.
 use super::arithmetic::{decode, encode};
 use super::inputs::Random;
 use ferroflash::DType;
@@ -8,11 +8,11 @@ use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix,
 /// Tensors of a launch beside Q, K and V. `None` is a tensor that the problem does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
-    /// One logit per query head.
+    /// Attention sinks: one logit per query head.
     pub sinks: Option<Vec<f32>>,
     /// The numbers that the kernel adds to scores.
     pub bias: Option<BiasTensor>,
-    /// Keys of each sequence's prefix.
+    /// The number of keys of each sequence's prefix.
     pub prefixes: Option<Vec<i32>>,
     /// One bit per query and key.
     pub bits: Option<BitsTensor>,
@@ -35,7 +35,7 @@ pub struct BitsTensor {
     bytes: Vec<u8>,
 }
 
-/// The index of row `at` among the rows of a shape. An extent of 1 is broadcast.
+/// Returns the index of row `at` among the rows of a shape. An extent of 1 is broadcast.
 fn row(shape: [usize; 4], at: [usize; 3]) -> usize {
     let [_, heads, rows, _] = shape;
     let [batch, head, query] = [0, 1, 2].map(|dim| if shape[dim] == 1 { 0 } else { at[dim] });
@@ -43,12 +43,13 @@ fn row(shape: [usize; 4], at: [usize; 3]) -> usize {
 }
 
 impl BiasTensor {
-    /// A bias of contiguous elements. In memory, rows of 16-bit elements get an even number of them.
+    /// Creates a bias of contiguous elements. In memory, rows of 16-bit elements get an even number of
+    /// elements.
     pub fn new(dtype: DType, shape: [usize; 4], elements: &[u8]) -> Self {
         Self::padded(dtype, shape, shape[3].next_multiple_of(4 / dtype.bytes().min(4)), elements)
     }
 
-    /// A bias with `row` elements from one row to the next. NaNs fill the gaps.
+    /// Creates a bias with `row` elements from one row to the next. NaNs fill the gaps.
     fn padded(dtype: DType, shape: [usize; 4], row: usize, elements: &[u8]) -> Self {
         let (own, gap) = (shape[3] * dtype.bytes(), (row - shape[3]) * dtype.bytes());
         let rows = elements.chunks(own.max(1));
@@ -56,7 +57,7 @@ impl BiasTensor {
         BiasTensor { dtype, shape, row, bytes }
     }
 
-    /// The element of a query and a key: `[batch, head, query]`, key.
+    /// Returns the element of a query and a key: `[batch, head, query]`, key.
     pub fn of(&self, at: [usize; 3], key: usize) -> f32 {
         let element = row(self.shape, at) * self.row + key;
         let bytes = &self.bytes[element * self.dtype.bytes()..];
@@ -73,7 +74,7 @@ impl BiasTensor {
 
     fn random(random: &mut Random, dtype: DType, shape: [usize; 4]) -> Self {
         let elements = (0..shape.iter().product()).flat_map(|_| {
-            // -inf hides the key.
+            // A bias of -inf hides the key.
             let x = if random.bits().is_multiple_of(61) { f64::NEG_INFINITY } else { 2.0 * random.normal() };
             match dtype {
                 DType::F32 => (x as f32).to_ne_bytes().to_vec(),
@@ -87,12 +88,12 @@ impl BiasTensor {
 }
 
 impl BitsTensor {
-    /// Contiguous rows, each of whole bytes.
+    /// Creates a mask of contiguous rows, each of whole bytes.
     pub fn new(shape: [usize; 4], bytes: Vec<u8>) -> Self {
         BitsTensor { shape, bytes }
     }
 
-    /// Whether a query `[batch, head, query]` sees a key of its sequence of `keys` keys.
+    /// Returns whether a query `[batch, head, query]` sees a key. The query's sequence has `keys` keys.
     pub fn sees(&self, at: [usize; 3], key: usize, keys: usize) -> bool {
         let first = keys.saturating_sub(self.shape[3]);
         let Some(bit) = key.checked_sub(first) else { return true };
@@ -104,7 +105,8 @@ impl BitsTensor {
         MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
     }
 
-    /// Two of three bits are 1. The first two rows see no key, and neither do some other rows.
+    /// Draws bits, of which two of three are 1. The first two rows see no key, and neither do some other
+    /// rows.
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {
@@ -119,8 +121,8 @@ impl BitsTensor {
 }
 
 impl Extras {
-    /// Random extras of a problem. The bias may broadcast any dimension but the keys. Prefixes may be below 0
-    /// or beyond the keys. Some heads have no sink.
+    /// Draws random extras of a problem. The bias may broadcast every dimension except the keys. Prefixes may
+    /// be below 0 or beyond the keys. Some heads have no sink.
     pub fn random(p: &Problem, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5eed);
         let mut one_of = |all: &[usize]| all[(random.bits() % all.len() as u64) as usize];
@@ -149,7 +151,7 @@ impl Extras {
         }
     }
 
-    /// The extras' buffers: a name and the content of each.
+    /// Returns a name and the content of each buffer of the extras.
     pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
         let sinks = self.sinks.iter();
         let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
@@ -180,7 +182,7 @@ impl Extras {
         }
     }
 
-    /// The problem with these extras.
+    /// Returns the problem with these extras.
     #[must_use]
     pub fn of(&self, problem: Problem) -> Problem {
         let problem = problem.sinks(self.sinks.is_some()).bias(self.bias.as_ref().map(|bias| bias.dtype));

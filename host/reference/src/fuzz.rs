@@ -1,5 +1,5 @@
-//! Random problems of any shape, strides, mask and type: valid problems, and valid problems with one fault
-//! added.
+//! Random problems of any shape, strides, mask and type. Some are valid; others are valid problems to which
+//! one fault was added.
 use super::arithmetic::decode;
 use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
@@ -32,7 +32,7 @@ pub struct Fuzz {
     /// The kernel's symbol, or a name of the lineage; `None` if the planner chooses.
     pub config: Option<&'static str>,
     /// The standard deviations of Q, K and V, if the inputs, the scale and the softcap may have any
-    /// magnitude. [`Bounds`] then judge the result instead of the tolerance rule.
+    /// magnitude. [`Bounds`] then judges the result instead of the tolerance rule.
     pub wide: Option<[f64; 3]>,
 }
 
@@ -50,13 +50,13 @@ pub struct Findings {
 /// Upper limits of random problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queries per sequence, and keys per sequence.
+    /// Maximum number of queries per sequence, and of keys per sequence.
     pub seqlen: usize,
-    /// Query heads, and batches.
+    /// Maximum number of query heads, and of batches.
     pub heads: usize,
-    /// Sequences of a varlen batch or a KV cache.
+    /// Maximum number of sequences of a varlen batch or a KV cache.
     pub sequences: usize,
-    /// Multiplications of Q Kᵀ. They determine the reference's time.
+    /// Maximum number of multiplications of Q Kᵀ. The reference's time depends on it.
     pub products: usize,
     /// Whether invalid `cu_seqlens` may make sequences overlap. The simulator reports the overlap as a race.
     pub overlaps: bool,
@@ -69,7 +69,7 @@ impl Limits {
     /// Limits for a GPU.
     pub const GPU: Self =
         Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
-    /// Limits for the simulator: a case takes fractions of a second.
+    /// Limits for the simulator: a case takes a fraction of a second.
     pub const SIMULATOR: Self =
         Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
@@ -105,8 +105,8 @@ impl Fuzz {
         Fuzz { seed, memory, config, wide }
     }
 
-    /// Whether O has fewer than [`ENOUGH_ELEMENTS`] elements. `max|naive - exact|` over few elements may be
-    /// small by luck, smaller than one rounding of a correct result. The rule then also permits an error of
+    /// Returns whether O has fewer than [`ENOUGH_ELEMENTS`] elements. With few elements, `max|naive - exact|`
+    /// may by luck be smaller than one rounding of a correct result. The rule then also permits an error of
     /// two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
         let Problem { batch, seqlen_q, heads_q, head_dim_v, .. } = self.memory.problem;
@@ -117,8 +117,8 @@ impl Fuzz {
     /// the tolerance rule. The tolerance is wider for a [small](Self::is_small) problem.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
-    /// valid.
+    /// Returns the errors of planning, launching and waiting. Each of them is a failure, because the problem
+    /// is valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -203,13 +203,13 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
         10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
     };
-    // Inputs are normal numbers: 8 standard deviations stay below the largest number.
+    // Inputs are normal numbers. 8 standard deviations stay below the largest number of the type.
     let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));
         let products = sigmas[0] * sigmas[1] * (p.head_dim as f64).sqrt();
-        // Half of the problems have scores that are neither all equal nor dominated by one key. A quarter
-        // come close to the limit.
+        // In half of the problems, scores are neither all equal nor dominated by one key. In a quarter,
+        // scores come close to the limit.
         let scale = match below(random, 4) {
             0 | 1 => 10f64.powi(below(random, 3) as i32) / products,
             2 => score_limit(p.dtype) / f64::from(16 << below(random, 4)) / products,
@@ -231,7 +231,7 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
     }
 }
 
-/// Whether a stride of 0 repeats a row, a head or a batch of an input.
+/// Returns whether a stride of 0 repeats a row, a head or a batch of an input.
 fn repeats(memory: &Memory) -> bool {
     let repeats = |place: &Place| {
         place.shape.iter().zip(place.strides).take(3).any(|(extent, stride)| *extent > 1 && stride == 0)
@@ -239,7 +239,7 @@ fn repeats(memory: &Memory) -> bool {
     [&memory.q, &memory.k, &memory.v].into_iter().any(repeats)
 }
 
-/// A kernel that solves `p` and runs on the device.
+/// Returns a kernel that solves `p` and runs on the device.
 fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Option<&'static str> {
     let mask = p.mask_kind();
     let solves = |e: &ferroflash::kernels::AttnInfo| {
@@ -348,7 +348,7 @@ const FAULTS: &[Fault] = &[
 /// Adds a fault to the request of `fuzz`, and plans it. `seed` picks the fault.
 ///
 /// # Errors
-/// A description, if the planner accepted the request or refused it for another reason.
+/// Returns a description if the planner accepted the request or refused it for another reason.
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
     let address = |n: u64| n << 40;
@@ -377,7 +377,7 @@ pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'
     }
 }
 
-/// The names of all faults that [`refused`] can pick.
+/// Returns the names of all faults that [`refused`] can pick.
 pub fn faults() -> impl Iterator<Item = &'static str> {
     FAULTS.iter().map(|fault| fault.name)
 }

@@ -1,9 +1,9 @@
-//! Attention on the CPU: the reference that kernels are compared with.
+//! Attention on the CPU: the reference for kernels' results.
 //!
 //! One algorithm runs in two arithmetics. [`exact`] computes in f64 on the f16 or bf16 inputs. [`naive`]
-//! rounds every intermediate result to the inputs' type, like an implementation in separate 16-bit steps.
-//! Their difference measures the accuracy that the type permits. [`Reference::judge`] derives the tolerance
-//! from it, as FlashAttention's tests do.
+//! rounds every intermediate result to the inputs' type, like an implementation in separate 16-bit steps. The
+//! difference of the two results measures the accuracy that the type permits. [`Reference::judge`] derives
+//! the tolerance from this difference, as FlashAttention's tests do.
 //!
 //! The reference covers every problem of the kernels: f16 and bf16, grouped heads, unequal lengths, windows,
 //! softcap, rows without a key, any strides. [`Memory`] lays a problem out as in device memory, and

@@ -1,12 +1,12 @@
-//! Masks: the keys that a query sees, by definition, and masks for a kernel's problems.
+//! Masks: which keys a query sees by definition, and masks for a kernel's test problems.
 use ferroflash::kernels::MaskKind;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix};
 use std::ops::Range;
 
-/// The smallest interval with every key that a query at `position` sees. Bits may hide keys of it. `prefix`
-/// is the sequence's prefix on the device. This is the definition; tests compare the planner's arithmetic
-/// with it.
+/// Returns the smallest interval that contains every key that a query at `position` sees. Bits may hide keys
+/// in it. `prefix` is the sequence's prefix on the device. This function is the definition; tests compare the
+/// planner's arithmetic with it.
 pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
     let keys = p.seqlen_k as i64;
     let (first, end) = match p.mask {
@@ -28,25 +28,26 @@ pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
     first as usize..end.max(first) as usize
 }
 
-/// A mask with its alignment, softcap, and whether it has slopes.
+/// A mask with its alignment and softcap, and whether it has slopes.
 pub(super) type Masked = (Mask, Alignment, Option<f32>, bool);
 
 use Alignment::{BottomRight, TopLeft};
 
-/// One prefix per sequence, in device memory.
+/// A mask with one prefix per sequence, in device memory.
 const EACH: Mask = Mask::Prefix(Prefix::Each(Index::new(0, 0)));
 
 const fn window(left: Option<u32>, right: Option<u32>) -> Mask {
     Mask::Window { left, right }
 }
 
-/// Bits of the last `columns` keys, or of all keys if there are fewer, per head or per sequence.
+/// Returns a mask of bits for the last `columns` keys, or for all keys if there are fewer, per head or per
+/// sequence.
 const fn bits(columns: usize, of_heads: bool) -> Mask {
     let shape = if of_heads { [1, usize::MAX, 0, columns] } else { [usize::MAX, 1, 0, columns] };
     Mask::Bits(MaskBits::contiguous(0, 0, shape))
 }
 
-/// Masks of a kind, for problems of any size, with softcap and ALiBi slopes if the kind has them.
+/// Returns masks of a kind, for problems of any size, with softcap and ALiBi slopes if the kind has them.
 pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     let plain = |mask, alignment| (mask, alignment, None, false);
     match kind {
@@ -82,8 +83,8 @@ pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     }
 }
 
-/// Masks of a kind without softcap and slopes. Their edges lie beside the edges of blocks of `n` keys and of
-/// tiles of `m` queries.
+/// Returns masks of a kind without softcap and slopes. Their edges lie beside the edges of blocks of `n` keys
+/// and of tiles of `m` queries.
 pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignment)> {
     let prefix = |keys: usize| Mask::Prefix(Prefix::All(keys as u32));
     let chunked = |keys: usize| Mask::Chunked { chunk: keys as u32 };
@@ -113,7 +114,7 @@ pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignme
     }
 }
 
-/// One mask of a kind, for blocks of `n` keys.
+/// Returns one mask of a kind, for blocks of `n` keys.
 pub fn one(kind: MaskKind, n: usize) -> Mask {
     match kind {
         MaskKind::Local => window(Some(2 * n as u32), Some(n as u32)),
@@ -122,7 +123,7 @@ pub fn one(kind: MaskKind, n: usize) -> Mask {
     }
 }
 
-/// The mask for a problem's sizes: bits for its sequences, heads, queries and keys.
+/// Gives a problem a mask for its sizes: bits for its sequences, heads, queries and keys.
 pub fn fit(p: Problem) -> Problem {
     match p.mask {
         Mask::Bits(MaskBits { shape: [batch, heads, _, columns], .. }) => {
@@ -140,7 +141,7 @@ mod tests {
     use crate::{Layout, Memory};
     use ferroflash::DType;
 
-    /// Whether query `i` sees key `j`, pair by pair.
+    /// Returns whether query `i` sees key `j`, by the definition for one pair.
     fn sees(memory: &Memory, [b, h, i]: [usize; 3], j: usize) -> bool {
         let (p, extras) = (&memory.problem, &memory.extras);
         let position = match p.alignment {
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// O and LSE of a row, from the definition of attention.
+    /// Computes O and LSE of a row by the definition of attention.
     fn row(memory: &Memory, [b, h, i]: [usize; 3]) -> (Vec<f64>, f64) {
         let (p, inputs) = (&memory.problem, memory.inputs().expect("valid"));
         let group = p.heads_q / p.heads_k;
@@ -191,7 +192,8 @@ mod tests {
         (o, all.ln())
     }
 
-    /// Every mask, with sinks and biases of every type, in both alignments, with fewer keys than queries.
+    /// The test runs every mask, with sinks and biases of every type, in both alignments, with fewer keys
+    /// than queries.
     #[test]
     fn attention_is_what_its_definition_says() {
         let kinds = [MaskKind::Full, MaskKind::Causal, MaskKind::Prefix, MaskKind::Chunked, MaskKind::Bits];
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(seen(0, 11), [0, 2, 9]);
         assert_eq!(seen(0, 13), [0, 1, 2, 4, 11]);
         assert_eq!(seen(1, 11), [10]);
-        // With more columns than keys, the first columns count.
+        // If there are more columns than keys, the first columns belong to the keys.
         assert_eq!(seen(0, 4), [0, 2]);
     }
 }

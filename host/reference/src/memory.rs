@@ -11,7 +11,7 @@ use super::told::Told;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, LseView, Scores, TensorView};
 
-/// The scaled score of a huge key. Beside its exponential, all earlier sums vanish in every type.
+/// The scaled score of a huge key. Next to its exponential, all earlier sums are too small to count.
 pub const PEAK: f64 = 40.0;
 
 /// Memory layout of a problem's tensors.
@@ -27,7 +27,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The layout's name on the command line.
+    /// Returns the layout's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Layout::Bshd => "bshd",
@@ -42,7 +42,7 @@ impl Layout {
 pub struct Place {
     /// Index of the buffer.
     pub buffer: usize,
-    /// Element of the buffer where the tensor starts.
+    /// The index in the buffer of the tensor's first element.
     pub offset: usize,
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
@@ -51,7 +51,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Number of elements from the first to the last, inclusive.
+    /// Returns the number of elements from the first to the last element, both included.
     pub fn span(&self) -> usize {
         1 + self
             .shape
@@ -61,14 +61,15 @@ impl Place {
             .sum::<usize>()
     }
 
-    /// The element where row `index` starts. Rows are counted as `[batch][seqlen][heads]`.
+    /// Returns the index of the element where row `index` starts. Rows are counted as
+    /// `[batch][seqlen][heads]`.
     pub fn row(&self, index: usize) -> usize {
         let [_, rows, heads, _] = self.shape;
         let position = [index / (rows * heads), index / heads % rows, index % heads];
         self.offset + position.iter().zip(self.strides).map(|(i, stride)| i * stride as usize).sum::<usize>()
     }
 
-    /// A tensor that fills its own buffer. `Packed` leaves 8 elements between rows.
+    /// Returns the place of a tensor that fills its own buffer. `Packed` leaves 8 elements between rows.
     fn alone(buffer: usize, layout: Layout, shape: [usize; 4]) -> Self {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         let gap = if layout == Layout::Packed { 8 } else { 0 };
@@ -79,7 +80,7 @@ impl Place {
         Place { buffer, offset: 0, shape, strides }
     }
 
-    /// Tensors that share a buffer. A row of the buffer holds the heads of all of them.
+    /// Returns the places of tensors that share a buffer. A row of the buffer holds the heads of all of them.
     fn side_by_side<const N: usize>(buffer: usize, shapes: [[usize; 4]; N]) -> [Self; N] {
         let row: usize = shapes.iter().map(|[_, _, heads, columns]| heads * columns).sum();
         let mut first = 0;
@@ -125,8 +126,8 @@ fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
 }
 
 impl Memory {
-    /// Standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are at most
-    /// 1/2.
+    /// Returns standard normal inputs from `seed`, with random extras. If the problem has ALiBi, slopes are
+    /// at most 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
@@ -152,8 +153,8 @@ impl Memory {
         Memory { problem: extras.of(self.problem), extras, ..self }
     }
 
-    /// Gives every sixteenth row of each head one huge key: the row's scaled score with this key is [`PEAK`],
-    /// and other rows score 0 with it. The head's index selects the rows and the block of `block` keys.
+    /// Gives every sixteenth row of each head one huge key. The row's scaled score with this key is [`PEAK`],
+    /// and other rows score 0 with the key. The head's index selects the rows and the block of `block` keys.
     /// Sixteen heads per key block cover all rows and key blocks.
     #[must_use]
     pub fn with_peaks(mut self, block: usize) -> Self {
@@ -213,13 +214,13 @@ impl Memory {
         self
     }
 
-    /// The problem with the integers that device memory holds during a launch.
+    /// Returns the problem with the integers that device memory holds during a launch.
     pub(super) fn told(&self, told: Told) -> Self {
         let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
         Memory { sequences, ..self.clone() }
     }
 
-    /// Fills the input buffers: `fill` receives a number of elements and returns them.
+    /// Fills the input buffers. `fill` receives a number of elements and returns the elements.
     pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
         let mut memory = Self::places(problem, layout);
         let (places, buffers) = ([memory.q, memory.k, memory.v], memory.tensor_buffers());
@@ -232,16 +233,17 @@ impl Memory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate.
     pub fn to_measure(problem: Problem, layout: Layout) -> Self {
         let mut tensor = 0..;
         Self::filled(problem, layout, |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len))
     }
 
-    /// Lays out given inputs. Each is contiguous in `layout`, which must not be [`Layout::Packed`].
+    /// Lays out given inputs. Each input is contiguous in `layout`, which must not be [`Layout::Packed`].
     ///
     /// # Errors
-    /// [`TensorError`] if a tensor is shorter than the problem needs.
+    /// Returns [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
         let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
         for place in [memory.q, memory.k, memory.v] {
@@ -250,17 +252,17 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Number of buffers of Q, K and V. They come first.
+    /// Returns the number of buffers of Q, K and V. These buffers come first.
     pub(super) fn tensor_buffers(&self) -> usize {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
-    /// Index of the first buffer of integers. It follows the buffers of tensors and slopes.
+    /// Returns the index of the first buffer of integers. It follows the buffers of tensors and slopes.
     pub(super) fn first_array(&self) -> usize {
         self.tensor_buffers() + usize::from(self.slopes.is_some())
     }
 
-    /// The name of each buffer.
+    /// Returns the name of each buffer.
     pub fn names(&self) -> Vec<String> {
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
         let tensors = (0..self.tensor_buffers()).map(|buffer| {
@@ -270,7 +272,7 @@ impl Memory {
         tensors.chain(self.slopes.iter().map(|_| "alibi_slopes".into())).chain(arrays).collect()
     }
 
-    /// The expected LSE of all rows; -inf for rows that belong to no sequence.
+    /// Returns the expected LSE of all rows; -inf for rows that belong to no sequence.
     pub fn place_lse(&self, outputs: &Outputs) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         let mut lse = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
@@ -279,15 +281,15 @@ impl Memory {
         lse
     }
 
-    /// The rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the end of
-    /// the last sequence.
+    /// Returns the rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the
+    /// end of the last sequence.
     pub fn written(&self) -> Place {
         let [batches, rows, heads, head_dim] = self.o.shape;
         let rows = self.sequences.as_ref().map_or(rows, Sequences::rows);
         Place { shape: [batches, rows, heads, head_dim], ..self.o }
     }
 
-    /// The LSE of the rows that [`Memory::written`] describes.
+    /// Returns the LSE of the rows that [`Memory::written`] describes.
     pub fn written_lse(&self, lse: &[f32]) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
         lse.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
@@ -302,14 +304,14 @@ impl Memory {
         lse.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
     }
 
-    /// Shape of LSE: `[batch, heads, seqlen]`.
+    /// Returns the shape of LSE: `[batch, heads, seqlen]`.
     pub fn lse_shape(&self) -> [usize; 3] {
         let [batches, rows, heads, _] = self.o.shape;
         [batches, heads, rows]
     }
 
-    /// The request in device memory: copies of `buffers` are at `inputs`, O is at `o`, a contiguous LSE is at
-    /// `lse`.
+    /// Returns the request in device memory. Copies of `buffers` are at `inputs`, O is at `o`, and a
+    /// contiguous LSE is at `lse`.
     pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
         let view = |base: u64, place: Place, elements: usize| {
@@ -341,7 +343,7 @@ impl Memory {
         forward
     }
 
-    /// O of `outputs`, rounded and laid out as [`Memory::o`] says.
+    /// Returns O of `outputs`, rounded and laid out as [`Memory::o`] says.
     pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
         let mut bits = vec![0; self.o.span()];
         let [batches, rows, heads, head_dim] = self.o.shape;
@@ -367,11 +369,11 @@ impl Memory {
         Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras }
     }
 
-    /// The problem's inputs for the reference.
+    /// Returns the problem's inputs for the reference.
     ///
     /// # Errors
-    /// [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of the
-    /// number of key heads.
+    /// Returns [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of
+    /// the number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let inputs =
             Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;

@@ -5,8 +5,8 @@ mod work;
 pub use edges::{Lie, MergeCase, merge_edges};
 pub use work::MergeMemory;
 
-/// O and natural log-sum-exp of a row, merged from partial states and an optional attention sink. A state
-/// that has seen no key has an infinite log-sum-exp.
+/// Merges O and natural log-sum-exp of a row from partial states and an optional attention sink. A state that
+/// has seen no key has an infinite log-sum-exp.
 pub fn merge(states: &[(Vec<f64>, f64)], sink: Option<f64>) -> (Vec<f64>, f64) {
     let columns = states.first().map_or(0, |(o, _)| o.len());
     let seen = || states.iter().filter(|(_, lse)| lse.is_finite());

@@ -1,4 +1,4 @@
-//! The problems of varlen kernels.
+//! The test problems of varlen kernels.
 use super::case::{Case, Values, columns, of, of_columns, takes_slopes};
 use super::masks::{at_edges, several};
 use super::memory::Layout;
@@ -8,13 +8,13 @@ use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 
-/// Sequences of more than a tile, without queries, without keys, with unused keys, of exact tiles, and empty
-/// ones.
+/// Sequences of more than a tile, sequences without queries or keys, sequences with unused keys, sequences of
+/// exact tiles, and empty sequences.
 const RAGGED: &[Lengths] =
     &[[1, 1, 2, 1, 0], [0, 0, 1, 0, 0], [0, 3, 0, 0, 0], [0, 5, 1, -1, 2], [1, 0, 3, 0, 0], [0, 0, 0, 0, 0]];
-/// Few queries, and fewer keys than queries.
+/// Sequences with few queries, and with fewer keys than queries.
 const SHORT: &[Lengths] = &[[0, 1, 0, 1, 0], [0, 2, 1, 1, 0], [0, 7, 0, 3, 9], [0, 1, 2, 0, 0]];
-/// Equal lengths, except one.
+/// Sequences of equal lengths, except one.
 const EVEN: &[Lengths] = &[[1, 0, 1, 3, 0], [1, 0, 1, 3, 0], [0, 9, 1, 3, 0]];
 /// One long sequence among many short ones: more sequences than a warp searches at once.
 const MANY: &[Lengths] = &{
@@ -25,7 +25,7 @@ const MANY: &[Lengths] = &{
     all
 };
 
-/// A case of `lengths`. Three rows of each tensor belong to no sequence.
+/// Returns a case of `lengths`. Three rows of each tensor belong to no sequence.
 fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Layout, seed: u64) -> Case {
     let tile = [entry.tile_m, entry.tile_n];
     let sequences = Sequences::of(lengths, tile);
@@ -33,7 +33,7 @@ fn case(entry: &AttnInfo, lengths: &'static [Lengths], one: Problem, layout: Lay
     Case { problem, layout, seed, values: Values::Packed { lengths, tile, told: &[Told::Filled] } }
 }
 
-/// `case` with several launches of one plan.
+/// Returns `case` with several launches of one plan.
 fn told(case: Case, told: &'static [Told]) -> Case {
     match case.values {
         Values::Packed { lengths, tile, .. } => {
@@ -43,18 +43,18 @@ fn told(case: Case, told: &'static [Told]) -> Case {
     }
 }
 
-/// Other lengths, and invalid `seqused_k`.
+/// Other lengths, and an invalid `seqused_k`.
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
-/// A case with invalid `cu_seqlens`.
+/// Returns a case with invalid `cu_seqlens`.
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
     told(soak(entry, seed), &[Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled])
 }
 
-/// [`super::edges`] of a varlen kernel.
+/// Returns the [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let [held, padded] = columns(entry);
-    // Head dims between the entries' head dims: 40, 72, 80.
+    // The problems have head dims between the entries' head dims: 40, 72, 80.
     let other = if entry.head_dim == 96 { [72; 2] } else { padded };
     let one = |heads_q, heads_k, columns| of_columns(entry, columns).heads_q(heads_q).heads_k(heads_k);
     let shapes = [
@@ -96,7 +96,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }));
     }
     if entry.has_maps() {
-        // Every row is used. There are several tiles for each block that the card holds.
+        // In this case, every row is used, and there are several tiles for each block that the card holds.
         let Case { problem, .. } = cases[0];
         let one = one(48, 48, held).mask(problem.mask).alignment(problem.alignment);
         let mut equal = case(entry, EQUAL, one, Layout::Bshd, seed.wrapping_add(9));
@@ -106,7 +106,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// Equal lengths of two tiles.
+/// Sequences of equal lengths of two tiles.
 const EQUAL: &[Lengths] = &[[1, 3, 1, 1, 0]; 3];
 
 /// Sequences of several tiles and n blocks, for a GPU.
@@ -121,8 +121,8 @@ const LONG: &[Lengths] = &[
     [3, 40, 1, 0, 0],
 ];
 
-/// [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head grouping and
-/// layout.
+/// Returns the [`super::grid`] of a varlen kernel: its edges, and longer sequences with every mask, head
+/// grouping and layout.
 pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = edges(entry, seed);
     for (mask, alignment, softcap, alibi) in several(entry.mask) {
@@ -142,7 +142,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// [`super::soak`] of a varlen kernel.
+/// Returns the [`super::soak`] problem of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = several(entry.mask)[0];
     let one = of_columns(entry, columns(entry)[0]).heads_q(2).heads_k(2);

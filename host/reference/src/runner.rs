@@ -15,7 +15,7 @@ use ferroflash::driver::Harness;
 use ferroflash::{Attention, Error};
 use std::time::Duration;
 
-/// Elements of the guards before and behind O, and before and behind LSE.
+/// Number of elements of the guards before and behind O, and before and behind LSE.
 const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 
 /// Outputs of a launch.
@@ -29,7 +29,7 @@ pub struct Outcome {
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
-    /// Number of rows of O that the kernel writes. They come first.
+    /// Number of rows of O that the kernel writes. These rows come first.
     rows: usize,
     /// LSE with its guard elements.
     lse: Vec<f32>,
@@ -52,17 +52,17 @@ impl Outcome {
         }
     }
 
-    /// O as it lies in memory.
+    /// Returns O as it lies in memory.
     pub fn o(&self) -> &[u16] {
         &self.o[GUARDS[0]..self.o.len() - GUARDS[0]]
     }
 
-    /// LSE, `[batch, heads, seqlen]`.
+    /// Returns LSE, `[batch, heads, seqlen]`.
     pub fn lse(&self) -> &[f32] {
         &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
     }
 
-    /// Number of elements that were written outside O and LSE: in guards, and between rows.
+    /// Returns the number of elements that were written outside O and LSE: in guards, and between rows.
     fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
         let [batches, _, heads, head_dim] = self.place.shape;
@@ -80,8 +80,8 @@ impl Outcome {
         o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && x.to_bits() != poison).count()
     }
 
-    /// Judges the outputs by [`Reference::judge`], and counts writes outside of O and LSE. `None` if the
-    /// shapes differ.
+    /// Judges the outputs by [`Reference::judge`], and counts writes outside of O and LSE. Returns `None` if
+    /// the shapes differ.
     pub fn judge(&self, reference: &Reference, dtype: ferroflash::DType) -> Option<Verdict> {
         self.judged(dtype, |o, lse| reference.judge(o, lse))
     }
@@ -160,7 +160,7 @@ impl Work for Memory {
             };
             let outcome = Outcome::new(memory, written, true);
             if outcome.rows == 0 {
-                // No sequence has a row, so the launch must write nothing.
+                // No sequence has a row, so the launch must not write anything.
                 return Judgement::outside(outcome.strays());
             }
             let verdict = outcome.judge(reference, dtype);
@@ -181,7 +181,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a Memory,
@@ -190,7 +190,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Ok(Loaded { device: OnDevice::new(attention, memory, config)?, memory, wants_lse: true })
     }
 
-    /// Launches will not write LSE.
+    /// Makes launches without LSE.
     pub fn without_lse(self) -> Self {
         Loaded { device: self.device.without_lse(), wants_lse: false, ..self }
     }
@@ -198,25 +198,26 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
         Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
 
-    /// [`Loaded::run`], with two durations: loading the kernel on the host, and the launch on the device.
+    /// Does the work of [`Loaded::run`], and also returns two durations: loading the kernel on the host, and
+    /// the launch on the device.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
         let (written, took) = self.device.run_timed()?;
         Ok((Outcome::new(self.memory, &written, self.wants_lse), took))
     }
 
-    /// Device time of `launches` consecutive launches of `config`. They share their outputs. The kernel is
-    /// loaded first.
+    /// Returns the device time of `launches` consecutive launches of `config`. The launches share their
+    /// outputs. The kernel is loaded before them.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.device.configure(Some(config))?;
         self.device.time(&self.device.outputs()?, launches)

@@ -13,17 +13,17 @@ pub struct Sequences {
     pub cu_seqlens_q: Vec<i32>,
     /// First row of K of each sequence, then the end of the last sequence.
     pub cu_seqlens_k: Vec<i32>,
-    /// Keys in use per sequence; `None` if every row of K is in use.
+    /// Number of used keys per sequence; `None` if every row of K is used.
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case: `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
+/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
 /// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
 /// its keys.
 pub type Lengths = [i32; 5];
 
 impl Sequences {
-    /// The sequences of a case. `[m, n]` are queries per tile and keys per block.
+    /// Creates the sequences of a case. `[m, n]` are queries per tile and keys per block.
     pub fn of(lengths: &[Lengths], [m, n]: [u32; 2]) -> Self {
         let starts = |count: &dyn Fn(&Lengths) -> i32| {
             let ends = lengths.iter().scan(0, |end, lengths| {
@@ -41,11 +41,11 @@ impl Sequences {
         }
     }
 
-    /// The sequences of a file or a caller. `rows` are the rows of Q and of K.
+    /// Creates the sequences of a file or a caller. `rows` are the numbers of rows of Q and of K.
     ///
     /// # Errors
-    /// [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases, or
-    /// exceeds `rows`.
+    /// Returns [`TensorError::Sequences`] if an array has a wrong length, does not begin with 0, decreases,
+    /// or exceeds `rows`.
     pub fn new(
         [cu_seqlens_q, cu_seqlens_k]: [Vec<i32>; 2],
         seqused_k: Option<Vec<i32>>,
@@ -75,35 +75,35 @@ impl Sequences {
         Ok(all)
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     pub fn count(&self) -> usize {
         self.cu_seqlens_q.len() - 1
     }
 
-    /// Rows of Q and O of a sequence.
+    /// Returns the rows of Q and O of a sequence.
     pub fn queries(&self, sequence: usize) -> Range<usize> {
         self.cu_seqlens_q[sequence] as usize..self.cu_seqlens_q[sequence + 1] as usize
     }
 
-    /// Rows of K and V that a sequence uses.
+    /// Returns the rows of K and V that a sequence uses.
     pub fn keys(&self, sequence: usize) -> Range<usize> {
         let (first, end) = (self.cu_seqlens_k[sequence] as usize, self.cu_seqlens_k[sequence + 1] as usize);
         let used = self.seqused_k.as_ref().map_or(end - first, |used| used[sequence] as usize);
         first..end.min(first + used)
     }
 
-    /// Number of rows of Q that belong to a sequence. They come first.
+    /// Returns the number of rows of Q that belong to a sequence. These rows come first.
     pub fn rows(&self) -> usize {
         self.cu_seqlens_q[self.count()] as usize
     }
 
-    /// Number of rows of K that belong to a sequence, in use or not.
+    /// Returns the number of rows of K that belong to a sequence, whether they are used or not.
     pub(super) fn key_rows(&self) -> usize {
         self.cu_seqlens_k[self.count()] as usize
     }
 
-    /// The varlen problem of these sequences, with `rows` rows of Q and of K. Type, heads and scores come
-    /// from `one`.
+    /// Returns the varlen problem of these sequences, with `rows` rows of Q and of K. Type, heads and scores
+    /// come from `one`.
     #[must_use]
     pub fn problem(&self, one: Problem, rows: [usize; 2]) -> Problem {
         let longest =
@@ -114,7 +114,7 @@ impl Sequences {
             .varlen(Some(rows))
     }
 
-    /// The sequences in device memory during a launch: `self`, or other sequences in these rows.
+    /// Returns the sequences in device memory during a launch: `self`, or other sequences in the same rows.
     pub(super) fn told(&self, told: Told) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
@@ -135,7 +135,7 @@ impl Sequences {
                     None => fewer(&mut all.cu_seqlens_k, random),
                 }
             }
-            // Only `seqused_k` becomes garbage. With overlapping starts, blocks would write the same rows.
+            // Only `seqused_k` becomes garbage. With overlapping starts, several blocks would write one row.
             Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
             Told::Lost(seed) => {
                 let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();
@@ -145,13 +145,13 @@ impl Sequences {
         all
     }
 
-    /// The arrays of integers, by name.
+    /// Returns the arrays of integers, by name.
     pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
         let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
         starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
     }
 
-    /// The request's views of the arrays at `addresses`.
+    /// Returns the request's views of the arrays at `addresses`.
     pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
         let mut arrays = addresses.iter().zip(self.arrays());
         let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));

@@ -6,7 +6,7 @@ use ferroflash::DType;
 
 impl Reference {
     /// Adds the exponential of a head's sink to the sum of each row of the head. O is in `dtype`. The LSE of
-    /// a row without a key is the sink. A sink of -inf adds nothing.
+    /// a row without a key becomes the sink. A sink of -inf adds nothing.
     pub fn add_sinks(&mut self, dtype: DType, sinks: &[f32]) {
         // Naive attention is computed without sinks, so its error does not include the sink's effect on O.
         let largest = self.exact.out.iter().fold(0.0, |a: f64, x| a.max(x.abs()));

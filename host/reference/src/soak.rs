@@ -6,9 +6,9 @@ use ferroflash::{Attention, Error};
 /// One round of launches of one kernel on one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Soak {
-    /// Launches, over all threads.
+    /// Number of launches of all threads together.
     pub launches: usize,
-    /// Number of launches after which a thread waits for its streams. [`Soak::AT_THE_END`] waits once, after
+    /// A thread waits for its streams after this number of launches. [`Soak::AT_THE_END`] waits once, after
     /// the last launch.
     pub every: usize,
     /// Threads that launch concurrently.
@@ -18,14 +18,14 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Value of [`Soak::every`]: wait once, after the last launch.
+    /// A value of [`Soak::every`]: each thread waits once, after the last launch.
     pub const AT_THE_END: usize = usize::MAX;
 
-    /// Runs the round, and returns the number of launches that differ from `expected` in any bit. Each thread
-    /// has its own inputs, outputs and streams.
+    /// Runs the round, and returns the number of launches whose result differs from `expected` in any bit.
+    /// Each thread has its own inputs, outputs and streams.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting, and out of memory.
+    /// Returns the errors of planning, launching and waiting, and an error if memory runs out.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

@@ -1,5 +1,5 @@
-//! Every kernel of the table with its test problems. The program's commands and the tests know families only
-//! through this file.
+//! Every kernel of the table with its test problems. The program's commands and the tests learn about
+//! families only from this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
@@ -17,55 +17,56 @@ use ferroflash::spec::{
 };
 use ferroflash::{Capabilities, Error, ptx};
 
-/// A kernel of the table that problems can test. Combine kernels are no subjects: they run with the split-KV
-/// kernels. Prefill kernels of mixed batches run beside the decode kernels.
+/// A kernel of the table that problems can test. A combine kernel is not a subject: it runs with its split-KV
+/// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel.
 pub trait Subject: Sync {
-    /// The kernel's launch contract.
+    /// Returns the kernel's launch contract.
     fn contract(&self) -> &Contract;
 
-    /// The name of its family.
+    /// Returns the name of the kernel's family.
     fn family(&self) -> &'static str;
 
-    /// The kernel's mask; `None` if the kernel has no queries.
+    /// Returns the kernel's mask; `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// The kernel that combines this kernel's splits; `None` if it never splits.
+    /// Returns the kernel that combines this kernel's splits; `None` if this kernel never splits.
     fn combine(&self) -> Option<Contract> {
         None
     }
 
-    /// The prefill kernel that its launches run beside it; `None` if it is no kernel of mixed batches.
+    /// Returns the prefill kernel that launches of this kernel run beside it; `None` if this kernel is not
+    /// for mixed batches.
     fn beside(&self) -> Option<Contract> {
         None
     }
 
-    /// The reason why a device that could run this kernel prefers another kernel; `None` if there is no such
-    /// reason.
+    /// Returns the reason why a device prefers another kernel although it could run this one; `None` if there
+    /// is no such reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
 
-    /// Problems that hit the kernel's edges, small enough for the simulator.
+    /// Returns problems that hit the kernel's edges, small enough for the simulator.
     fn edges(&self, seed: u64) -> Vec<Task>;
 
-    /// The edges and larger problems, for a GPU.
+    /// Returns the problems of [`Subject::edges`] and larger problems, for a GPU.
     fn grid(&self, seed: u64) -> Vec<Task> {
         self.edges(seed)
     }
 
-    /// Problems with invalid integers that make several blocks write the same rows. The simulator reports a
-    /// race. On a GPU, only the written numbers are wrong.
+    /// Returns problems with invalid integers, which make several blocks write the same rows. The simulator
+    /// reports a race. On a GPU, only the written numbers are wrong.
     fn corrupt(&self, _: u64) -> Vec<Task> {
         vec![]
     }
 
-    /// A problem with several blocks, for repeated launches.
+    /// Returns a problem with several blocks, for repeated launches.
     fn soak(&self, seed: u64) -> Task;
 }
 
-/// All subjects of the table, ordered by family.
+/// Returns all subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
         subjects.iter().map(|subject| subject as &dyn Subject)
@@ -76,7 +77,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// The reason why a device cannot run a subject with this build's kernels; `None` if it can.
+/// Returns the reason why a device cannot run a subject with this build's kernels; `None` if it can run it.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];
@@ -91,17 +92,18 @@ pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     }
 }
 
-/// Whether this process can load a kernel. A build may carry only some of the table's kernels.
+/// Returns whether this process can load a kernel. A build may carry only some of the table's kernels.
 pub fn is_carried(symbol: &str) -> bool {
     ptx::is_embedded(symbol) || ptx::replacement(symbol).is_some()
 }
 
-/// Whether this process can load every kernel of the table.
+/// Returns whether this process can load every kernel of the table.
 pub fn carries_all() -> bool {
     KERNELS.iter().all(|kernel| is_carried(kernel.symbol))
 }
 
-/// Whether a launch was refused because this build does not carry the kernel that the planner selected.
+/// Returns whether a launch was refused because this build does not carry the kernel that the planner
+/// selected.
 pub fn lacks_kernel(error: &Error) -> bool {
     let is_of_table = |symbol: &str| KERNELS.iter().any(|kernel| kernel.symbol == symbol);
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
@@ -114,7 +116,7 @@ pub enum Task {
     Forward(Case),
     /// Attention on a cache.
     Cache(DecodeCase),
-    /// New keys and values.
+    /// An append of new keys and values.
     Append(AppendCase),
     /// A merge of partial states.
     Merge(MergeCase),
@@ -143,8 +145,8 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// The kind of problems of an attention kernel: on tensors, decode, decode on a latent cache, prefill on a KV
-/// cache, or both in one batch.
+/// The kind of an attention kernel's problems: on tensors, decode, decode on a latent cache, prefill on a KV
+/// cache, or decode and prefill in one batch.
 enum Cases {
     Tensors,
     Decode,
@@ -226,7 +228,7 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match Cases::of(self) {
             Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // Launches one after another, with splits that several blocks share.
+            // The launches follow one another. Several blocks share the splits.
             Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
             Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
             Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),

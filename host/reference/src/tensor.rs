@@ -79,11 +79,12 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// A view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
+    /// Creates a view of `bits`. The tensor begins at element `offset`. Strides are in elements, as in
     /// [`ferroflash::request::TensorView`].
     ///
     /// # Errors
-    /// [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of `bits`.
+    /// Returns [`TensorError`] if a size is zero, the column stride is not 1, or an element lies outside of
+    /// `bits`.
     pub fn new(
         bits: &'a [u16],
         offset: usize,
@@ -108,16 +109,16 @@ impl<'a> HostTensor<'a> {
         Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides })
     }
 
-    /// A contiguous BSHD tensor.
+    /// Creates a contiguous BSHD tensor.
     ///
     /// # Errors
-    /// See [`HostTensor::new`].
+    /// Returns the errors of [`HostTensor::new`].
     pub fn bshd(bits: &'a [u16], dtype: DType, shape: [usize; 4]) -> Result<Self, TensorError> {
         let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
-    /// A range of the tensor's rows, which may be empty.
+    /// Returns a range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;
@@ -125,17 +126,17 @@ impl<'a> HostTensor<'a> {
         HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }
     }
 
-    /// `[batch, rows, heads, head_dim]`.
+    /// Returns the shape `[batch, rows, heads, head_dim]`.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The bits of one row of one head.
+    /// Returns the bits of one row of one head.
     pub fn row(&self, batch: usize, row: usize, head: usize) -> &'a [u16] {
         let position = [batch as i64, row as i64, head as i64];
         let start = self.offset
@@ -143,7 +144,7 @@ impl<'a> HostTensor<'a> {
         &self.bits[start as usize..][..self.shape[3]]
     }
 
-    /// The numbers of one row of one head.
+    /// Returns the numbers of one row of one head.
     pub fn values(&self, batch: usize, row: usize, head: usize) -> impl Iterator<Item = f32> + use<'a> {
         let dtype = self.dtype;
         self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits))

@@ -5,11 +5,11 @@
 pub enum Told {
     /// The case's integers.
     Filled,
-    /// Fewer keys per sequence: none, some, or all of the case's keys.
+    /// Fewer keys per sequence: no key, some or all of the case's keys.
     Fewer(u64),
     /// Some lengths are invalid. A sequence is judged if the cache holds its clamped length.
     Garbage(u64),
-    /// All lengths and starts are invalid. Results are not judged; only writes outside the outputs are
+    /// All lengths and starts are invalid. The results are not judged, but writes outside the outputs are
     /// failures.
     Lost(u64),
 }

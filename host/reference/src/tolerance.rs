@@ -9,8 +9,8 @@ use ferroflash::DType;
 pub enum Rule {
     /// FlashAttention's rule.
     Tolerance,
-    /// FlashAttention's rule for few elements, where the naive result's largest error may be small by luck.
-    /// Two roundings of the largest value plus 1e-5 are also permitted.
+    /// FlashAttention's rule, widened for few elements. With few elements, the naive result's largest error
+    /// may be small by luck. Two roundings of the largest value plus 1e-5 are also permitted.
     Few,
 }
 
@@ -62,18 +62,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether every element is within its tolerance and nothing was written outside O and LSE.
+    /// Returns whether every element is within its tolerance and nothing was written outside O and LSE.
     pub fn passed(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// Whether the rule has a finite bound for these inputs. Without a bound, no result passes, and no result
-    /// is proven wrong.
+    /// Returns whether the rule has a finite bound for these inputs. Without a bound, no result passes, and
+    /// no result is proven wrong.
     pub fn is_bounded(&self) -> bool {
         self.worst().iter().all(|worst| worst.tolerance.is_finite())
     }
 
-    /// Every error, in words.
+    /// Returns one message per error.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let strays =
             (self.strays > 0).then(|| format!("{} elements outside of the output were written", self.strays));
@@ -81,8 +81,8 @@ impl Verdict {
         worst.map(|worst| worst.to_string()).chain(strays)
     }
 
-    /// Combines two verdicts: the worse elements relative to their tolerances, and the sum of the writes
-    /// outside.
+    /// Combines two verdicts: for each tensor the element that is worse relative to its tolerance, and the
+    /// sum of the writes outside.
     #[must_use]
     pub fn or_worse(&self, other: &Verdict) -> Verdict {
         let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
@@ -93,20 +93,20 @@ impl Verdict {
         }
     }
 
-    /// The worst elements of O and LSE.
+    /// Returns the worst elements of O and LSE.
     pub fn worst(&self) -> Vec<Worst> {
         [Some(self.out), self.lse].into_iter().flatten().collect()
     }
 }
 
 impl Worst {
-    /// The verdict of a tensor without elements, such as O of a varlen batch without queries.
+    /// Returns the verdict of a tensor without elements, such as O of a varlen batch without queries.
     fn nothing(tensor: &'static str, tolerance: f64) -> Self {
         let [batch, row, head, column] = [0; 4];
         Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
     }
 
-    /// The error relative to the tolerance; infinite without a bound.
+    /// Returns the error relative to the tolerance; infinite if there is no tolerance.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
@@ -115,7 +115,7 @@ impl Worst {
         }
     }
 
-    /// Whether the error is within a finite tolerance.
+    /// Returns whether the error is within a finite tolerance.
     pub fn passed(&self) -> bool {
         self.tolerance.is_finite() && self.error <= self.tolerance
     }
@@ -138,9 +138,9 @@ impl std::fmt::Display for Worst {
 /// The message for a result that cannot be judged.
 const UNBOUNDED: &str =
     "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives NaN";
-/// Error of LSE from f32 sums and from the base-2 exponential and logarithm.
+/// Absolute error of the LSE from f32 sums and from the base-2 exponential and logarithm.
 const LSE_ABSOLUTE: f64 = 1e-4;
-/// Relative error of LSE: it is an f32, and its scores are f32 sums of products.
+/// Relative error of the LSE: the LSE is an f32, and its scores are f32 sums of products.
 const LSE_RELATIVE: f64 = 1e-5;
 
 impl Reference {
@@ -149,8 +149,8 @@ impl Reference {
         Self::of_columns(inputs, usize::MAX)
     }
 
-    /// [`Reference::new`] for O's first `columns` columns. A latent cache's values are the first columns of
-    /// its keys.
+    /// Does the work of [`Reference::new`] for O's first `columns` columns. A latent cache's values are the
+    /// first columns of its keys.
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let naive_error = max_difference(&naive.out, &exact.out);
@@ -180,13 +180,13 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// The tolerance for naive attention's error.
+    /// Returns the tolerance for naive attention's error.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5
     }
 
-    /// Judges O and, if given, LSE (contiguous, `[batch, heads, rows]`). `None` if a shape differs from the
-    /// reference's.
+    /// Judges O and, if given, LSE (contiguous, `[batch, heads, rows]`). Returns `None` if a shape differs
+    /// from the reference's shape.
     ///
     /// O follows FlashAttention's rule: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`. O of a row that
     /// sees no key must be exactly 0. LSE follows [`Reference::lse_tolerance`]; -inf equals only -inf.
@@ -224,12 +224,12 @@ impl Reference {
     }
 }
 
-/// The largest error from rounding probabilities and results to `dtype`. NaN values do not count.
+/// Returns the largest error from rounding probabilities and results to `dtype`. NaN values are ignored.
 pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> f64 {
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
-/// `|a - b|`; 0 for equal infinities, infinite for NaN.
+/// Returns `|a - b|`; 0 for equal infinities, infinite for NaN.
 fn difference(a: f64, b: f64) -> f64 {
     let difference = if a == b { 0.0 } else { (a - b).abs() };
     if difference.is_nan() { f64::INFINITY } else { difference }
@@ -239,7 +239,7 @@ fn max_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
 }
 
-/// The element with the largest error: `(position, got, want)`.
+/// Returns the element with the largest error: `(position, got, want)`.
 pub(super) fn worst(
     tensor: &'static str,
     tolerance: f64,

@@ -13,7 +13,7 @@ mod ready;
 pub use device::OnDevice;
 pub use ready::Ready;
 
-/// Every byte of an output before a launch: NaN in f16, bf16 and f32.
+/// The value of every byte of an output before a launch. It is NaN in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
 /// Bytes of the guards before and behind an output. A launch must not change them.
 pub(crate) const GUARD: usize = 256;
@@ -28,13 +28,13 @@ pub struct Input {
     pub name: String,
     /// The buffer's size in bytes.
     pub bytes: usize,
-    /// The content, repeated up to `bytes`. A measured input may have gigabytes, which the host then need not
-    /// store.
+    /// The content, repeated up to `bytes`. A measured input may have gigabytes; with a period, the host need
+    /// not store them.
     pub period: Vec<u8>,
 }
 
 impl Input {
-    /// A buffer of these bytes.
+    /// Returns a buffer of these bytes.
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Input { name: name.into(), bytes: bytes.len(), period: bytes }
     }
@@ -42,38 +42,38 @@ impl Input {
 
 /// A problem in host memory that runs on any device.
 pub trait Work: Sync {
-    /// Buffers that launches read.
+    /// Returns buffers that launches read.
     fn inputs(&self) -> Vec<Input>;
 
-    /// Buffers that launches write, with their content before a launch.
+    /// Returns buffers that launches write, with their content before a launch.
     fn outputs(&self) -> Vec<Buffer>;
 
-    /// Whether launches receive counters if counters make them faster.
+    /// Returns whether launches receive counters if counters make them faster.
     fn wants_counters(&self) -> bool {
         true
     }
 
-    /// The request on buffers at these addresses.
+    /// Returns the request on buffers at these addresses.
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a>;
 
-    /// The launches of one plan, in order. Each lists the inputs to change before it: `(index, content)`. The
-    /// first launch changes nothing.
+    /// Returns the launches of one plan, in order. Each launch lists the inputs to change before it: `(index,
+    /// content)`. The first launch changes nothing.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         vec![vec![]]
     }
 
-    /// The rows of attention among a launch's outputs. `None` if the outputs are exact, so that every device
-    /// must write the same bytes.
+    /// Returns the rows of attention among a launch's outputs. Returns `None` if the outputs are exact, so
+    /// that every device must write the same bytes.
     fn rows(&self, written: &Written) -> Option<Rows>;
 
     /// Computes the exact results, and returns a function that judges the outcome of each round.
     ///
     /// # Errors
-    /// [`TensorError`] if the problem contradicts itself.
+    /// Returns [`TensorError`] if the problem contradicts itself.
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
-/// Judges the outputs of a round, given its index.
+/// A function that judges the outputs of a round. Its first argument is the round's index.
 pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
 
 /// A launch's options and scratch memory.
@@ -83,24 +83,24 @@ pub struct LaunchOptions<'a> {
     pub wants_lse: bool,
     /// The kernel to run, for requests that can name one.
     pub config: Option<&'a str>,
-    /// Workspace and counters, if the kernel can use them.
+    /// The workspace and counters, if the kernel can use them.
     pub scratch: Scratch,
 }
 
 /// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran; with a combine kernel, the first of the two.
+    /// The kernel that ran. If a combine kernel ran too, this is the first of the two.
     pub entry: &'static str,
     /// The planner's reason for this kernel.
     pub reason: &'static str,
     /// The outputs.
     pub outputs: Vec<Vec<u8>>,
-    /// Counters after the launch; all must be 0.
+    /// The counters after the launch. All must be 0.
     pub counters: Vec<u8>,
 }
 
-/// Rows of O and their log-sum-exps, of any layout.
+/// Rows of O and their log-sum-exps, in any layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
     /// Element type of O.
@@ -118,9 +118,9 @@ pub struct Rows {
 pub struct Judgement {
     /// Largest error of an element of O, or of a cache.
     pub max_error: f64,
-    /// Largest `error / allowed`.
+    /// The largest quotient `error / allowed`.
     pub worst_ratio: f64,
-    /// Every error, in words.
+    /// One message per error.
     pub failures: Vec<String>,
 }
 
@@ -135,18 +135,19 @@ impl From<Verdict> for Judgement {
     }
 }
 
-/// The larger of two numbers. NaN counts as larger than every number.
+/// Returns the larger of two numbers. NaN counts as larger than every number.
 fn worse(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 impl Judgement {
-    /// A judgement with one error.
+    /// Returns a judgement with one error.
     pub fn failed(why: impl ToString) -> Self {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// A judgement of `strays` elements that were written outside the outputs; no error if 0.
+    /// Returns a judgement of `strays` elements that were written outside the outputs. If there are none, it
+    /// has no error.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),
@@ -164,12 +165,12 @@ impl Judgement {
     }
 }
 
-/// An output of `bytes` bytes between its guards, filled with poison.
+/// Returns an output of `bytes` bytes between its guards, filled with poison.
 pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
-/// The output without its guards.
+/// Returns the output of a buffer without the guards.
 pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
     &buffer[GUARD..buffer.len() - GUARD]
 }
@@ -189,7 +190,7 @@ pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
 pub enum Asked<'a> {
     /// Attention.
     Attention(AttentionRequest<'a>),
-    /// New keys and values.
+    /// An append of new keys and values.
     Append(Append),
     /// A merge with its list of states.
     Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
@@ -207,7 +208,7 @@ pub enum Plans {
     Merge(PlanOf<Merge<'static>>),
 }
 
-/// Evaluates an expression on the plan of any kind.
+/// Evaluates an expression on a plan of any kind.
 macro_rules! any {
     ($plans:expr, $plan:ident => $do:expr) => {
         match $plans {
@@ -219,17 +220,17 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// The kernel; with a combine kernel, the first of the two.
+    /// Returns the kernel. If there is a combine kernel, returns the first of the two.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }
 
-    /// The planner's reason for this kernel.
+    /// Returns the planner's reason for this kernel.
     pub fn reason(&self) -> &'static str {
         any!(self, plan => plan.reason())
     }
 
-    /// Scratch memory of a launch.
+    /// Returns scratch memory of a launch.
     fn scratch_bytes(&self) -> ScratchBytes {
         any!(self, plan => plan.scratch_bytes())
     }
@@ -249,7 +250,7 @@ impl Asked<'_> {
     /// Plans the request.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
         match self {
             Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
@@ -270,7 +271,7 @@ impl Asked<'_> {
         plan: &Plans,
         stream: &D::Stream,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the promises of `Attention::launch`.
         unsafe {
             match (self, plan) {
                 (Asked::Attention(request), Plans::Attention(plan)) => {

@@ -1,4 +1,4 @@
-//! Append: new keys and values in cudarc's slices, for a KV cache there.
+//! Append: writes new keys and values to a KV cache. All of them are cudarc's slices.
 use super::cache::PagesMut;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, Number, SlotNumber, StreamGuards};
@@ -14,7 +14,7 @@ impl FlashAttention {
     /// `u8` stores `x / scale` as e4m3. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[doc(alias = "reshape_and_cache")]
     #[doc(alias = "reshape_and_cache_flash")]
     pub fn append<T: Element, C: Number, N: SlotNumber>(
@@ -31,7 +31,7 @@ impl FlashAttention {
         let slots = Slots { address, elements, wide: N::WIDE };
         let append = Append::new(k, v, pages.on(&mut guards)?, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
     }
 
@@ -39,7 +39,7 @@ impl FlashAttention {
     /// [`Append::latent`]. See [`FlashAttention::append`] for slots. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[doc(alias = "concat_and_cache_mla")]
     pub fn append_latent<T: Element, N: SlotNumber>(
         &self,
@@ -59,7 +59,7 @@ impl FlashAttention {
         }
         let append = Append::latent(rows, pages, slots);
         let plan = self.attention.plan(&append)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
     }
 }

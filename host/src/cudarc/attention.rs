@@ -154,7 +154,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// The shape of O: the shape of `q`, with the values' number of columns.
+    /// Returns the shape of O: the shape of `q`, with the number of the values' columns.
     fn o_shape(&self) -> [usize; 4] {
         let [batch, rows, heads, head_dim] = self.q.shape;
         let columns = match &self.kv {
@@ -164,7 +164,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         [batch, rows, heads, columns]
     }
 
-    /// The request with its inputs taken for a stream. The output has no memory yet.
+    /// Returns the request. `guards` holds its inputs for a stream. The output has no memory yet.
     fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(guards, "q")?, Tensor::<T>::output(self.o_shape()));
         let request = match self.kv {
@@ -204,7 +204,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// The contiguous LSE of an output, taken for a stream.
+/// Returns the contiguous LSE of an output. `guards` holds its memory for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     guards: &mut StreamGuards<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -220,8 +220,8 @@ impl FlashAttention {
     /// more memory. Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while `stream`
-    /// captures a graph, because the graph would own the memory.
+    /// Returns the errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while
+    /// `stream` captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -239,8 +239,8 @@ impl FlashAttention {
     /// fastest kernel needs; keep it from call to call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`] has the
-    /// driver's error. Rejected inputs keep no memory.
+    /// Returns [`Error::Invalid`] and [`Error::Unsupported`] name the value or the feature. [`Error::Driver`]
+    /// has the driver's error. Rejected inputs keep no memory.
     pub fn attend<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -257,7 +257,7 @@ impl FlashAttention {
     /// heads, seqlen]`, as in [`LseView`]. Padding rows have -inf, so a merge gives them no weight.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn attend_with_lse<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -278,7 +278,7 @@ impl FlashAttention {
     /// change.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// Returns the errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -293,13 +293,13 @@ impl FlashAttention {
         request.lse = self::lse(&mut guards, lse, inputs.q.shape)?;
         request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
-        // SAFETY: this function took all buffers of the request; the counters are zero, because each launch
-        // leaves zeros.
+        // SAFETY: `guards` holds every buffer of the request for this stream; the counters are zero, because
+        // each launch leaves zeros.
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// [`FlashAttention::attend`] for functions with candle-flash-attn's arguments: it allocates a workspace,
-    /// and frees it in the order of the stream.
+    /// Does the work of [`FlashAttention::attend`] for functions with candle-flash-attn's arguments:
+    /// allocates a workspace, and frees it in the order of the stream.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -319,19 +319,20 @@ impl FlashAttention {
             request.scratch = Scratch::workspace(address, bytes);
         }
         let plan = self.planned(&request)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &request, stream) }?;
         drop(guards);
         Ok(o)
     }
 
-    /// The plan of a request with all the scratch memory that it needs, cached or new.
+    /// Returns the plan of a request that may use all the scratch memory that it needs. Takes the plan from
+    /// the cache, or makes it.
     fn planned(&self, request: &AttentionRequest<'static>) -> Result<Plan, Error> {
         self.plans.of(&self.attention, request)
     }
 }
 
-/// Memory for O. Kernels do not write padding rows; this function sets them to 0.
+/// Allocates memory for O. Kernels do not write padding rows; this function sets them to 0.
 fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) -> Result<CudaSlice<T>, Error> {
     let memory = match varlen {
         true => stream.alloc_zeros(elements),
@@ -341,8 +342,8 @@ fn output<T: Number>(stream: &Arc<CudaStream>, elements: usize, varlen: bool) ->
     memory.map_err(refused("alloc"))
 }
 
-/// Memory for log-sum-exps. Kernels do not write padding rows; this function sets them to -inf, because they
-/// have seen no key.
+/// Allocates memory for log-sum-exps. Kernels do not write padding rows. This function sets them to -inf,
+/// because such a row has seen no key.
 fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
     // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
     // one.

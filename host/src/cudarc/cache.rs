@@ -32,23 +32,23 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// The layout of keys, and of values: `[pages, page, heads, head_dim]`.
+/// The layout of keys and of values: `[pages, page, heads, head_dim]`.
 #[derive(Clone, Copy)]
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
-    /// The place of values.
+    /// Where values lie.
     values: Values,
 }
 
-/// The place of the values of pages.
+/// Where the values of pages lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Values {
     /// In a separate buffer.
     Apart,
     /// Behind the keys of their page, in one buffer.
     Interleaved,
-    /// In the first columns of keys.
+    /// In the first columns of keys; the number is the number of these columns.
     Latent(usize),
 }
 
@@ -58,7 +58,7 @@ impl Layout {
         Layout { shape, strides: one.strides, values }.doubled()
     }
 
-    /// The layout with room for interleaved values.
+    /// Returns the layout with space for interleaved values.
     fn doubled(mut self) -> Self {
         self.strides[0] = self.strides[0].saturating_mul(1 + i64::from(self.values == Values::Interleaved));
         self
@@ -68,7 +68,7 @@ impl Layout {
         Layout { strides: TensorView::bhsd(0, 0, DType::F16, self.shape).strides, ..self }.doubled()
     }
 
-    /// The views of keys and values, in two buffers or in one.
+    /// Returns the views of keys and values, in two buffers or in one.
     fn views<C: Number>(&self, keys: (u64, u64), values: Option<(u64, u64)>) -> KvPages {
         let view = |(at, elements)| TensorView::new(at, elements, C::DTYPE, self.shape, self.strides);
         let behind = (self.strides[0] / 2).max(0) as u64;
@@ -221,8 +221,8 @@ pub struct Cache<'a, C> {
 }
 
 impl<'a, C: Number> Cache<'a, C> {
-    /// A dense cache: one page per sequence, `[batch, capacity, heads, head_dim]`, and `batch` lengths with
-    /// the keys of this step (`cache_seqlens`).
+    /// Returns a dense cache: one page per sequence, `[batch, capacity, heads, head_dim]`, and `batch`
+    /// lengths with the keys of this step (`cache_seqlens`).
     pub fn dense(pages: Pages<'a, C>, lengths: impl Into<Integers<'a>>) -> Self {
         let (paged, lengths) = (Paged::Dense { rows: None }, lengths.into());
         Cache { pages, paged, lengths, max_k: None, total_k: None }
@@ -234,7 +234,7 @@ impl<'a, C: Number> Cache<'a, C> {
         Cache { paged: Paged::Dense { rows: Some(rows.into()) }, ..self }
     }
 
-    /// A paged cache: `table` has `columns` page indices per sequence, contiguous (`block_table`).
+    /// Returns a paged cache: `table` has `columns` page indices per sequence, contiguous (`block_table`).
     pub fn paged(
         pages: Pages<'a, C>,
         table: impl Into<Integers<'a>>,
@@ -253,7 +253,7 @@ impl<'a, C: Number> Cache<'a, C> {
         self
     }
 
-    /// The columns of a latent cache's values.
+    /// Returns the number of columns of a latent cache's values.
     pub(super) fn latent_columns(&self) -> Option<usize> {
         match self.pages.layout.values {
             Values::Latent(columns) => Some(columns),

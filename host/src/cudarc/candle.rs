@@ -23,7 +23,7 @@ impl FlashAttention {
     /// shape of `q`. `causal` is aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn flash_attn<'a, T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -37,11 +37,12 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from `window_size_left`
-    /// before its position to `window_size_right` after it, both inclusive. `None` is unbounded.
+    /// Computes [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from
+    /// `window_size_left` before its position to `window_size_right` after it, both inclusive. `None` is
+    /// unbounded.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_windowed<'a, T: Element>(
         &self,
@@ -58,10 +59,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
+    /// Computes [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi<'a, T: Element>(
         &self,
@@ -80,10 +81,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed<'a, T: Element>(
         &self,
@@ -103,10 +104,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
+    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -127,13 +128,13 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// Attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence `b` begins
-    /// at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where sequence `b + 1`
-    /// begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is aligned
-    /// bottom-right.
+    /// Computes attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence
+    /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where
+    /// sequence `b + 1` begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is
+    /// aligned bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen<'a, T: Element>(
         &self,
@@ -154,10 +155,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_windowed<'a, T: Element>(
         &self,
@@ -179,10 +180,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
+    /// Computes [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi<'a, T: Element>(
         &self,
@@ -205,10 +206,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
         &self,
@@ -232,10 +233,10 @@ impl FlashAttention {
         self.attend_alone(stream, &inputs)
     }
 
-    /// Attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
+    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
     pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
         &self,
@@ -266,7 +267,7 @@ impl FlashAttention {
     /// bottom-right.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn flash_attn_with_kvcache<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -52,7 +52,7 @@ impl<'a> Bias<'a> {
         Bias { strides: Some(strides), ..self }
     }
 
-    /// The bias as a view, taken for a stream.
+    /// Returns the bias as a view. `guards` holds its memory for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -96,7 +96,7 @@ impl<'a> MaskBits<'a> {
     }
 }
 
-/// A mask whose memory is a slice.
+/// A mask. If it has memory, the memory is a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Shown<'a> {
     /// A mask without memory.
@@ -106,11 +106,11 @@ pub(super) enum Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// The mask, taken for a stream.
+    /// Returns the mask. `guards` holds its memory for a stream.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a mask that names memory by its address: safe code cannot guarantee that this
-    /// memory lives.
+    /// Returns [`Error::Invalid`] for a mask that names memory by its address: safe code cannot guarantee
+    /// that this memory lives.
     pub fn on<const MOST: usize>(self, guards: &mut StreamGuards<'a, MOST>) -> Result<Mask, Error> {
         match self {
             Shown::Plain(mask @ (Mask::Prefix(Prefix::Each(_)) | Mask::Bits(_))) => {

@@ -21,7 +21,7 @@ impl FlashAttention {
     /// Creates attention for slices and streams of `context`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Driver`] if the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         context.bind_to_thread().map_err(refused("bind_to_thread"))?;
         let keeper = Arc::clone(context);
@@ -32,13 +32,13 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// The underlying [`Attention`]: for CUDA graphs, and for tensors outside cudarc's slices.
+    /// Returns the underlying [`Attention`]. CUDA graphs, and tensors outside of cudarc's slices, need it.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
 
-    /// Checks that a stream, or a slice's stream, has the `Arc` of this context. Another context of this
-    /// device has an equal handle, but counts its own streams. cudarc decides by this count whether one
+    /// Checks that a stream, or a slice's stream, has the `Arc` of this context. Another context object of
+    /// this device has an equal handle, but counts its own streams. cudarc decides by this count whether one
     /// stream waits for another.
     pub(super) fn is_here(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
         let theirs = stream.context();
@@ -50,7 +50,8 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Whether a stream captures a graph. If so, remembers that kernels may be part of a graph.
+    /// Returns whether a stream captures a graph. If the stream captures, this function remembers that
+    /// kernels may be part of a graph.
     pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -63,8 +64,8 @@ impl FlashAttention {
     /// Enqueues a plan.
     ///
     /// # Safety
-    /// - Every buffer that the request names was [taken](super::memory::StreamGuards) for `stream`, and stays
-    ///   taken until this function returns.
+    /// - A [guard](super::memory::StreamGuards) holds every buffer that the request names for `stream`, until
+    ///   this function returns.
     /// - The request's counters are zeros.
     pub(super) unsafe fn launch<R: crate::plan::Request>(
         &self,
@@ -77,8 +78,8 @@ impl FlashAttention {
         // SAFETY: the stream lives longer than this call, and belongs to this context. The slices are device
         // memory of this context, of their stated lengths, and planning has checked that the tensors lie
         // within them. cudarc frees them, or lends them to other work, after the last use that it has
-        // recorded. The kernels stay until `drop` has waited for them; if a graph has them, they stay for
-        // ever.
+        // recorded. The kernels stay loaded until `drop` has waited for all work; if a graph may contain
+        // them, they stay loaded for ever.
         unsafe { self.attention.launch(plan, request, &RawStream::from_raw(stream.cu_stream().cast())) }
     }
 }
@@ -86,7 +87,7 @@ impl FlashAttention {
 impl Drop for FlashAttention {
     fn drop(&mut self) {
         // A graph may launch its kernels later. If the wait fails, kernels may still run: the driver refuses
-        // to wait while any stream of the context captures. In both cases kernels and context stay loaded.
+        // to wait while any stream of the context captures. In both cases, kernels and context stay loaded.
         if *self.captured.get_mut() || self.context.synchronize().is_err() {
             return;
         }
@@ -95,7 +96,7 @@ impl Drop for FlashAttention {
     }
 }
 
-/// `cudarc`'s error as one of this crate's.
+/// Returns a function that converts cudarc's error to an error of this crate.
 pub(super) fn refused(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |e| Error::driver(call, Some(e.0 as u32), e)
 }

@@ -108,7 +108,7 @@ integers! {
     Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
 }
 
-/// The bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
+/// Returns the bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both types have 32 bits, and each bit pattern is a valid value of both.
     unsafe { data.transmute(data.len()) }.expect("equal count and size")
@@ -123,7 +123,7 @@ pub struct PerHead<'a> {
 }
 
 impl<'a> PerHead<'a> {
-    /// `[heads]`, shared by all sequences.
+    /// Returns `[heads]`, shared by all sequences.
     pub fn new(data: &'a impl Memory<f32>) -> Self {
         PerHead { data, strides: [0, 1] }
     }
@@ -135,8 +135,9 @@ impl<'a> PerHead<'a> {
     }
 }
 
-/// The slices of one launch, all of the launch's context. When a guard is dropped, after the launch, cudarc
-/// records that the stream used the slice. At most `MOST` slices, because a launch allocates nothing.
+/// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
+/// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
+/// slices, because a launch allocates nothing.
 pub(super) struct StreamGuards<'a, const MOST: usize = 16> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
@@ -147,14 +148,14 @@ pub(super) struct StreamGuards<'a, const MOST: usize = 16> {
 }
 
 impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
         Ok(StreamGuards { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
-    /// Takes memory for reading; returns address and number of elements.
+    /// Holds memory for reading; returns its address and number of elements.
     pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
         let (address, guard) = data.device_ptr(self.stream);
@@ -162,7 +163,7 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
         Ok((address, data.len() as u64))
     }
 
-    /// Takes memory for writing; returns address and number of elements.
+    /// Holds memory for writing; returns its address and number of elements.
     pub fn write<T>(
         &mut self,
         name: &'static str,
@@ -175,7 +176,7 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
         Ok((address, elements))
     }
 
-    /// Takes integers for reading.
+    /// Holds integers for reading.
     pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
         let (address, elements) = match kind {
             Kind::Signed(data) => self.read(name, data)?,

@@ -20,7 +20,8 @@ pub struct State<'a, S> {
 }
 
 impl<'a, S: Number> State<'a, S> {
-    /// O, `[batch, seqlen, heads, head_dim]`, and its LSE: natural, contiguous `[batch, heads, seqlen]`.
+    /// Creates a state: O, `[batch, seqlen, heads, head_dim]`, and its LSE, natural and contiguous `[batch,
+    /// heads, seqlen]`.
     pub fn new(o: Tensor<'a, S>, lse: &'a impl Memory<f32>) -> Self {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
@@ -60,7 +61,7 @@ impl FlashAttention {
     /// keys. Outputs are `[1, tokens, heads, head_dim]`. LSEs are `[heads, tokens]`, natural and contiguous.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::merge`].
+    /// Returns the errors of [`FlashAttention::merge`].
     #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
     pub fn merge_attn_states<T: Element, S: Number>(
         &self,
@@ -81,7 +82,7 @@ impl FlashAttention {
     /// contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// The errors of [`FlashAttention::attend`].
+    /// Returns the errors of [`FlashAttention::attend`].
     pub fn merge<T: Number, S: Number, const N: usize>(
         &self,
         stream: &Arc<CudaStream>,
@@ -106,7 +107,7 @@ impl FlashAttention {
             merge.sinks = Some(Sinks { address, elements });
         }
         let plan = self.attention.plan(&merge)?;
-        // SAFETY: this function took all buffers of the request.
+        // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &merge, stream) }
     }
 }

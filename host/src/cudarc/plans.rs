@@ -9,15 +9,15 @@ use std::sync::{Mutex, PoisonError};
 /// Number of cached plans: enough for the shapes of one step of a model, and for some of the previous step.
 const MOST: usize = 16;
 
-/// The last plans, the most recent first, with their [keys](key).
+/// The most recently used plans with their [keys](key), the latest first.
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 
 impl Plans {
-    /// The plan of a request that runs fastest, regardless of its scratch memory.
+    /// Returns the fastest plan of a request, regardless of the size of its scratch memory.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
@@ -40,8 +40,8 @@ impl Plans {
     }
 }
 
-/// The request without addresses and sizes of memory. One plan serves all requests that differ only in these,
-/// because each launch validates its tensors.
+/// Returns the request without addresses and sizes of memory. One plan serves all requests that differ only
+/// in addresses and sizes, because each launch validates its tensors.
 fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     let mut key = request.scratch(Scratch::Fastest);
     (key.q, key.o) = (tensor(key.q), tensor(key.o));

@@ -13,19 +13,19 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct ScratchMemory {
     workspace: Option<CudaSlice<u8>>,
-    /// All zero before and after each launch.
+    /// The counters. All are zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
-    /// Whether a graph may use the memory. Such memory is never freed.
+    /// Whether a graph may use the memory. This crate never frees such memory.
     captured: bool,
 }
 
 impl ScratchMemory {
-    /// Empty scratch memory. Kernels without splits need no more.
+    /// Creates empty scratch memory. Kernels without splits need no more.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The size of the memory.
+    /// Returns the size of the memory.
     pub fn bytes(&self) -> ScratchBytes {
         let bytes = |bytes: Option<usize>| bytes.unwrap_or(0) as u64;
         let workspace = bytes(self.workspace.as_ref().map(CudaSlice::num_bytes));
@@ -36,7 +36,7 @@ impl ScratchMemory {
     /// Grows the memory to the needed size, in the order of a stream.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
+    /// Returns [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
     pub(super) fn grow(
         &mut self,
         attention: &FlashAttention,
@@ -73,7 +73,7 @@ impl ScratchMemory {
         Ok(())
     }
 
-    /// The memory, in the order of a stream.
+    /// Returns the memory for a launch, in the order of a stream.
     pub(super) fn on<'t, 'a: 't, const MOST: usize>(
         &'a mut self,
         guards: &mut StreamGuards<'t, MOST>,

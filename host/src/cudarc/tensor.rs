@@ -27,7 +27,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Tensor { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view. `guards` holds its memory for a stream.
     pub(super) fn on<const MOST: usize>(
         &self,
         guards: &mut StreamGuards<'a, MOST>,
@@ -36,7 +36,7 @@ impl<'a, T: Number> Tensor<'a, T> {
         Ok(view::<T>(guards.read(name, self.data)?, self.shape, self.strides))
     }
 
-    /// A contiguous output of this shape, at an address without memory.
+    /// Returns a contiguous output of this shape, at an address without memory.
     pub(super) fn output(shape: [usize; 4]) -> TensorView {
         view::<T>((NOWHERE, u64::MAX), shape, None)
     }
@@ -61,7 +61,7 @@ impl<'a, T: Number> TensorMut<'a, T> {
         TensorMut { strides: Some(strides), ..self }
     }
 
-    /// The tensor's view, taken for a stream.
+    /// Returns the tensor's view. `guards` holds its memory for a stream.
     pub(super) fn on<'t, const MOST: usize>(
         self,
         guards: &mut StreamGuards<'t, MOST>,

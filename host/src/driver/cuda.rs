@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Turns a driver function's result into one of this crate's; `call` is its name.
+/// Converts a driver function's result code to a `Result` of this crate; `call` is the function's name.
 pub(super) fn driver(call: &'static str, code: CUresult) -> Result<(), Error> {
     check(code).map_err(|e| Error::driver(call, Some(e.code), e))
 }
@@ -16,11 +16,11 @@ pub(super) fn driver(call: &'static str, code: CUresult) -> Result<(), Error> {
 /// Opens and initialises the driver.
 pub(super) fn initialise() -> Result<(), Error> {
     libcuda::open().map_err(|e| Error::driver("open the CUDA driver", None, e))?;
-    // SAFETY: a program may call it at any time, any number of times.
+    // SAFETY: a program may call `cuInit` at any time, any number of times.
     driver("cuInit", unsafe { libcuda::cuInit(0) })
 }
 
-/// The device of an ordinal.
+/// Returns the device of an ordinal.
 pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     initialise()?;
     let mut count = 0;
@@ -36,7 +36,7 @@ pub(super) fn device(ordinal: u32) -> Result<CUdevice, Error> {
     Ok(device)
 }
 
-/// A device's limits.
+/// Returns a device's limits.
 pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
     let attribute = |attribute: c_int| {
         let mut value = 0;
@@ -45,7 +45,7 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
         driver("cuDeviceGetAttribute", code).map(|()| value.max(0) as u32)
     };
     let mut name = [0u8; 256];
-    // SAFETY: writes at most that number of bytes.
+    // SAFETY: the driver writes at most the stated number of bytes.
     let code =
         unsafe { libcuda::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
     driver("cuDeviceGetName", code)?;
@@ -128,13 +128,13 @@ pub(super) unsafe fn opt_in(
 ) -> Result<(), Error> {
     capabilities.runs(contract)?;
     let bytes = contract.smem_bytes as c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `function` is a kernel of a loaded module.
     let code =
         unsafe { libcuda::cuFuncSetAttribute(function, libcuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes) };
     driver("cuFuncSetAttribute", code)
 }
 
-/// Compiles PTX in the current context, with the compiler's log in the error.
+/// Compiles PTX in the current context. An error contains the compiler's log.
 pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
     let text = std::ffi::CString::new(ptx)
         .map_err(|_| Error::invalid("PTX", "text with a NUL", "it must not contain a NUL"))?;
@@ -148,19 +148,19 @@ pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
 /// See [`crate::Driver::load_cubin`].
 pub(super) unsafe fn machine_code(cubin: &[u8]) -> Result<libcuda::CUmodule, Error> {
     is_whole(cubin)?;
-    // SAFETY: the caller's promise; the check above covers a part of it.
+    // SAFETY: the caller promises valid machine code; the check above covers a part of this promise.
     unsafe { module(cubin.as_ptr().cast()) }
 }
 
-/// Checks that machine code is complete. The driver does not get its length: it finds the end in the file's
-/// headers.
+/// Checks that machine code is complete. The driver does not get the length of the code: it finds the end in
+/// the file's headers.
 pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
     let word = |at: usize, len: usize| {
         let bytes = cubin.get(at..at + len)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     };
-    // In a 64-bit file, the section headers come last, or the program headers follow them. The fields are
-    // offset, size and number of each.
+    // In a 64-bit file, the section headers come last, or the program headers follow them. The closure's
+    // arguments are the places of three fields: offset, size and number of the headers.
     let end = |offset: usize, size: usize, number: usize| {
         word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(number, 2)?)?)
     };
@@ -172,7 +172,7 @@ pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
     Err(Error::invalid("cubin", format_args!("{} bytes", cubin.len()), "it must be a whole 64-bit ELF file"))
 }
 
-/// Loads PTX or machine code, with the compiler's log in the error.
+/// Loads PTX or machine code. An error contains the compiler's log.
 ///
 /// # Safety
 /// `image` is text that ends with NUL, or a whole ELF file.
@@ -197,8 +197,8 @@ unsafe fn module(image: *const c_void) -> Result<libcuda::CUmodule, Error> {
 }
 
 /// Waits for the default stream of the current context. A copy from memory that is not page-locked may return
-/// before it has landed, and setting memory returns at once (CUDA Driver API, "API synchronization
-/// behavior"); the streams that this crate makes are not ordered with the default one.
+/// before it has landed, and a call that sets memory returns at once (CUDA Driver API, "API synchronization
+/// behavior"). The streams that this crate makes are not ordered with the default stream.
 pub(super) fn wait_for_default_stream() -> Result<(), Error> {
     // SAFETY: the default stream always lives.
     driver("cuStreamSynchronize", unsafe { libcuda::cuStreamSynchronize(std::ptr::null_mut()) })
@@ -207,7 +207,7 @@ pub(super) fn wait_for_default_stream() -> Result<(), Error> {
 /// An object of another crate that keeps a context alive.
 pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
 
-/// A context that others may share.
+/// A context that several objects may share.
 #[derive(Debug)]
 pub(super) struct Context {
     raw: CUcontext,
@@ -216,13 +216,13 @@ pub(super) struct Context {
     _keeper: Option<Keeper>,
 }
 
-// SAFETY: a context may be used by any thread.
+// SAFETY: any thread may use a context.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks its data.
+// SAFETY: any thread may use a context, and the driver locks the context's data.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The calling thread's context, if it has one.
+    /// Returns the calling thread's context, if it has one.
     ///
     /// # Safety
     /// - The context outlives `_keeper`, or, without a keeper, the returned value.
@@ -231,7 +231,7 @@ impl Context {
         Ok((!raw.is_null()).then(|| Arc::new(Context { raw, retained: None, _keeper })))
     }
 
-    /// A device's primary context.
+    /// Returns a device's primary context.
     pub fn primary(device: CUdevice) -> Result<Arc<Self>, Error> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle, released when this is dropped.
@@ -239,14 +239,14 @@ impl Context {
         Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }
 
-    /// The primary context of the device of a `cust` context: the two are one context.
+    /// Returns the primary context of the device of a `cust` context. cust's context is this primary context.
     #[cfg(feature = "cust")]
     pub fn of_cust(context: &cust::context::Context) -> Result<Arc<Self>, Error> {
         let borrowed = Context { raw: context.as_raw().cast(), retained: None, _keeper: None };
         Self::primary(borrowed.device()?)
     }
 
-    /// The context's device.
+    /// Returns the context's device.
     pub fn device(&self) -> Result<CUdevice, Error> {
         let _entered = self.enter()?;
         let mut device = 0;
@@ -255,8 +255,8 @@ impl Context {
         Ok(device)
     }
 
-    /// Makes the context current on the calling thread until the guard is dropped. If it is already current,
-    /// this costs one query.
+    /// Makes the context current on the calling thread until the guard is dropped. If the context is current
+    /// already, `enter` costs one query.
     pub fn enter(&self) -> Result<Entered, Error> {
         if current()? == self.raw {
             return Ok(Entered { pushed: false });
@@ -270,13 +270,13 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(device) = self.retained {
-            // SAFETY: retained once by `primary`. A failure at the end of the process changes nothing.
+            // SAFETY: `primary` retained the context once. A failure at the end of the process does no harm.
             unsafe { libcuda::cuDevicePrimaryCtxRelease_v2(device) };
         }
     }
 }
 
-/// The calling thread is in a context; the drop leaves it.
+/// A guard: the calling thread is in a context, and dropping the guard leaves the context.
 pub(super) struct Entered {
     pushed: bool,
 }
@@ -306,7 +306,7 @@ mod tests {
     fn machine_code_that_is_cut_short() {
         let mut file = vec![0u8; 256];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        // Two section headers of 64 bytes at 128, one program header of 56 bytes at 64.
+        // The file has two section headers of 64 bytes at 128, and one program header of 56 bytes at 64.
         file[0x28] = 128;
         file[0x20] = 64;
         (file[0x3a], file[0x3c], file[0x36], file[0x38]) = (64, 2, 56, 1);

@@ -21,26 +21,27 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// cust's handle of `context`. It enters the context, and keeps the context alive with its objects.
+    /// A handle of the context that `cust` made. It enters the context, and the driver's objects keep it
+    /// alive.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
 
 impl CustDriver {
-    /// A driver on the primary context of a device.
+    /// Returns a driver on the primary context of a device.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
     /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
 
-    /// A driver on the caller's context, which the driver retains.
+    /// Returns a driver on the caller's context, which the driver retains.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older than
-    /// CUDA 11.8.
+    /// Returns [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older
+    /// than CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)
@@ -48,7 +49,7 @@ impl CustDriver {
 
     fn of(own: Arc<cuda::Context>) -> Result<Self, Error> {
         let capabilities = cuda::capabilities(own.device()?)?;
-        // cust makes a retained context the current one. Inside this guard, that changes nothing.
+        // cust makes a retained context the current one. Inside this guard, the context is current already.
         let entered = own.enter()?;
         let device = CurrentContext::get_device().map_err(|e| failed("cuCtxGetDevice", e))?;
         let context = Context::new(device).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?;
@@ -56,7 +57,7 @@ impl CustDriver {
         Ok(CustDriver { context, own, capabilities })
     }
 
-    /// The driver's context.
+    /// Returns the driver's context.
     pub const fn context(&self) -> &Context {
         &self.context
     }
@@ -90,7 +91,8 @@ impl CustDriver {
     }
 }
 
-/// An object of `cust` with its context, because cust destroys it in whichever context is current.
+/// An object of `cust` with its context. cust destroys an object in whichever context is current, so the drop
+/// enters the object's own context first.
 #[derive(Debug)]
 struct Kept<T> {
     value: ManuallyDrop<T>,
@@ -107,9 +109,9 @@ impl<T> Deref for Kept<T> {
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        // If this fails, the context is lost, and the object too.
+        // If `enter` fails, the context is lost, and the object with it.
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: dropped once, and not used afterwards.
+        // SAFETY: the value is dropped once, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.value) };
     }
 }
@@ -136,7 +138,7 @@ pub struct CustStream(Kept<Stream>);
 #[derive(Debug)]
 pub struct CustEvent(Kept<Event>);
 
-/// Implements conversions for a type of `cust`.
+/// Implements conversions between a wrapper and the `cust` type inside.
 macro_rules! is_custs {
     ($($own:ident $custs:ty)*) => {
         $(impl Deref for $own {
@@ -150,7 +152,7 @@ macro_rules! is_custs {
 }
 is_custs!(CustBuffer DeviceBuffer<u8> CustStream Stream CustEvent Event);
 
-/// cust converts texts to C strings with `expect`.
+/// Checks that a text has no NUL: cust converts texts to C strings with `expect`, which would panic.
 fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
     match text.find('\0') {
         None => Ok(()),
@@ -263,7 +265,7 @@ impl Harness for CustDriver {
         then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the promises of `with_graph`.
         unsafe { super::graph::with_graph(stream.as_inner().cast(), work, then) }
     }
 
@@ -287,7 +289,7 @@ impl Harness for CustDriver {
     }
 }
 
-/// cust's error with the driver's text for its code.
+/// Returns cust's error with the driver's text for its code.
 fn failed(call: &'static str, error: CudaError) -> Error {
     let code = error as u32;
     match cuda::driver(call, code) {

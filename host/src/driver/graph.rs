@@ -16,12 +16,12 @@ pub struct RawGraph<'d> {
 // SAFETY: any thread may use a graph, but only one at a time: it is not `Sync`.
 unsafe impl Send for RawGraph<'_> {}
 
-/// A stream that captures the work enqueued on it. Its drop ends the capture and discards it.
+/// A stream that captures the work enqueued on it. Dropping a `Capture` ends the capture and discards it.
 struct Capture(CUstream);
 
 impl Capture {
     fn begin(stream: CUstream) -> Result<Self, Error> {
-        // SAFETY: a live stream. Calls of other threads do not matter to the capture.
+        // SAFETY: the stream lives. Calls of other threads do not affect the capture.
         driver("cuStreamBeginCapture", unsafe {
             libcuda::cuStreamBeginCapture_v2(stream, libcuda::CAPTURE_THREAD_LOCAL)
         })?;
@@ -33,9 +33,10 @@ impl Capture {
     }
 
     fn graph(&self) -> Result<Captured, Error> {
-        // Made before the error check: if the driver fails but returns a graph, dropping destroys it.
+        // `graph` exists before the error check: if the driver fails but returns a graph, the drop destroys
+        // that graph.
         let mut graph = Captured(std::ptr::null_mut());
-        // SAFETY: ends the capture that `begin` began; writes one handle.
+        // SAFETY: the call ends the capture that `begin` began, and writes one handle.
         let code = unsafe { libcuda::cuStreamEndCapture(self.0, &mut graph.0) };
         driver("cuStreamEndCapture", code).map(|()| graph)
     }
@@ -43,7 +44,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // The caller already has the error or the panic that ended the capture early.
+        // The result is ignored: the caller already has the error or the panic that ended the capture early.
         let _ = self.graph();
     }
 }
@@ -54,13 +55,14 @@ struct Captured(CUgraph);
 impl Drop for Captured {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: made once, destroyed once; graphs that were instantiated from it stay.
+            // SAFETY: the graph was made once and is destroyed once. Graphs that were instantiated from it
+            // stay valid.
             unsafe { libcuda::cuGraphDestroy(self.0) };
         }
     }
 }
 
-/// A graph that can be launched. Its drop destroys it, in the context that is current then.
+/// A graph that can be launched. The drop destroys it, in the context that is current at that time.
 struct Exec(CUgraphExec);
 
 impl Exec {
@@ -70,7 +72,7 @@ impl Exec {
         work()?;
         let graph = capture.end()?;
         let mut exec = Exec(std::ptr::null_mut());
-        // SAFETY: a live graph; writes one handle, destroyed when dropped.
+        // SAFETY: the graph lives. The call writes one handle, which `Exec` destroys when it is dropped.
         driver("cuGraphInstantiateWithFlags", unsafe {
             libcuda::cuGraphInstantiateWithFlags(&mut exec.0, graph.0, 0)
         })?;
@@ -81,13 +83,13 @@ impl Exec {
 impl Drop for Exec {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: made once, destroyed once.
+            // SAFETY: the graph was made once and is destroyed once.
             unsafe { libcuda::cuGraphExecDestroy(self.0) };
         }
     }
 }
 
-/// See [`Harness::with_graph`]; on a live stream of the current context.
+/// Implements [`Harness::with_graph`] for a live stream of the current context.
 ///
 /// # Safety
 /// See [`Harness::with_graph`].
@@ -97,16 +99,16 @@ pub(super) unsafe fn with_graph(
     then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let graph = Exec::capture(stream, work)?;
-    // SAFETY: live handles, and the caller's promise.
+    // SAFETY: the handles live, and the caller promises the rest.
     then(&mut || driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.0, stream) }))
 }
 
 impl RawDriver {
-    /// Captures the launches of `work` on `stream`, without running them. Load the kernels before. If `work`
-    /// fails or panics, the capture is discarded, and the stream works as before.
+    /// Captures the launches of `work` on `stream`, without running them. Load the kernels before the
+    /// capture. If `work` fails or panics, the capture is discarded, and the stream works as before.
     ///
     /// # Errors
-    /// The errors of `work`; [`Error::Driver`].
+    /// Returns the errors of `work`, and [`Error::Driver`] if the driver fails.
     pub fn capture(
         &self,
         stream: &RawStream,
@@ -120,21 +122,21 @@ impl RawDriver {
     /// Enqueues captured work.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - The preconditions of the captured launches hold until the graph has run.
     /// - `stream` is a stream of this driver's context, and this driver captured `graph`.
     pub unsafe fn replay(&self, graph: &RawGraph<'_>, stream: &RawStream) -> Result<(), Error> {
         let _entered = self.enter()?;
-        // SAFETY: live handles, and the caller's promise.
+        // SAFETY: the handles live, and the caller promises the rest.
         driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.exec, stream.as_raw()) })
     }
 
-    /// Sets every byte of `buffer`, in the order of `stream`. Does not wait.
+    /// Sets every byte of `buffer`, in the order of `stream`. Does not wait for the end.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - `buffer` lives until the stream has run, and nothing else uses it until then.

@@ -1,30 +1,31 @@
-//! A driver for tests and tools: memory, streams, graphs, times.
+//! A driver for tests and tools, with memory, streams, graphs and time measurements.
 use super::Driver;
 use crate::Error;
 use std::time::Duration;
 
-/// Enqueues some work. Every call enqueues it again.
+/// A function that enqueues some work. Every call enqueues the work again.
 pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
 
-/// A [`Driver`] with its own memory, streams and events. Tests and the program `ferroflash` use it, and
-/// programs that try a kernel in the simulator. Programs that embed attention get memory, streams and events
-/// from `cust`, `cudarc` or CUDA.
+/// A [`Driver`] with its own memory, streams and events. Tests, the program `ferroflash`, and programs that
+/// try a kernel in the simulator use it. Programs that embed attention get memory, streams and events from
+/// `cust`, `cudarc` or CUDA.
 pub trait Harness: Driver {
     /// Device memory, freed when dropped.
     type Buffer;
-    /// An event in a stream.
+    /// An event, which marks a point in a stream.
     type Event;
 
     /// Creates a stream that does not synchronise with any other stream.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Bytes of device memory in use, by all programs. `None` if the driver does not know.
+    /// Returns the number of bytes of device memory that all programs use; `None` if the driver does not
+    /// know.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     fn memory_in_use(&self) -> Result<Option<u64>, Error> {
         Ok(None)
     }
@@ -32,24 +33,24 @@ pub trait Harness: Driver {
     /// Allocates uninitialised device memory, at least 16-byte aligned.
     ///
     /// # Errors
-    /// [`Error::Driver`], for instance if the device is out of memory.
+    /// Returns [`Error::Driver`], for instance if the device is out of memory.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, Error>;
 
     /// Allocates device memory with a name, which the simulator's reports show.
     ///
     /// # Errors
-    /// The errors of [`Harness::allocate`].
+    /// Returns the errors of [`Harness::allocate`].
     fn allocate_named(&self, _name: &str, bytes: usize) -> Result<Self::Buffer, Error> {
         self.allocate(bytes)
     }
 
-    /// Device address of a buffer's first byte.
+    /// Returns the device address of a buffer's first byte.
     fn address(&self, buffer: &Self::Buffer) -> u64;
 
     /// Copies `data` to the start of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`] if the driver fails.
     fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
         self.upload_at(buffer, 0, data)
     }
@@ -57,20 +58,20 @@ pub trait Harness: Driver {
     /// Copies `data` to byte `at` of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// The errors of [`Harness::upload`].
+    /// Returns the errors of [`Harness::upload`].
     fn upload_at(&self, buffer: &mut Self::Buffer, at: usize, data: &[u8]) -> Result<(), Error>;
 
     /// Copies the start of `buffer` to `data`, and waits until the copy is done. The copy is not ordered with
     /// work on streams: [synchronise](Harness::synchronize) first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`].
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`] if the driver fails.
     fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
 
     /// Sets every byte of `buffer`, and waits for the end.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     fn fill(&self, buffer: &mut Self::Buffer, byte: u8) -> Result<(), Error>;
 
     /// Captures the launches of `work` on `stream` as a CUDA graph and calls `then` with a function that
@@ -78,12 +79,13 @@ pub trait Harness: Driver {
     /// driver without graphs (the simulator) calls `work` each time instead.
     ///
     /// # Errors
-    /// The errors of `work` and `then`; [`Error::Driver`].
+    /// Returns the errors of `work` and `then`; [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until they
-    ///   have run.
-    /// - `stream` is a stream of this driver's context, and `then` waits until its work there is done.
+    /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until the
+    ///   launches have run.
+    /// - `stream` is a stream of this driver's context, and `then` waits until its own work on `stream` is
+    ///   done.
     unsafe fn with_graph(
         &self,
         stream: &Self::Stream,
@@ -97,25 +99,25 @@ pub trait Harness: Driver {
     /// Waits until all work on `stream` is done.
     ///
     /// # Errors
-    /// [`Error::Driver`], also for a fault of the work.
+    /// Returns [`Error::Driver`] if the driver or the work fails.
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
 
     /// Records an event behind the work that is enqueued on `stream` now.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
 
     /// Waits for `end`, and returns the device time between two events.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     fn elapsed(&self, start: &Self::Event, end: &Self::Event) -> Result<Duration, Error>;
 
     /// Returns the device time of the launches of `work` on `stream`.
     ///
     /// # Errors
-    /// The errors of `work`; [`Error::Driver`].
+    /// Returns the errors of `work`; [`Error::Driver`] if the driver fails.
     fn time(
         &self,
         stream: &Self::Stream,

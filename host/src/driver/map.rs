@@ -1,4 +1,4 @@
-//! Tensors as TMA copies them.
+//! Descriptions of tensor maps: how TMA copies a tensor.
 use crate::{DType, Error};
 use spec::RaggedMap;
 
@@ -11,45 +11,47 @@ pub struct MapDescription {
     pub address: u64,
     /// Strides of row, head and batch in bytes: multiples of 16, above 0 and below 2^40.
     pub strides: [u64; 3],
-    /// Columns, rows, heads and batches of the tensor.
+    /// The tensor's numbers of columns, rows, heads and batches.
     pub extents: [u32; 4],
-    /// Columns and rows of a box, which has one head and one batch. A row of a box has 64 or 128 bytes.
-    /// Shared memory holds the box with the 64-byte or the 128-byte swizzle.
+    /// The box's numbers of columns and rows. A box has one head and one batch. A row of a box has 64 or 128
+    /// bytes. Shared memory holds the box with the 64-byte or the 128-byte swizzle.
     pub box_shape: [u32; 2],
     /// Element type: f16 or bf16.
     pub dtype: DType,
-    /// The end of the tensor.
+    /// The place where TMA sees the tensor's end.
     pub kind: MapKind,
 }
 
-/// The end of a tensor for TMA.
+/// The place where TMA sees a tensor's end. It reads 0 behind the end and does not write there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MapKind {
-    /// At the end of each batch.
+    /// Each batch ends behind its last row.
     Whole,
-    /// At the end of a varlen sequence, by the coordinates of a [`RaggedMap`]. The tensor has one batch and
-    /// at most [`RaggedMap::END`] rows, which are less than 2^34 bytes apart.
+    /// The tensor ends where a varlen sequence ends. The coordinates of a [`RaggedMap`] name this row. The
+    /// tensor has one batch and at most [`RaggedMap::END`] rows, which are less than 2^34 bytes apart.
     Ragged,
-    /// At the end of a sequence in a page, by the coordinates of a [`PagedMap`](spec::PagedMap). The batches
-    /// are pages, a whole number of rows apart, with at most [`RaggedMap::END`] rows in all.
+    /// A page ends where a sequence ends in it. The coordinates of a [`PagedMap`](spec::PagedMap) name this
+    /// row. The batches are pages. Pages are a whole number of rows apart, with at most [`RaggedMap::END`]
+    /// rows in all.
     Paged,
 }
 
-/// The driver's form of [`MapDescription`]: dimensions, innermost first; the first `rank` of them count.
+/// The arguments with which the driver encodes a [`MapDescription`]. Dimensions are innermost first; only the
+/// first `rank` of them count.
 pub(super) struct Encoding {
     pub rank: usize,
     pub dims: [u64; 5],
-    /// The strides of all dimensions but the innermost.
+    /// The strides in bytes of all dimensions except the innermost.
     pub strides: [u64; 4],
     pub box_dims: [u32; 5],
 }
 
 impl MapDescription {
-    /// Exclusive bound of bytes between rows for a [`RaggedMap`].
+    /// Exclusive bound of the bytes between two rows of a [`RaggedMap`].
     pub(crate) const APART: u64 = 1 << 34;
 
-    /// Bytes of a box's row.
+    /// Returns the number of bytes of a box's row.
     pub const fn row_bytes(&self) -> u32 {
         self.box_shape[0] * self.dtype.bytes() as u32
     }
@@ -100,19 +102,19 @@ impl MapDescription {
         }
     }
 
-    /// Rows from one batch to the next.
+    /// Returns the distance of two batches, in rows.
     pub(crate) fn pitch(&self) -> u32 {
         let [row, _, batch] = self.strides;
         (batch / row.max(1)) as u32
     }
 
-    /// Rows of all batches, as one sequence of rows.
+    /// Returns the number of rows of all batches together.
     fn rows_of_pages(&self) -> u64 {
         let [_, rows, _, batches] = self.extents.map(u64::from);
         u64::from(self.pitch()) * batches.saturating_sub(1) + rows
     }
 
-    /// Whether the coordinates of a [`MapKind::Paged`] reach all rows.
+    /// Returns whether the coordinates of a [`MapKind::Paged`] reach all rows.
     pub(crate) fn is_of_rows(&self) -> bool {
         let [row, _, batch] = self.strides;
         let whole = self.extents[3] == 1
@@ -120,10 +122,10 @@ impl MapDescription {
         whole && row < Self::APART && self.rows_of_pages() <= u64::from(RaggedMap::END)
     }
 
-    /// The checked form for the driver and the simulator.
+    /// Checks the description, and returns the arguments for the driver and the simulator.
     ///
     /// # Errors
-    /// The errors of [`MapDescription::check`].
+    /// Returns the errors of [`MapDescription::check`].
     pub(super) fn encoding(&self) -> Result<Encoding, Error> {
         self.check()?;
         let ([columns, rows, heads, batches], [row, head, batch]) =
@@ -146,7 +148,7 @@ impl MapDescription {
 mod tests {
     use super::*;
 
-    /// Row `i` of a sequence has its place among all rows, and exists exactly if the sequence has it.
+    /// Row `i` of a sequence has its place among all rows. TMA sees the row exactly if the sequence has it.
     #[test]
     fn a_ragged_tensor_ends_with_its_sequence() {
         for row_bytes in [128, 4096, 1 << 26] {
@@ -174,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Row `i` of a page has its place among all rows, and exists exactly if the sequence has it.
+    /// Row `i` of a page has its place among all rows. TMA sees the row exactly if the sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
         let map = |row, head, batch| MapDescription {

@@ -42,20 +42,20 @@ pub trait Sealed {}
 pub trait Driver: Send + Sync + Sealed {
     /// A kernel that is ready to launch.
     type Kernel: Send + Sync;
-    /// An ordered queue of work.
+    /// A stream: an ordered queue of work.
     type Stream;
 
-    /// The device's limits.
+    /// Returns the device's limits.
     fn capabilities(&self) -> &Capabilities;
 
     /// Compiles PTX, finds the kernel `contract.symbol`, and opts in to its dynamic shared memory.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the kernel
-    /// exceeds.
+    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the
+    /// kernel exceeds.
     fn load(&self, ptx: &str, contract: &Contract) -> Result<Self::Kernel, Error>;
 
-    /// Whether the driver loads machine code ([`Driver::load_cubin`]).
+    /// Returns whether the driver loads machine code ([`Driver::load_cubin`]).
     fn takes_cubins(&self) -> bool {
         false
     }
@@ -63,8 +63,8 @@ pub trait Driver: Send + Sync + Sealed {
     /// Loads machine code for exactly this device. Compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver accepts only
-    /// PTX.
+    /// Returns [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver
+    /// accepts only PTX.
     ///
     /// # Safety
     /// - `cubin` is the unchanged output of NVIDIA's assembler. CUDA does not know the length of `cubin`: it
@@ -80,17 +80,17 @@ pub trait Driver: Send + Sync + Sealed {
     /// access the device, and allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field that is wrong; [`Error::Driver`]; [`Error::Unsupported`]
-    /// if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
+    /// Returns [`Error::Invalid`], which names the wrong field; [`Error::Driver`] if the driver fails;
+    /// [`Error::Unsupported`] if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
     fn tensor_map(&self, _: &MapDescription) -> Result<TensorMap, Error> {
-        Err(Error::unsupported("tensor maps", "this driver encodes none"))
+        Err(Error::unsupported("tensor maps", "this driver encodes no tensor maps"))
     }
 
     /// Enqueues `grid` blocks of `kernel` on `stream`. Allocates nothing and does not synchronise. `params`
     /// are the bytes of the kernel's one parameter.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - This driver loaded `kernel`, from PTX that keeps the promises of its contract. The kernel stays
@@ -99,8 +99,8 @@ pub trait Driver: Send + Sync + Sealed {
     /// - `params` are the bytes of a value of the kernel's parameter type.
     /// - The memory that `params` points to is memory of this device, is large enough, and lives until the
     ///   kernel has run.
-    /// - While the kernel runs, nothing else writes memory that it reads, and nothing else reads or writes
-    ///   memory that it writes.
+    /// - While the kernel runs, nothing else writes the kernel's inputs, and nothing else reads or writes the
+    ///   kernel's outputs.
     unsafe fn launch(
         &self,
         kernel: &Self::Kernel,

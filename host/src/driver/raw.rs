@@ -1,4 +1,4 @@
-//! CUDA through raw handles of the caller's context and streams. Builds without CUDA.
+//! CUDA through raw handles of the caller's context and streams. This driver builds without CUDA.
 use super::cuda::{
     Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
     tensor_map, wait_for_default_stream,
@@ -19,22 +19,23 @@ pub struct RawDriver {
 }
 
 impl RawDriver {
-    /// A driver on the context that is current on the calling thread, or on the primary context of device 0
-    /// if no context is current.
+    /// Returns a driver on the context that is current on the calling thread, or on the primary context of
+    /// device 0 if no context is current.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the driver is
-    /// older than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the
+    /// driver is older than CUDA 11.8.
     ///
     /// # Safety
     /// - The current context outlives the driver and everything that the driver makes: kernels, buffers,
     ///   streams, events, graphs.
     pub unsafe fn current() -> Result<Self, Error> {
-        // SAFETY: the caller's promise. All objects of a driver share its context.
+        // SAFETY: the caller promises that the context outlives the driver. All objects of a driver share its
+        // context.
         unsafe { Self::current_of(None) }
     }
 
-    /// A driver on the current context. The value `keeper` keeps that context alive. The driver holds
+    /// Returns a driver on the current context. The value `keeper` keeps that context alive. The driver holds
     /// `keeper`, and so does every object that the driver makes.
     ///
     /// # Safety
@@ -42,18 +43,18 @@ impl RawDriver {
     ///   [`RawDriver::current`] hold.
     pub(crate) unsafe fn current_of(keeper: Option<Keeper>) -> Result<Self, Error> {
         initialise()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the context outlives `keeper`.
         match unsafe { Context::current(keeper)? } {
             Some(context) => Self::of(context),
             None => Self::primary(0),
         }
     }
 
-    /// A driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch also use
-    /// this context. The driver and everything that it makes retain the context.
+    /// Returns a driver on the primary context of a device. The CUDA runtime, `cudarc`, `cust` and PyTorch
+    /// also use this context. The driver and everything that it makes retain the context.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
+    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
     /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn primary(ordinal: u32) -> Result<Self, Error> {
         Self::of(Context::primary(device(ordinal)?)?)
@@ -72,7 +73,7 @@ impl RawDriver {
     /// Makes the kernel of a loaded module ready, in the current context.
     fn kernel(&self, module: CUmodule, contract: &Contract) -> Result<RawKernel, Error> {
         let Contract { symbol, threads, smem_bytes, .. } = *contract;
-        // From here on, the drop of the kernel unloads the module.
+        // From this line on, dropping the kernel unloads the module.
         let mut kernel = RawKernel {
             context: Arc::clone(&self.context),
             module,
@@ -111,7 +112,7 @@ pub struct RawBuffer {
 }
 
 impl RawBuffer {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -126,7 +127,7 @@ pub struct RawStream {
 }
 
 impl RawStream {
-    /// The caller's stream, by its `CUstream`. Null is the legacy default stream.
+    /// Returns the caller's stream, by its `CUstream`. Null is the legacy default stream.
     ///
     /// ```compile_fail,E0133
     /// // A handle that dangles would reach the driver with the first `synchronize`.
@@ -139,7 +140,7 @@ impl RawStream {
         RawStream { raw: stream, context: None }
     }
 
-    /// The stream's handle.
+    /// Returns the stream's handle.
     pub const fn as_raw(&self) -> *mut c_void {
         self.raw
     }
@@ -154,15 +155,15 @@ pub struct RawEvent {
 
 // SAFETY: any thread may use the driver's handles.
 unsafe impl Send for RawKernel {}
-// SAFETY: as above; the driver locks its data.
+// SAFETY: any thread may use the driver's handles, and the driver locks its data.
 unsafe impl Sync for RawKernel {}
-// SAFETY: as above.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for RawStream {}
-// SAFETY: as above.
+// SAFETY: any thread may use the driver's handles, and the driver locks its data.
 unsafe impl Sync for RawStream {}
-// SAFETY: as above.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for RawEvent {}
-// SAFETY: as above.
+// SAFETY: any thread may use the driver's handles, and the driver locks its data.
 unsafe impl Sync for RawEvent {}
 
 impl Sealed for RawDriver {}
@@ -186,7 +187,7 @@ impl Driver for RawDriver {
 
     unsafe fn load_cubin(&self, cubin: &[u8], contract: &Contract) -> Result<RawKernel, Error> {
         let _entered = self.context.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises valid machine code.
         self.kernel(unsafe { machine_code(cubin)? }, contract)
     }
 
@@ -239,7 +240,8 @@ impl Harness for RawDriver {
     fn allocate(&self, bytes: usize) -> Result<RawBuffer, Error> {
         let _entered = self.context.enter()?;
         let mut address = 0;
-        // SAFETY: writes one address, freed when dropped. The driver refuses 0 bytes.
+        // SAFETY: the call writes one address, which `RawBuffer` frees when it is dropped. The driver refuses
+        // 0 bytes.
         driver("cuMemAlloc", unsafe { libcuda::cuMemAlloc_v2(&mut address, bytes.max(1)) })?;
         Ok(RawBuffer { context: Arc::clone(&self.context), address, bytes })
     }
@@ -279,7 +281,7 @@ impl Harness for RawDriver {
         then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let _entered = self.context.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the promises of `with_graph`.
         unsafe { super::graph::with_graph(stream.raw, work, then) }
     }
 
@@ -311,7 +313,7 @@ impl Harness for RawDriver {
     }
 }
 
-// A drop cannot report errors. A context that fails here is lost anyway.
+// A drop cannot report errors. If a context fails here, it is lost anyway.
 impl Drop for RawKernel {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };

@@ -47,27 +47,29 @@ pub struct SimDriver {
 }
 
 impl SimDriver {
-    /// A card of [`Capabilities::PROFILES`] with every check on.
+    /// Returns a card of [`Capabilities::PROFILES`], simulated with every check on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
+    /// Returns [`Error::Invalid`] if `profile` is not in [`Capabilities::PROFILES`].
     pub fn new(profile: &str) -> Result<Self, Error> {
         Self::with_options(profile, Options::default())
     }
 
-    /// A card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the arithmetic.
+    /// Returns a card of [`Capabilities::PROFILES`]. `options` set the checks, the schedule and the
+    /// arithmetic.
     ///
     /// # Errors
-    /// The errors of [`SimDriver::new`].
+    /// Returns the errors of [`SimDriver::new`].
     pub fn with_options(profile: &str, options: Options) -> Result<Self, Error> {
         Self::of_multiprocessors(profile, options, None)
     }
 
-    /// A card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the card's own
-    /// number. With few SMs, persistent kernels compute several tiles per block even in small problems.
+    /// Returns a card of [`Capabilities::PROFILES`] with `sms` streaming multiprocessors; `None` is the
+    /// card's own number. With few SMs, persistent kernels compute several tiles per block even in small
+    /// problems.
     ///
     /// # Errors
-    /// The errors of [`SimDriver::new`].
+    /// Returns the errors of [`SimDriver::new`].
     pub fn of_multiprocessors(profile: &str, options: Options, sms: Option<u32>) -> Result<Self, Error> {
         let known = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let unknown = || Error::invalid("profile", profile, format_args!("it must be one of {known}"));
@@ -103,12 +105,12 @@ impl SimDriver {
     }
 
     /// Takes the coverage of each kernel's instructions in all launches since the last call, and the number
-    /// of executed instructions. Empty unless [`Options::coverage`] is on.
+    /// of executed instructions. Both are empty unless [`Options::coverage`] is on.
     pub fn take_coverage(&self) -> BTreeMap<String, (Coverage, u64)> {
         std::mem::take(&mut *lock(&self.coverage))
     }
 
-    /// The first finding, as an error.
+    /// Returns the first finding, as an error.
     fn findings(&self) -> Result<(), Error> {
         let reports = lock(&self.reports);
         let Some(first) = reports.first() else { return Ok(()) };
@@ -235,7 +237,7 @@ impl Harness for SimDriver {
     }
 
     fn allocate_named(&self, name: &str, bytes: usize) -> Result<SimBuffer, Error> {
-        // The simulator guarantees no larger alignment than drivers promise.
+        // The simulator guarantees no larger alignment than CUDA drivers promise.
         let address = lock(&self.gpu).alloc(name, bytes, 16).map_err(|e| failed("allocate", e))?;
         self.in_use.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(SimBuffer { gpu: Arc::clone(&self.gpu), address, bytes, in_use: Arc::clone(&self.in_use) })

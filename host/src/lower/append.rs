@@ -6,10 +6,10 @@ use crate::place::Place;
 use crate::request::Append;
 use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots};
 
-/// The launch of the kernel, for valid tensors.
+/// Returns the launch of the append kernel, for valid tensors.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are too many tokens or columns for one launch.
+/// Returns [`Error::Unsupported`] if there are too many tokens or columns for one launch.
 pub(crate) fn append(append: &Append, place: Place) -> Result<Launch, Error> {
     let latent = append.pages.latent_columns().map(|_| append.halves());
     let Append { k, v, pages: cache, slots } = latent.as_ref().unwrap_or(append);

@@ -15,10 +15,10 @@ use spec::{
     Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
 };
 
-/// Checks that a kernel that solves the problem of a valid request accepts its tensors.
+/// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
 ///
 /// # Errors
-/// The reason why the kernel does not accept the tensors.
+/// Returns the reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     let nowhere = integers(None, 0);
     match (&r.kv, kernel.schedule) {
@@ -30,10 +30,10 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
     }
 }
 
-/// The launch of a valid request by a kernel that solves its problem.
+/// Returns the launch of a valid request by a kernel that solves the request's problem.
 ///
 /// # Errors
-/// [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
+/// Returns [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let (Some(place), Some(sinks)) = (s.merge, r.scores.sinks) else { return kernel(r, s) };
     // The kernel leaves the LSE without sinks in the workspace, for the merge kernel.
@@ -43,10 +43,10 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
     Ok(merge::with_sinks(launch, place, State::new(r.o, lse), sinks, r.lse)?)
 }
 
-/// The launch of the attention kernel, with its combine kernel.
+/// Returns the launch of the attention kernel, with its combine kernel.
 ///
 /// # Errors
-/// [`Refusal::Tensors`], or the errors of a variant's kernel.
+/// Returns [`Refusal::Tensors`], or the errors of a variant's kernel.
 fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     Ok(variant::fits(of_kernel(r, s)?)?)
 }
@@ -91,13 +91,13 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
     }
 }
 
-/// The error for a kernel that was planned for another kind of keys. Plans bind only requests with their own
-/// kind of keys.
+/// Returns the error for a kernel that was planned for another kind of keys. Plans bind only requests with
+/// the planned kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
 
-/// Varlen queries, one per sequence, as a batch of one query each.
+/// Returns a request with varlen queries, one per sequence, as a batch of one query each.
 fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
     let batched = |view: TensorView| {
         let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
@@ -116,7 +116,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The launch of the kernel alone, with the parameters of its mask and scores.
+    /// Returns the launch of the kernel alone, with the parameters of its mask and scores.
     fn launch<P: Params>(&self, blocks: u32, params: &P) -> Launch {
         variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
     }
@@ -131,8 +131,8 @@ impl Lowering<'_> {
         )
     }
 
-    /// Work tiles with keys and values in tensors: split or not, dense or varlen; with tensor maps for
-    /// Hopper's kernels.
+    /// Returns the launch of a kernel with work tiles, with keys and values in tensors: with or without
+    /// splits, dense or varlen. Hopper's kernels have tensor maps.
     fn tensors(&self, tiles: &Tiles, maps: Option<[MapDescription; 4]>) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
         let window = p.window();
@@ -177,7 +177,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Work tiles on a KV cache; with tensor maps for Hopper's kernels.
+    /// Returns the launch of a kernel with work tiles on a KV cache. Hopper's kernels have tensor maps.
     fn cache(
         &self,
         tiles: &Tiles,
@@ -186,7 +186,7 @@ impl Lowering<'_> {
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
-        // A full mask on a causal kernel: an unbounded shift puts the first query after all keys.
+        // A causal kernel also computes a full mask: an unbounded shift puts the first query after all keys.
         let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
         let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
@@ -197,8 +197,8 @@ impl Lowering<'_> {
             let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys };
             return self.launch(blocks, &params);
         };
-        // Equal query counts have no offsets on the device. The LSE then has batches: `batch_bytes` is the
-        // gap between the rows of one batch and the rows of the next.
+        // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
+        // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
         let (queries, batch_bytes) = match cu_seqlens_q.count {
@@ -213,14 +213,15 @@ impl Lowering<'_> {
             cu_seqlens_q,
             lengths,
             sequences,
-            // Already checked: 1 or more, and less than 2^31.
+            // Planning has checked the number: it is 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
         };
         self.with_maps(blocks, &params, maps)
     }
 
-    /// A mixed batch on a KV cache: decode takes the sequences of few queries, prefill the others.
+    /// Returns the launch of a mixed batch on a KV cache: the decode kernel takes the sequences of few
+    /// queries, the prefill kernel takes the others.
     fn mixed(&self, few: &Few, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> Launch {
         let p = &self.p;
         let unmasked = p.mask_kind() == MaskKind::Full;
@@ -239,7 +240,7 @@ impl Lowering<'_> {
         first.then(self.place, [tiles.blocks, 1, 1], &ManyParams { paged, many: few.many })
     }
 
-    /// Decode: few queries on a KV cache, or on keys and values in tensors.
+    /// Returns the launch of a decode kernel: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
         let params = self.decode_params(decode, order, cache, scales);
         let launch = self.launch(decode.order.blocks, &params);
@@ -247,7 +248,7 @@ impl Lowering<'_> {
         if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
     }
 
-    /// Parameters of decode kernels.
+    /// Returns the parameters of decode kernels.
     fn decode_params(
         &self,
         decode: &Decode,
@@ -280,7 +281,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Parameters of all portable kernels with work tiles.
+    /// Returns the parameters of all portable kernels with work tiles.
     fn portable(&self, tiles: &Tiles, window: Window) -> FwdParams {
         let (scale_log2, softcap) = self.p.base_two();
         let [k, v] = keys_values(&self.r.kv);
@@ -298,7 +299,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
+    /// Returns the parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
     fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
         let Scalars { window, lse, lengths: [q_len, k_len] } = told;
@@ -306,7 +307,7 @@ impl Lowering<'_> {
         HopperParams { q, k, v: k, o: q, lse, rounds, window, scale_log2, softcap, q_len, k_len }
     }
 
-    /// Varlen sequences of tensors, if any.
+    /// Returns the parameters of varlen sequences in tensors, if there are any.
     fn varlen(&self, tiles: &Tiles) -> Option<Varlen> {
         let (KeysValues::Varlen { keys, .. }, Some(sequences)) = (&self.r.kv, tiles.sequences) else {
             return None;
@@ -317,7 +318,7 @@ impl Lowering<'_> {
         Some(Varlen { cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right })
     }
 
-    /// The launch with its combine kernel.
+    /// Returns the launch with the combine kernel, if the kernel splits.
     fn combined(&self, launch: Launch, tiles: &Tiles) -> Launch {
         let Some(split) = tiles.split else { return launch };
         let (combine, rows) = split.combine_info();

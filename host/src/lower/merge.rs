@@ -1,4 +1,4 @@
-//! Parameters of merge kernels, and the part of a list of states on which a launch depends.
+//! Parameters of merge kernels. A launch depends on only a part of the list of states.
 use super::tensors::tensor;
 use crate::launch::Launch;
 use crate::place::Place;
@@ -7,15 +7,15 @@ use crate::{DType, Error};
 use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// A merge without its list: the part on which a launch depends.
+/// The part of a merge on which a launch depends. It does not contain the list of states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Merged {
     first: State,
-    /// The second state; the first again if there is only one.
+    /// The second state; if the merge has only one state, the first again.
     second: State,
-    /// Bytes from the second to the third state, O and LSE, in two's complement.
+    /// The distance from the second to the third state in bytes, of O and of the LSE, in two's complement.
     apart: [u64; 2],
-    /// Minimum number of elements of the states from the third on, O and LSE.
+    /// Minimum number of elements of the third and all later states, of O and of the LSE.
     elements: [u64; 2],
     count: usize,
     o: TensorView,
@@ -25,8 +25,8 @@ pub struct Merged {
 
 impl Merged {
     /// # Errors
-    /// [`Error::Invalid`] without a state; [`Error::Unsupported`] if the states do not lie at equal
-    /// distances.
+    /// Returns [`Error::Invalid`] if there is no state; [`Error::Unsupported`] if the states do not lie at
+    /// equal distances.
     pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;
         let [first, others @ ..] = states else {
@@ -47,8 +47,8 @@ impl Merged {
             if between(&pair[0], &pair[1]) != apart || like(&pair[1]) != like(second) {
                 let [o, lse] = addresses(&pair[1]);
                 let feature = format_args!("states[{}] at {o:#x}, {lse:#x}", i + 2);
-                let reason = "from the second on they have the same strides, shape, type and logarithm, and \
-                              lie equally far apart; merge in several launches";
+                let reason = "states from the second on must have equal strides, shapes, types and units, \
+                              and lie equally far apart; merge in several launches";
                 return Err(Error::unsupported(feature, reason));
             }
             let own = [pair[1].o.elements, pair[1].lse.elements];
@@ -57,25 +57,25 @@ impl Merged {
         Ok(Merged { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
     }
 
-    /// Dtypes of the states and of the output.
+    /// Returns the dtypes of the states and of the output.
     pub fn types(&self) -> [DType; 2] {
         [self.first.o.dtype, self.o.dtype]
     }
 }
 
-/// The launch of the kernel, for valid tensors.
+/// Returns the launch of the merge kernel, for valid tensors.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are too many rows or columns for one launch.
+/// Returns [`Error::Unsupported`] if there are too many rows or columns for one launch.
 pub(crate) fn merge(merged: &Merged, place: Place) -> Result<Launch, Error> {
     params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
 }
 
-/// Adds a merge kernel to a launch. It adds sinks to the output in place. `state` is the output, with its
-/// LSE in the workspace.
+/// Adds a merge kernel to a launch. The merge kernel adds sinks to the output in place. `state` is the
+/// output, with its LSE in the workspace.
 ///
 /// # Errors
-/// The errors of [`merge`].
+/// Returns the errors of [`merge`].
 pub(super) fn with_sinks(
     launch: Launch,
     place: Place,
@@ -89,7 +89,7 @@ pub(super) fn with_sinks(
     Ok(launch.then(place, [params.parts.blocks(), 1, 1], &params))
 }
 
-/// The parameters of the kernel with this index.
+/// Returns the parameters of the merge kernel at this place.
 fn params(merged: &Merged, place: Place) -> Result<MergeParams, Error> {
     let Merged { first, second, apart: [o_bytes, lse_bytes], count, o, lse, sinks, .. } = merged;
     let [batch, rows, heads, head_dim] = o.shape;
@@ -126,7 +126,7 @@ fn state(state: &State) -> MergeState {
     MergeState { o: tensor(&state.o), lse: values(&state.lse) }
 }
 
-/// A valid view in bytes. Kernels never use strides of extents of 1.
+/// Converts a valid view to bytes. Kernels never use the stride of a dimension of extent 1.
 fn values(view: &LseView) -> RowValues {
     let [batch_bytes, head_bytes, row_bytes] =
         [view.strides[0], view.strides[1], view.row_stride].map(|stride| (stride as u64).wrapping_mul(4));

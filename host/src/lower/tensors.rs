@@ -1,4 +1,4 @@
-//! Kernel parameters of the caller's views, in bytes. All views are valid.
+//! Converts the caller's views to kernel parameters in bytes. All views are valid.
 use crate::request::{
     AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
     VarlenKeys,
@@ -6,13 +6,13 @@ use crate::request::{
 use crate::{Error, validate};
 use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};
 
-/// No tensor.
+/// A placeholder: no tensor.
 pub(super) const NO_TENSOR: Tensor =
     Tensor { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0, rows: 0, chunks: 0, reserved: 0 };
-/// No LSE, and no other vectors.
+/// A placeholder: no LSE, or no other vector.
 pub(super) const NO_LSE: Lse = Lse { base: 0, batch_bytes: 0, head_bytes: 0 };
 
-/// A tensor. Kernels never use strides of extents of 1; these become 0.
+/// Converts a tensor. Kernels never use the stride of a dimension of extent 1, so such a stride becomes 0.
 pub(super) fn tensor(view: &TensorView) -> Tensor {
     let bytes = |dim: usize| {
         if view.shape[dim] == 1 { 0 } else { (view.strides[dim] as u64).wrapping_mul(view.element_bytes()) }
@@ -28,7 +28,7 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
     }
 }
 
-/// The LSE, if the request has one.
+/// Converts the LSE, if the request has one.
 pub(super) fn lse(view: Option<&LseView>) -> Lse {
     view.map_or(NO_LSE, |view| {
         let [batch_bytes, head_bytes] = view.strides.map(|stride| (stride as u64).wrapping_mul(4));
@@ -36,23 +36,23 @@ pub(super) fn lse(view: Option<&LseView>) -> Lse {
     })
 }
 
-/// ALiBi slopes, if any.
+/// Converts ALiBi slopes, if the request has any.
 pub(super) fn slopes(view: Option<&AlibiSlopes>) -> PerHead {
     view.map_or(per_head(0, [0; 2]), |view| per_head(view.address, view.strides))
 }
 
-/// Numbers per sequence and head in device memory; address 0 means none.
+/// Converts one number per sequence and head in device memory; address 0 means that there is none.
 fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
-    // Kernels never use strides of extents of 1.
+    // Kernels never use the stride of a dimension of extent 1.
     let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
     PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }
 }
 
-/// No scale.
+/// A placeholder: no scale.
 pub(super) const UNSCALED: PerHead =
     PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value: 1.0, reserved: 0 };
 
-/// Scales of keys, and of values.
+/// Converts the scales of keys and of values.
 pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
     pages.scales.map(|scale| match scale {
         KvScale::One => UNSCALED,
@@ -61,13 +61,14 @@ pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
     })
 }
 
-/// Pages, without a block table.
+/// Converts pages. The result has no block table.
 pub(super) fn pages(pages: &KvPages) -> Cache {
     let [count, page, heads, head_dim] = pages.keys.shape;
     let bytes = pages.keys.dtype.bytes();
     let chunks = |dim: usize, extent: usize| {
         let bytes = (pages.keys.strides[dim] as u64).wrapping_mul(bytes as u64);
-        // Kernels never use strides of extents of 1. The others fit, because all chunks do.
+        // Kernels never use the stride of a dimension of extent 1. All other strides fit into 32 bits,
+        // because the span of all chunks does.
         if extent == 1 { 0 } else { (bytes / 16) as u32 }
     };
     Cache {
@@ -80,13 +81,13 @@ pub(super) fn pages(pages: &KvPages) -> Cache {
         pages: count as u32,
         table_stride: 1,
         columns: 1,
-        // A checked page has 1 key or more, and less than 2^31.
+        // Planning has checked that a page has at least 1 key, and less than 2^31.
         page: FastDiv::new(page as u32).unwrap_or(FastDiv::ONE),
         chunks: (head_dim * bytes / 16) as u32,
     }
 }
 
-/// A KV cache. A dense one has a block table of a single column.
+/// Converts a KV cache. A dense KV cache has a block table of a single column.
 pub(super) fn cache(cache: &KvCache) -> Cache {
     let pages = pages(&cache.pages);
     match cache.paged {
@@ -98,13 +99,13 @@ pub(super) fn cache(cache: &KvCache) -> Cache {
     }
 }
 
-/// Maximum of 16-byte chunks that keys, and values, may span.
+/// Maximum number of 16-byte chunks that keys, or values, may span.
 const MAX_CHUNKS: u64 = 1 << 32;
 
 /// Checks that one index addresses keys and values in tensors.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept these tensors.
 fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
     if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
         return Err("k and v have different strides; decode kernels need equal ones");
@@ -118,19 +119,19 @@ fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// K and V, `[batch, keys, heads, head_dim]`, as a dense KV cache.
+/// Converts K and V, `[batch, keys, heads, head_dim]`, to a dense KV cache.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept these tensors.
 pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
     have_one_index(k, v)?;
     Ok(pages(&KvPages::new(*k, *v)))
 }
 
-/// Varlen K and V of sequences that begin at `starts`, as a KV cache with one page per sequence.
+/// Converts varlen K and V to a KV cache with one page per sequence. The sequences begin at `starts`.
 ///
 /// # Errors
-/// The reason why decode kernels do not accept them.
+/// Returns the reason why decode kernels do not accept these tensors.
 pub(super) fn varlen_cache(
     k: &TensorView,
     v: &TensorView,
@@ -142,7 +143,7 @@ pub(super) fn varlen_cache(
     cache.ok_or("a stride of k and v is 2^36 bytes or more, the limit of decode kernels")
 }
 
-/// The first `count` integers of an index; empty without an index.
+/// Converts the first `count` integers of an index; without an index, the result is empty.
 pub(super) fn integers(index: Option<Index>, count: usize) -> Integers {
     index.map_or(Integers { base: 0, count: 0, reserved: 0 }, |index| Integers {
         base: index.address,
@@ -151,7 +152,7 @@ pub(super) fn integers(index: Option<Index>, count: usize) -> Integers {
     })
 }
 
-/// Offsets of varlen queries; none for equal query counts.
+/// Converts the offsets of varlen queries; equal query counts have no offsets.
 pub(super) fn cu_seqlens_q(queries: &Queries) -> Integers {
     match queries {
         Queries::Batched => integers(None, 0),
@@ -159,23 +160,23 @@ pub(super) fn cu_seqlens_q(queries: &Queries) -> Integers {
     }
 }
 
-/// Offsets of varlen keys, and the valid keys per sequence.
+/// Converts the offsets of varlen keys, and the number of valid keys per sequence.
 pub(super) fn varlen_keys(keys: &VarlenKeys, batch: usize) -> [Integers; 2] {
     [integers(Some(keys.cu_seqlens_k), batch + 1), integers(keys.seqused_k, batch)]
 }
 
-/// K and V, if they are tensors.
+/// Converts K and V, if they are tensors.
 pub(super) fn keys_values(kv: &KeysValues) -> [Tensor; 2] {
     kv.tensors().map_or([NO_TENSOR; 2], |views| views.map(tensor))
 }
 
 impl KvCache {
-    /// Kernel parameters of the KV cache and its scales, for this many sequences. The layout may change with
-    /// every version.
+    /// Converts a KV cache of `batch` sequences and its scales to kernel parameters. Their layout may change
+    /// with every version.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the invalid field; [`Error::Unsupported`] names the feature that kernels
-    /// lack.
+    /// Returns [`Error::Invalid`], which names the invalid field, or [`Error::Unsupported`], which names the
+    /// feature that kernels lack.
     #[doc(hidden)]
     pub fn params(&self, sequences: usize) -> Result<(Cache, [PerHead; 2]), Error> {
         validate::cache(self, sequences)?;

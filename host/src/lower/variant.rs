@@ -1,4 +1,4 @@
-//! Parameters of masks and scores, which follow the kernel's own.
+//! Parameters of masks and scores, which follow the kernel's own parameters.
 use super::tensors::integers;
 use crate::launch::Launch;
 use crate::place::Place;
@@ -6,7 +6,7 @@ use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// The launch with the parameters of its kernel's mask, and then of its scores.
+/// Returns the launch with the parameters of its kernel's mask, and then of its scores.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
@@ -28,11 +28,11 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
     }
 }
 
-/// The launch, if it has the parameters that its variant's kernel takes.
+/// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes.
 ///
 /// # Errors
-/// [`Error::Unsupported`] names both numbers of bytes. A type that gives a kernel no parameters for its mask
-/// (no `With`) ends here.
+/// Returns [`Error::Unsupported`], which names both numbers of bytes. This refuses a type that gives a kernel
+/// no parameters for its mask (a type without `With`).
 pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
     let (takes, has) =
@@ -55,7 +55,7 @@ fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {
 }
 
 fn chunked(chunk: u32) -> ChunkedParams {
-    // The largest divisor is at least each position.
+    // A divisor is at most i32::MAX. No position is larger, so a longer chunk gives the same mask.
     let chunk = FastDiv::new(chunk.clamp(1, i32::MAX as u32)).unwrap_or(FastDiv::ONE);
     ChunkedParams { chunk, reserved: 0 }
 }
@@ -88,7 +88,7 @@ fn bias(bias: &Bias) -> BiasParams {
     }
 }
 
-/// Strides in bytes; 0 for extents of 1, which broadcast.
+/// Converts strides to bytes. An extent of 1 broadcasts, so its stride becomes 0.
 fn bytes(shape: &[usize; 3], strides: [i64; 3], each: usize) -> [u64; 3] {
     std::array::from_fn(
         |dim| if shape[dim] == 1 { 0 } else { (strides[dim] as u64).wrapping_mul(each as u64) },

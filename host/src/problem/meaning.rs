@@ -1,4 +1,4 @@
-//! Problems as kernels see them: which problems one plan serves.
+//! Problems as kernels see them, to decide which problems one plan serves.
 use super::{CacheShape, Problem};
 use crate::request::{Alignment, Mask, Prefix, Splits};
 use crate::variant::AnyVariant;
@@ -6,7 +6,8 @@ use crate::{DType, MaskKind};
 use spec::Window;
 
 impl Problem {
-    /// Whether both problems are one problem to a kernel, regardless of their form. Sinks do not count.
+    /// Returns whether both problems are one problem to a kernel, although requests may state them
+    /// differently. Sinks are not compared.
     pub(crate) fn means(&self, other: &Problem) -> bool {
         Meaning::new(self) == Meaning::new(other)
     }
@@ -24,7 +25,7 @@ struct Meaning {
     scores: (f32, f32),
     alibi: bool,
     bias: Option<DType>,
-    /// Rows of varlen sequences, with each sequence's alignment.
+    /// The numbers of rows of varlen sequences, and the alignment of each sequence.
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
     splits: Splits,
@@ -34,7 +35,8 @@ struct Meaning {
 impl Meaning {
     fn new(p: &Problem) -> Self {
         let (kind, mut window) = (p.mask_kind(), p.window());
-        // If every query sees every key, or bits name its keys, without ALiBi, alignment does not matter.
+        // Alignment does not matter if there is no ALiBi, and if every query sees every key or bits name its
+        // keys.
         if p.is_anywhere((window.left, window.right)) {
             window.shift = 0;
         }

@@ -1,11 +1,11 @@
-//! Append: new keys and values for a KV cache.
+//! Append: writes new keys and values to a KV cache.
 use super::{KvPages, Slots, TensorView};
 
-/// Writes keys and values of new tokens into a KV cache (`reshape_and_cache`). It copies row `t` of `k` and
-/// `v` to slot `slots[t]`, or skips the row if the KV cache has no such slot. If two tokens of one launch
-/// have one slot, either token's bytes, or a mixture, remain.
+/// Writes keys and values of new tokens into a KV cache (`reshape_and_cache`). The kernel copies row `t` of
+/// `k` and `v` to slot `slots[t]`, or skips the row if the KV cache has no such slot. If two tokens of one
+/// launch have one slot, the slot contains the bytes of one of them, or a mixture.
 ///
-/// The KV cache has the tokens' dtype or e4m3. For e4m3, it stores `x / scale`, rounded to nearest even and
+/// The KV cache has the tokens' dtype or e4m3. An e4m3 cache stores `x / scale`, rounded to nearest even and
 /// clamped to 448; NaN stays NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
@@ -23,21 +23,22 @@ pub struct Append {
 }
 
 impl Append {
-    /// Appends one token per slot.
+    /// Creates a request that appends one token per slot.
     pub const fn new(k: TensorView, v: TensorView, pages: KvPages, slots: Slots) -> Self {
         Append { k, v, pages, slots }
     }
 
-    /// Appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is `[1, tokens,
-    /// heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a multiple
-    /// of 16.
+    /// Creates a request that appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
+    /// `[1, tokens, heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a
+    /// multiple of 16.
     pub const fn latent(rows: TensorView, pages: KvPages, slots: Slots) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];
         Append { k: rows, v: values, pages, slots }
     }
 
-    /// An append to a latent cache, written as an append of keys and values: the two halves of each row.
+    /// Returns an append to a latent cache in the form of an append of keys and values: the keys are the
+    /// first half of each row, the values the second half.
     pub(crate) const fn halves(&self) -> Self {
         let Append { k, pages, slots, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));
@@ -46,7 +47,7 @@ impl Append {
     }
 }
 
-/// The two halves of a tensor's columns.
+/// Returns the two halves of a tensor's columns.
 const fn halves(mut first: TensorView) -> [TensorView; 2] {
     first.shape[3] /= 2;
     let mut second = first;

@@ -15,18 +15,18 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `elements` i32 from `address` on.
+    /// Creates slots: `elements` i32 from `address` on.
     pub const fn i32(address: u64, elements: u64) -> Self {
         Slots { address, elements, wide: false }
     }
 
-    /// `elements` i64 from `address` on.
+    /// Creates slots: `elements` i64 from `address` on.
     pub const fn i64(address: u64, elements: u64) -> Self {
         Slots { address, elements, wide: true }
     }
 }
 
-/// The scale of an e4m3 KV cache: a stored number times the scale is the value.
+/// The scale of an e4m3 KV cache. A key or value is the stored number times the scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum KvScale {
     /// A scale of 1.
@@ -34,13 +34,13 @@ pub enum KvScale {
     One,
     /// One scale, above 0.
     Value(f32),
-    /// f32 in device memory.
+    /// Scales in device memory, as f32.
     Device {
         /// Device address. A multiple of 4.
         address: u64,
         /// Number of elements.
         elements: u64,
-        /// Elements from one sequence, and from one key head, to the next; 0 if they share a scale.
+        /// Elements from one sequence, and from one key head, to the next. 0 means that they share a scale.
         strides: [i64; 2],
     },
 }
@@ -68,14 +68,14 @@ pub struct KvPages {
 }
 
 impl KvPages {
-    /// Pages with scales of 1.
+    /// Creates pages with scales of 1.
     pub const fn new(keys: TensorView, values: TensorView) -> Self {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 
-    /// Pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row per key
-    /// for all query heads. The whole row is the key, and its first `head_dim_v` columns are the value. A
-    /// kernel reads a row once for both.
+    /// Returns pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row
+    /// per key for all query heads. The whole row is the key, and its first `head_dim_v` columns are the
+    /// value. A kernel reads a row once for both.
     ///
     /// The up-projections stay the caller's. For a model with a latent of 512 columns and 64 rotary columns:
     ///
@@ -85,8 +85,8 @@ impl KvPages {
     /// | `q` | `[batch, queries, heads, 576]` | `q_nope W_UK` (absorbed, 512 columns), then the rotated `q_pe` |
     /// | `o` | `[batch, queries, heads, 512]` | multiply each head by its `W_UV` |
     ///
-    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is
-    /// `1 / sqrt(128 + 64)`, times the square of YaRN's `mscale`.
+    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is `1 / sqrt(128 +
+    /// 64)`, times the square of YaRN's `mscale`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
@@ -117,8 +117,8 @@ impl KvPages {
         Self::new(rows, values)
     }
 
-    /// The columns of a latent cache's values; `None` if keys and values have equal numbers of columns, or
-    /// lie in different memory.
+    /// Returns the columns of a latent cache's values; `None` if keys and values have equal numbers of
+    /// columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
         if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
@@ -132,11 +132,11 @@ impl KvPages {
     }
 }
 
-/// The pages of each sequence.
+/// The assignment of pages to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Paged {
-    /// One page per sequence, as long as the longest sequence.
+    /// One page per sequence. Each page has room for the longest sequence.
     Dense {
         /// The page of each sequence (`cache_batch_idx`); by default sequence `b` is page `b`.
         rows: Option<Index>,
@@ -160,7 +160,7 @@ pub enum Paged {
 pub struct KvCache {
     /// Keys and values.
     pub pages: KvPages,
-    /// The pages of each sequence.
+    /// The assignment of pages to sequences.
     pub paged: Paged,
     /// Keys of each sequence, including this step's. The kernel clamps them to 0..=`max_k`.
     pub lengths: Index,
@@ -171,7 +171,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
+    /// Returns a dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
     pub const fn dense(pages: KvPages, lengths: Index) -> Self {
         let (paged, max_k) = (Paged::Dense { rows: None }, pages.keys.shape[1]);
         KvCache { pages, paged, lengths, max_k, total_k: None }
@@ -184,7 +184,7 @@ impl KvCache {
         self
     }
 
-    /// A paged KV cache. The block table is contiguous, with `columns` entries per sequence.
+    /// Returns a paged KV cache. The block table is contiguous, with `columns` entries per sequence.
     pub const fn paged(pages: KvPages, entries: Index, columns: usize, lengths: Index) -> Self {
         let max_k = columns.saturating_mul(pages.keys.shape[1]);
         let paged = Paged::Table { entries, columns, stride: columns };
@@ -200,7 +200,7 @@ impl KvCache {
         self
     }
 
-    /// Sets the maximum number of keys per sequence, for which plans are made.
+    /// Sets the maximum number of keys per sequence. The planner assumes this number.
     #[must_use]
     pub const fn max_k(mut self, keys: usize) -> Self {
         self.max_k = keys;
@@ -208,7 +208,7 @@ impl KvCache {
     }
 
     /// Sets the maximum number of keys of all sequences together. The planner selects prefill kernels by the
-    /// mean; without this number it assumes `max_k` keys per sequence.
+    /// mean number per sequence. Without this maximum, it assumes `max_k` keys per sequence.
     #[must_use]
     pub const fn total_k(mut self, keys: usize) -> Self {
         self.total_k = Some(keys);

@@ -29,27 +29,27 @@ pub enum Mask {
         /// Positions per chunk, 1 or more.
         chunk: u32,
     },
-    /// One bit per query and key: trees of drafts, or any mask.
+    /// The keys whose bit is 1: one bit per query and key, for trees of drafts, or any mask.
     Bits(MaskBits),
 }
 
-/// The prefixes of [`Mask::Prefix`]: the number of keys, from a sequence's first key on, that every query
-/// sees.
+/// The prefixes of [`Mask::Prefix`]. A prefix is a number of keys at the beginning of a sequence, which every
+/// query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// One number for all sequences.
     All(u32),
-    /// One number per sequence, in device memory. Numbers may change between launches of one plan. A negative
-    /// number counts as 0. A number beyond the sequence's keys counts as all keys.
+    /// One number per sequence, in device memory. The numbers may change between launches of one plan. A
+    /// negative number counts as 0. A number beyond the sequence's keys counts as all keys.
     Each(Index),
 }
 
 /// A mask of one bit per query and key, u8 in device memory, the least significant bit first. Bit `j` of row
 /// `[b, h, i]` is 1 if query `i` of the sequence sees the sequence's key `max(keys - shape[3], 0) + j`. The
-/// query sees all earlier keys.
+/// query sees all keys before those that have a bit.
 ///
-/// A tree of drafts has one column per node: its nodes are the last keys of a KV cache. With a column for
-/// every key of the longest sequence, column 0 is key 0.
+/// A tree of drafts has one column per node, because its nodes are the last keys of a KV cache. If the mask
+/// has a column for every key of the longest sequence, column 0 is key 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MaskBits {
     /// Device address of row `[0, 0, 0]`.
@@ -65,13 +65,13 @@ pub struct MaskBits {
 }
 
 impl MaskBits {
-    /// A view with any strides. Planning checks it.
+    /// Creates a view with any strides. Planning checks the view.
     pub const fn new(address: u64, bytes: u64, shape: [usize; 4], strides: [i64; 3]) -> Self {
         MaskBits { address, bytes, shape, strides }
     }
 
-    /// Contiguous `[batch][heads][seqlen_q][bytes of a row]`: `columns` bits take `columns / 8` bytes,
-    /// rounded up.
+    /// Creates a contiguous view `[batch][heads][seqlen_q][bytes of a row]`: `columns` bits take `columns /
+    /// 8` bytes, rounded up.
     pub const fn contiguous(address: u64, bytes: u64, shape: [usize; 4]) -> Self {
         let [_, heads, rows, columns] = shape;
         let row = columns.div_ceil(8) as i64;
@@ -81,8 +81,8 @@ impl MaskBits {
 }
 
 impl Mask {
-    /// Maximum number of visible keys before and after a query's position; `None` is unbounded. For
-    /// [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    /// Returns the maximum number of visible keys before and after a query's position; `None` is unbounded.
+    /// For [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),
@@ -92,7 +92,7 @@ impl Mask {
         }
     }
 
-    /// The mask without addresses and sizes of memory.
+    /// Returns the mask without addresses and sizes of memory.
     pub(crate) const fn anywhere(self) -> Self {
         match self {
             Mask::Prefix(Prefix::Each(_)) => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
@@ -103,7 +103,7 @@ impl Mask {
 }
 
 impl std::fmt::Display for Mask {
-    /// `full`, `causal`, `window 1023,0`, where -1 is unbounded, `prefix 100`, `prefix of each sequence`,
+    /// Prints `full`, `causal`, `window 1023,0` (-1 is unbounded), `prefix 100`, `prefix of each sequence`,
     /// `chunked 8192`, or `bits [1, 1, 8, 8]`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let side = |side: Option<u32>| side.map_or("-1".into(), |n| n.to_string());
@@ -119,7 +119,7 @@ impl std::fmt::Display for Mask {
     }
 }
 
-/// How queries align with keys if their numbers differ.
+/// How queries align with keys if there are more or fewer queries than keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Alignment {
     /// The last query aligns with the last key (FlashAttention).

@@ -8,17 +8,18 @@ use crate::DType;
 pub struct Scores {
     /// Factor of the scores, above 0; `None` is `1 / sqrt(head_dim)`.
     pub scale: Option<f32>,
-    /// Scores become `softcap * tanh(score / softcap)`; `None` is off.
+    /// With a softcap, scores become `softcap * tanh(score / softcap)`; `None` is off.
     pub softcap: Option<f32>,
     /// ALiBi: scores fall with the distance of key and query, before the mask.
     pub alibi: Option<AlibiSlopes>,
-    /// Attention sinks: one logit per query head, without a key.
+    /// Attention sinks: one logit per query head. A sink has no key.
     pub sinks: Option<Sinks>,
     /// An additive bias: one number per query and key.
     pub bias: Option<Bias>,
 }
 
-/// Setters of [`Scores`], and of requests that contain it. Each has its field's name.
+/// Setters of [`Scores`], and of requests that contain [`Scores`]. The setter of a field has the field's
+/// name.
 macro_rules! score_setters {
     ($($scores:ident)?) => {
         /// Sets the factor of the scores, above 0. The default is `1 / sqrt(head_dim)`.
@@ -27,7 +28,8 @@ macro_rules! score_setters {
             self
         }
 
-        /// Scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in FlashAttention.
+        /// Sets the softcap: scores become `softcap * tanh(score / softcap)`. 0 turns it off, as in
+        /// FlashAttention.
         pub const fn softcap(mut self, softcap: f32) -> Self {
             self.$($scores.)?softcap = if softcap == 0.0 { None } else { Some(softcap) };
             self
@@ -55,7 +57,7 @@ macro_rules! score_setters {
 pub(crate) use score_setters;
 
 impl Scores {
-    /// A scale of `1 / sqrt(head_dim)` and no other transformation.
+    /// Returns a scale of `1 / sqrt(head_dim)` and no other transformation.
     pub const fn new() -> Self {
         Scores { scale: None, softcap: None, alibi: None, sinks: None, bias: None }
     }
@@ -64,7 +66,7 @@ impl Scores {
 }
 
 /// Attention sinks: one logit per query head, f32 in device memory. The kernel adds `exp(logit)` to the sum
-/// of each row's exponentials. No key has this weight. Sinks are neither scaled nor capped.
+/// of each row's exponentials, so keys get less weight. Sinks are neither scaled nor capped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sinks {
     /// Device address. A multiple of 4.
@@ -73,27 +75,27 @@ pub struct Sinks {
     pub elements: u64,
 }
 
-/// ALiBi slopes (Press, Smith and Lewis, 2022), f32 in device memory, of any sign. They subtract
-/// `slope * |i + seqlen_k - seqlen_q - j|` from the scaled and capped score of query `i` and key `j`: the
-/// distance of `j` from the query's [position](crate::request::Alignment). FerroFlash does not check that
-/// slopes are finite.
+/// ALiBi slopes (Press, Smith and Lewis, 2022), f32 in device memory, of any sign. The kernel subtracts
+/// `slope * |i + seqlen_k - seqlen_q - j|` from the scaled and capped score of query `i` and key `j`. The
+/// factor behind `slope` is the distance of `j` from the query's [position](crate::request::Alignment).
+/// FerroFlash does not check that slopes are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlibiSlopes {
     /// Device address. A multiple of 4.
     pub address: u64,
     /// Elements of the buffer from `address` on. Strides must stay within them.
     pub elements: u64,
-    /// Elements from one sequence, and from one query head, to the next; 0 if they share a slope.
+    /// Elements from one sequence, and from one query head, to the next. 0 means that they share a slope.
     pub strides: [i64; 2],
 }
 
 impl AlibiSlopes {
-    /// `[heads]`, contiguous, shared by all sequences.
+    /// Creates slopes `[heads]`, contiguous, shared by all sequences.
     pub const fn new(address: u64, elements: u64) -> Self {
         AlibiSlopes { address, elements, strides: [0, 1] }
     }
 
-    /// Sets the strides: `[heads, 1]` is `[sequences][heads]`, contiguous.
+    /// Sets the strides. With strides `[heads, 1]`, slopes are `[sequences][heads]`, contiguous.
     #[must_use]
     pub const fn strides(mut self, strides: [i64; 2]) -> Self {
         self.strides = strides;
@@ -123,7 +125,7 @@ pub struct Bias {
 }
 
 impl Bias {
-    /// A view with any strides. Planning checks it.
+    /// Creates a view with any strides. Planning checks the view.
     pub const fn new(
         address: u64,
         elements: u64,
@@ -134,8 +136,8 @@ impl Bias {
         Bias { address, elements, dtype, shape, strides }
     }
 
-    /// Contiguous `[batch][heads][seqlen_q][row]`: rows lie `row` elements apart. Kernels use the first
-    /// `shape[3]` elements of a row.
+    /// Creates a contiguous view `[batch][heads][seqlen_q][row]`. Rows lie `row` elements apart. Kernels use
+    /// the first `shape[3]` elements of a row.
     pub const fn rows(address: u64, elements: u64, dtype: DType, shape: [usize; 4], row: usize) -> Self {
         let [_, heads, queries, _] = shape;
         let (heads, queries, row) = (heads as i64, queries as i64, row as i64);

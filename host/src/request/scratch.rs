@@ -10,25 +10,25 @@ pub enum Scratch {
     /// No scratch memory: the planner selects only kernels that need none.
     #[default]
     None,
-    /// Memory that the caller will allocate: the planner selects the fastest kernel.
+    /// Memory that the caller will allocate after planning. The planner selects the fastest kernel.
     Fastest,
-    /// This memory: the planner selects only kernels for which it suffices.
+    /// This memory. The planner selects only kernels for which this memory suffices.
     Memory {
         /// Memory for the partial results of splits.
         workspace: Workspace,
         /// Zeroed counters that elect the thread block that combines a sequence's splits. Without counters, a
-        /// combine kernel merges the splits.
+        /// combine kernel combines the splits.
         counters: Option<Counters>,
     },
 }
 
 impl Scratch {
-    /// A workspace without counters.
+    /// Returns a workspace without counters.
     pub const fn workspace(address: u64, bytes: u64) -> Self {
         Scratch::Memory { workspace: Workspace { address, bytes }, counters: None }
     }
 
-    /// Whether a plan may need this number of bytes of workspace.
+    /// Returns whether a plan may use this number of bytes of workspace.
     pub(crate) const fn allows(&self, bytes: u64) -> bool {
         match self {
             Scratch::None => bytes == 0,
@@ -37,7 +37,7 @@ impl Scratch {
         }
     }
 
-    /// Bytes of workspace that a launch may use.
+    /// Returns the number of bytes of workspace that a launch may use.
     pub(crate) const fn workspace_bytes(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -45,7 +45,7 @@ impl Scratch {
         }
     }
 
-    /// The workspace's address; 0 without one.
+    /// Returns the workspace's address, or 0 without a workspace.
     pub(crate) const fn address(&self) -> u64 {
         match self {
             Scratch::None | Scratch::Fastest => 0,
@@ -53,7 +53,7 @@ impl Scratch {
         }
     }
 
-    /// The counters, if any.
+    /// Returns the counters, if any.
     pub(crate) const fn counters(&self) -> Option<Counters> {
         match self {
             Scratch::None | Scratch::Fastest => None,
@@ -84,22 +84,23 @@ pub struct Counters {
 /// The number of splits of a sequence's keys on a KV cache (FlashAttention's `num_splits`). One thread block
 /// per key head takes one split.
 ///
-/// Only decode kernels split sequences of KV caches. They take at most 64 rows (queries x query heads per key
-/// head), equal query counts per sequence, and no ALiBi slopes. With [`Splits::Auto`], they also take the
-/// sequences of few queries of a mixed batch.
+/// Only decode kernels split sequences of KV caches. Decode kernels take at most 64 rows (queries x query
+/// heads per key head), equal query counts per sequence, and no ALiBi slopes. With [`Splits::Auto`], they
+/// also take the sequences of few queries of a mixed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
-    /// By the sequence's share of all keys. The device decides when the launch runs, from the lengths in its
-    /// memory.
+    /// A number that depends on the sequence's share of all keys. The device decides when the launch runs,
+    /// from the lengths in its memory.
     #[default]
     Auto,
-    /// This number of splits, but at most one per 16 keys. From 2 on, it needs a workspace and a decode
-    /// kernel.
+    /// This number of splits, but at most one per 16 keys. A number of 2 or more needs a workspace and a
+    /// decode kernel.
     Exactly(u32),
     /// One split for each chunk of this number of keys, a multiple of 128 (batch invariance). The bits of a
     /// sequence's result then depend only on the sequence and the kind of device, not on the rest of the
-    /// batch or on its pages. If a sequence may have more keys than one split, it needs a workspace.
+    /// batch or on the sequence's pages. If a sequence may have more keys than one chunk, the launch needs a
+    /// workspace.
     Chunk(u32),
 }
 

@@ -1,8 +1,8 @@
 //! Varlen: sequences of any lengths in one tensor. Their offsets live in device memory.
 
-/// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned; valid values
-/// are equal in both. A launch reads their values when it runs. Invalid values give wrong results, but no
-/// access outside of the tensors.
+/// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned, because valid
+/// values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
+/// results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
     /// Device address. A multiple of 4.
@@ -12,7 +12,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// `elements` integers from `address` on.
+    /// Creates an index: `elements` integers from `address` on.
     pub const fn new(address: u64, elements: u64) -> Self {
         Index { address, elements }
     }
@@ -32,15 +32,15 @@ pub struct VarlenQueries {
     pub batch: usize,
     /// `batch + 1` offsets, 0 first: the start of each sequence, and the end of the last one.
     pub cu_seqlens_q: Index,
-    /// Maximum number of queries per sequence; it determines the grid. The kernel does not write further rows
-    /// of a longer sequence. If it is 1 and Q has `batch` rows, then row `b` is the query of sequence `b`, as
-    /// in FlashAttention-2: `cu_seqlens_q` must be `0..=batch`, and kernels need not read it. With one more
-    /// row of Q, sequences may have no query.
+    /// Maximum number of queries per sequence; the grid depends on it. The kernel does not write the further
+    /// rows of a longer sequence. If the maximum is 1 and Q has `batch` rows, then row `b` is the query of
+    /// sequence `b`, as in FlashAttention-2. `cu_seqlens_q` must then be `0..=batch`, and kernels need not
+    /// read it. If Q has one row more, sequences may have no query.
     pub max_seqlen_q: usize,
 }
 
 impl VarlenQueries {
-    /// `batch` sequences.
+    /// Creates the queries of `batch` sequences.
     pub const fn new(batch: usize, cu_seqlens_q: Index, max_seqlen_q: usize) -> Self {
         VarlenQueries { batch, cu_seqlens_q, max_seqlen_q }
     }
@@ -63,12 +63,12 @@ pub struct VarlenKeys {
 }
 
 impl VarlenKeys {
-    /// Sequences whose rows are all valid.
+    /// Creates the keys of sequences whose rows are all valid.
     pub const fn new(cu_seqlens_k: Index, max_seqlen_k: usize) -> Self {
         VarlenKeys { cu_seqlens_k, seqused_k: None, max_seqlen_k }
     }
 
-    /// Sets the number of valid keys per sequence. It may be less than the sequence's rows.
+    /// Sets the number of valid keys per sequence. A sequence may have more rows than valid keys.
     #[must_use]
     pub const fn seqused_k(mut self, seqused_k: Index) -> Self {
         self.seqused_k = Some(seqused_k);

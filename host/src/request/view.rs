@@ -1,8 +1,8 @@
 //! Tensors in the caller's memory: device address, shape, strides.
 use crate::DType;
 
-/// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`, in a
-/// [KV cache](crate::request::KvPages) `[pages, page, heads, head_dim]`; strides express the layout.
+/// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`, and in a [KV
+/// cache](crate::request::KvPages) `[pages, page, heads, head_dim]`. Strides express the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
@@ -19,7 +19,7 @@ pub struct TensorView {
 }
 
 impl TensorView {
-    /// A view with any strides. Planning checks it, once, with the other tensors.
+    /// Creates a view with any strides. Planning checks the view together with the other tensors, once.
     pub const fn new(
         address: u64,
         elements: u64,
@@ -30,24 +30,24 @@ impl TensorView {
         TensorView { address, elements, dtype, shape, strides }
     }
 
-    /// Contiguous `[batch][seqlen][heads][head_dim]`, FlashAttention's layout.
+    /// Creates a contiguous view `[batch][seqlen][heads][head_dim]`, FlashAttention's layout.
     pub const fn bshd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let row = h.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [s.wrapping_mul(row), row, d, 1])
     }
 
-    /// Contiguous `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` stays
-    /// `[batch, seqlen, heads, head_dim]`.
+    /// Creates a contiguous view `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` stays `[batch,
+    /// seqlen, heads, head_dim]`.
     pub const fn bhsd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let head = s.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [h.wrapping_mul(head), d, head, 1])
     }
 
-    /// Q, K and V in one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first the
-    /// query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k` this is
-    /// `[batch][seqlen][3][heads][head_dim]`.
+    /// Returns Q, K and V in one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first
+    /// the query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k`,
+    /// the layout is `[batch][seqlen][3][heads][head_dim]`.
     pub fn packed_qkv(
         address: u64,
         elements: u64,
@@ -72,8 +72,8 @@ impl TensorView {
         [part(0, heads_q), part(heads_q, heads_k), part(heads_q.wrapping_add(heads_k), heads_k)]
     }
 
-    /// Keys and values of a KV cache in one contiguous buffer: `[pages][2][page][heads][head_dim]`, or with
-    /// `hnd` `[pages][2][heads][page][head_dim]`.
+    /// Returns keys and values of a KV cache in one contiguous buffer. The layout is
+    /// `[pages][2][page][heads][head_dim]`, or with `hnd` `[pages][2][heads][page][head_dim]`.
     pub const fn interleaved(
         address: u64,
         elements: u64,
@@ -93,19 +93,19 @@ impl TensorView {
         [keys, values]
     }
 
-    /// Bytes of one element.
+    /// Returns the number of bytes of one element.
     pub const fn element_bytes(&self) -> u64 {
         self.dtype.bytes() as u64
     }
 }
 
-/// The shape as i64, to compute strides. It wraps on absurd products; planning then refuses the strides with
-/// their shape.
+/// Converts a shape to i64, to compute strides. Absurdly large shapes wrap; planning then refuses the
+/// strides, because they do not match the shape.
 const fn extents(shape: [usize; 4]) -> [i64; 4] {
     [shape[0] as i64, shape[1] as i64, shape[2] as i64, shape[3] as i64]
 }
 
-/// The logarithm of an LSE.
+/// The unit of an LSE: the base of its logarithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LseUnit {
     /// Natural logarithm (FlashAttention).
@@ -129,12 +129,12 @@ pub struct LseView {
     pub strides: [i64; 2],
     /// Elements from one row to the next: 1, except in a [`crate::request::Merge`].
     pub row_stride: i64,
-    /// The logarithm: natural, except in a [`crate::request::Merge`].
+    /// The unit: the natural logarithm, except in a [`crate::request::Merge`].
     pub unit: LseUnit,
 }
 
 impl LseView {
-    /// Natural logarithm, contiguous rows, any strides of batches and heads.
+    /// Creates a view with the natural logarithm, contiguous rows, and any strides of batches and heads.
     pub const fn new(address: u64, elements: u64, shape: [usize; 3], strides: [i64; 2]) -> Self {
         LseView { address, elements, shape, strides, row_stride: 1, unit: LseUnit::Natural }
     }
@@ -154,7 +154,7 @@ impl LseView {
         self
     }
 
-    /// Contiguous `[batch][heads][seqlen]`.
+    /// Creates a contiguous view `[batch][heads][seqlen]`.
     pub const fn contiguous(address: u64, elements: u64, shape: [usize; 3]) -> Self {
         let (heads, seqlen) = (shape[1] as i64, shape[2] as i64);
         Self::new(address, elements, shape, [heads.wrapping_mul(seqlen), seqlen])

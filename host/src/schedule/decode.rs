@@ -1,41 +1,48 @@
 //! The schedule of decode: the number of splits per sequence, the number of thread blocks, and the places of
-//! partial results. All numbers follow from upper bounds, because the lengths live on the device.
+//! partial results. All numbers follow from upper bounds, because the lengths live on the device. A *share*
+//! of the device is the part that one work item needs: one thread block per key head and block of rows.
 use crate::place::Place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 
-/// Number of shares of the device below which a sequence is not split. Two halves of a wave that end together
+/// Decode splits no sequence if the device has fewer shares than this. Two halves of a wave that end together
 /// cost more than one thread block each (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
-/// Part of the resident thread blocks for which splits are made, if the grid has many waves. A graph that was
-/// captured for many sequences and replays few still has all its thread blocks; the idle ones need places
-/// beside the working ones. With every place taken, 2048 idle blocks waited for 8 sequences of 4096 keys and
-/// took 9.9 us of 45.6 (H200).
+/// The part of the resident thread blocks for which splits are made, if the grid has many waves. A graph that
+/// was captured for many sequences and replays few still launches all its thread blocks. The idle blocks need
+/// room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of 4096 keys,
+/// and took 9.9 us of 45.6 (H200).
 const DEALT: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
-/// without more splits, the device is short of thread blocks at the end. 28 sequences of 4096 keys take 0.87
-/// to 0.94 of the time, 32 of 64 to 8192 take 0.91, 31 of 1024 beside one of 32768 take 0.95 (H200). With one
-/// thread block per SM, 15 beside the long one take 0.83, but 16 of 4096, where every microsecond counts,
-/// take 1.01. Measured with 8 rows per thread block.
+/// without more splits, the device is short of thread blocks at the end. Time relative to coarser splits,
+/// with 8 rows per thread block (H200):
+///
+/// | blocks per SM | sequences | time |
+/// |---|---|---|
+/// | 2 | 28 of 4096 keys | 0.87 to 0.94 |
+/// | 2 | 32 of 64 to 8192 keys | 0.91 |
+/// | 2 | 31 of 1024 keys and one of 32768 | 0.95 |
+/// | 1 | 15 of 1024 keys and one of 32768 | 0.83 |
+/// | 1 | 16 of 4096 keys, where every microsecond counts | 1.01 |
 const FINER: f32 = 2.0;
-/// Maximum number of shares per sequence after that, if all sequences are equally long. These sequences stay
-/// unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. Split in two,
-/// such sequences take 1.07 of the time.
+/// Maximum number of shares per sequence after [`FINER`], if all sequences are equally long. These sequences
+/// stay unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. Such
+/// sequences take 1.07 of the time if they are split in two.
 const EVEN: f32 = 1.75;
-/// The smallest number of work items, times key heads and blocks of rows, that the device's arithmetic cannot
-/// count.
+/// Exclusive bound of the number of work items, times key heads and blocks of rows. The device's arithmetic
+/// cannot count more.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Number of thread blocks in which an entry processes a sequence's rows of one key head.
+/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     (p.rows() as u32).div_ceil(e.tile_m)
 }
 
-/// Resident thread blocks of the entry per SM, if each SM runs several: one block then loads while another
-/// searches its keys or combines. This saves 2 % of the time of 64 sequences, and up to 5 % of 24 to 32
-/// (H200). Chunks do not depend on the batch.
+/// Returns the number of resident thread blocks of the entry per SM if each SM runs several, otherwise 0. One
+/// block then loads while another searches its keys or combines. This saves 2 % of the time of 64 sequences,
+/// and up to 5 % of 24 to 32 (H200). Chunks do not depend on the batch, so they ignore this number.
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
@@ -46,11 +53,11 @@ pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
 pub struct Decode {
     /// The order of splits, without the address of the lengths.
     pub order: DecodeOrder,
-    /// Places for partial results; 1 without splits.
+    /// The number of places for partial results; 1 without splits.
     slots: FastDiv,
     /// Rows of one sequence and key head.
     rows: u32,
-    /// Columns of a split's row.
+    /// The number of columns of a split's row.
     columns: u64,
     /// Bytes of workspace; 0 without splits.
     pub workspace: u64,
@@ -58,15 +65,15 @@ pub struct Decode {
     pub counters: u64,
     /// The combine kernel.
     pub combine: Place,
-    /// Whether sequences are not split because the workspace is missing.
+    /// Whether sequences stay unsplit because the workspace is missing.
     pub uncut: bool,
 }
 
 impl Decode {
-    /// The schedule for launches with at most the allowed workspace.
+    /// Returns the schedule for launches with at most the allowed workspace.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are more work items than the device can count.
+    /// Returns [`Error::Unsupported`] if there are more work items than the device can count.
     pub fn new(
         p: &Problem,
         entry: &AttnInfo,
@@ -85,7 +92,7 @@ impl Decode {
             (.., workspace) if is_short(workspace) => dealt(1.0)?,
             dealt => dealt,
         };
-        // Sequences that may stay unsplit do so without a workspace.
+        // Sequences that may stay unsplit stay unsplit if there is no workspace.
         let whole = slots == 0 || is_short(workspace);
         let counters = (p.batch * p.heads_k) as u64 * u64::from(order.row_blocks.get()) * 4;
         Ok(Decode {
@@ -100,7 +107,7 @@ impl Decode {
         })
     }
 
-    /// The places of partial results in a workspace at `address`.
+    /// Returns the places of partial results in a workspace at `address`.
     pub fn partials(&self, address: u64) -> Partials {
         let heads = self.order.kv_heads.get();
         let rows = u64::from(self.rows) * u64::from(heads) * u64::from(self.slots.get());
@@ -111,7 +118,8 @@ impl Decode {
         Partials { rows_base, values_base, rows: self.rows, heads, slices: self.slots, reserved: 0 }
     }
 
-    /// The kernel parameter of the counters; none without splits or without counters.
+    /// Returns the kernel parameter of the counters. Without splits or without counters, the parameter is
+    /// empty.
     pub fn counters(&self, address: Option<u64>) -> Counters {
         let none = Counters { base: 0, count: 0, reserved: 0 };
         let count = (self.counters / 4) as u32;
@@ -119,11 +127,11 @@ impl Decode {
     }
 }
 
-/// The order of splits, at most `finest` times finer than the device, and the number of places for partial
-/// results; 0 without splits.
+/// Returns the order of splits, at most `finest` times finer than the device's shares, and the number of
+/// places for partial results; 0 without splits.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are more work items than the device can count.
+/// Returns [`Error::Unsupported`] if there are more work items than the device can count.
 fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Result<(DecodeOrder, u32), Error> {
     let blocks_per_sm = on.blocks_per_sm(&entry.contract);
     let (sequences, heads, row_blocks) = (p.batch as u32, p.heads_k as u32, row_blocks(entry, p));
@@ -131,11 +139,11 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let each = p.heads_k as u64 * u64::from(row_blocks);
     let resident = on.sms.saturating_mul(blocks_per_sm);
     let whole = resident as f32 / each as f32;
-    // Maximum number of work items per row block and key head, and number of places, if the device has this
-    // number of shares.
+    // Computes the maximum number of work items per row block and key head, and the number of places, if the
+    // device has this number of shares.
     let bounds = |share: f32| match p.splits {
         Splits::Auto if share < THRESHOLD => (sequences, 0),
-        // In dense tensors, all sequences have equal lengths. No split pays.
+        // In dense tensors, all sequences have equal lengths. Below the threshold, no split pays.
         Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
             (sequences, 0)
         }
@@ -155,14 +163,14 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
         THRESHOLD.. if fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
-            // Whole shares: the device rounds up a little, and each share has a place.
+            // A whole number of shares: the device rounds up a little, and each share has a place.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
             whole.max(finer)
         }
         _ => whole,
     };
     let (items, slots) = bounds(share);
-    // The device uses this bound if there are more sequences than one warp sums.
+    // If there are more sequences than one warp sums, the device uses this bound.
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
@@ -172,12 +180,12 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         let reason = format_args!("a launch may have fewer than {TOO_MANY} in all; split the batch");
         return Err(Error::unsupported(feature, reason));
     }
-    // A wave of whole shares: the thread blocks of a sequence's key heads run concurrently and find open rows
-    // of memory. The hardware distributes the remaining blocks. 132 thread blocks for 128 items take 1 to 3 %
-    // longer (H200).
+    // One wave contains whole shares: the thread blocks of a sequence's key heads run concurrently and find
+    // open rows of memory. The hardware distributes the remaining blocks. 132 thread blocks for 128 items
+    // take 1 to 3 % longer (H200).
     let (each, least) = (each as u32, sequences * each as u32);
     let wave = share as u32 * each;
-    // Beyond two waves of items, the hardware's distribution is better than a stride.
+    // With more than two waves of items, the hardware distributes them better than a stride does.
     let blocks = match items * each {
         items if u64::from(items) > 2 * u64::from(resident) => items,
         _ if least <= wave => wave,

@@ -4,8 +4,8 @@ use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
-/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads the byte count of the
-/// keys and values of 64 queries.
+/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads as many bytes as the keys
+/// and values of 64 queries have.
 const MAX_SPLITS: u64 = 32;
 /// Minimum number of key blocks per split.
 const MIN_BLOCKS: u64 = 2;
@@ -22,10 +22,10 @@ pub struct Split {
 }
 
 impl Split {
-    /// The splits of `entry` for a problem; `None` if it does not split.
+    /// Returns the splits of `entry` for a problem; `None` if the entry does not split.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the combine kernel's grid would be too large.
+    /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.
     pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
         let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
         let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
@@ -48,37 +48,37 @@ impl Split {
         }
     }
 
-    /// Splits per tile.
+    /// Returns the number of splits per tile.
     pub const fn splits(&self) -> u32 {
         self.splits.get()
     }
 
-    /// Rows of all splits.
+    /// Returns the number of rows of all splits.
     const fn all_rows(&self) -> u64 {
         self.splits.get() as u64 * self.heads as u64 * self.rows.get() as u64
     }
 
-    /// Bytes of O's rows in all splits.
+    /// Returns the number of bytes of O's rows in all splits.
     const fn rows_bytes(&self) -> u64 {
         self.all_rows() * self.combine.head_dim as u64 * 4
     }
 
-    /// Bytes of the workspace that a launch uses.
+    /// Returns the number of bytes of the workspace that a launch uses.
     pub const fn workspace(&self) -> u64 {
         self.rows_bytes() + self.all_rows() * 4
     }
 
-    /// The combine kernel.
+    /// Returns the combine kernel.
     pub fn combine(&self) -> Place {
         Place::of(&self.combine.contract)
     }
 
-    /// The combine kernel, and its parameter of queries per head.
+    /// Returns the combine kernel, and its parameter of queries per head.
     pub const fn combine_info(&self) -> (&'static CombineInfo, FastDiv) {
         (self.combine, self.rows)
     }
 
-    /// The places of partial results in a workspace at `address`.
+    /// Returns the places of partial results in a workspace at `address`.
     pub const fn partials(&self, address: u64) -> Partials {
         Partials {
             rows_base: address,
@@ -91,7 +91,7 @@ impl Split {
     }
 }
 
-/// Splits per tile, each with at least [`MIN_BLOCKS`] key blocks.
+/// Returns the number of splits per tile. Each split has at least [`MIN_BLOCKS`] key blocks.
 fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     let tiles = p.tiles(entry.tile_m);
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&entry.contract));
@@ -106,9 +106,10 @@ fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     }
 }
 
-/// Work of the busiest thread block in key blocks, if `resident` blocks take split after split. A split costs
-/// its key blocks, the part of its first loads and last product that the next split does not hide, and its
-/// stores if a tile has several splits; then the combine kernel. (Costs are estimates for an H200.)
+/// Returns the work of the busiest thread block in key blocks, if `resident` blocks take split after split. A
+/// split costs its key blocks, and the part of its first loads and last product that the next split does not
+/// hide. If a tile has several splits, each split also costs its stores, and the launch costs the combine
+/// kernel. (Costs are estimates for an H200.)
 fn longest(tiles: u64, resident: u64, blocks: u64, splits: u64) -> u64 {
     let [split, combine] = if splits == 1 { [2, 0] } else { [3, 3] };
     let rounds = tiles.saturating_mul(splits).div_ceil(resident.max(1));

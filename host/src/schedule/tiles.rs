@@ -19,7 +19,7 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// The work tiles of a kernel for tensors.
+    /// Returns the work tiles of a kernel for tensors.
     pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let (order, sequences) = order(p, entry, on)?;
         let split = Split::new(p, entry, on)?;
@@ -52,11 +52,11 @@ impl Tiles {
         Ok(Tiles { rounds, sequences, split, blocks })
     }
 
-    /// The work tiles of a kernel for KV caches.
+    /// Returns the work tiles of a kernel for KV caches.
     pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
-            // A batch with equal query counts is varlen: its tensor maps have one batch.
+            // A batch with equal query counts is handled as varlen, because its tensor maps have one batch.
             let [queries, _] = p.totals();
             let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
             // The host knows the number of keys only for a single sequence, or if all sequences have the
@@ -91,13 +91,13 @@ impl Tiles {
         Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: order.tiles })
     }
 
-    /// The order of tiles.
+    /// Returns the order of tiles.
     pub const fn order(&self) -> &TileOrder {
         &self.rounds.order
     }
 }
 
-/// The order of work tiles, and for varlen sequences their query blocks.
+/// Returns the order of work tiles, and for varlen sequences their query blocks.
 fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
     if entry.is_varlen() {
         let [[_, rows, ..], ..] = p.shapes();
@@ -114,7 +114,7 @@ fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder,
     })
 }
 
-/// Thread blocks of a kernel that the device holds at once.
+/// Returns the number of a kernel's thread blocks that the device holds at once.
 fn resident(contract: &Contract, on: &Capabilities) -> u32 {
     on.sms.saturating_mul(on.blocks_per_sm(contract))
 }
@@ -125,11 +125,11 @@ fn tile_order(p: &Problem, m_blocks: u32, batches: usize, on: &Capabilities) -> 
     TileOrder::new(m_blocks, batches as u32, heads_q, heads_k, group)
 }
 
-/// Query blocks of varlen sequences with `rows` rows in all, in tiles of `tile_m`, and the order of the work
-/// tiles of all heads.
+/// Returns the query blocks of varlen sequences with `rows` rows in all, in tiles of `tile_m`, and the order
+/// of the work tiles of all heads.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are too many thread blocks.
+/// Returns [`Error::Unsupported`] if there are too many thread blocks.
 fn varlen_order(
     p: &Problem,
     rows: usize,
@@ -142,10 +142,11 @@ fn varlen_order(
     order.ok_or_else(|| too_many_sequences(p, rows))
 }
 
-/// The query blocks of the sequences of more than `most` queries of a mixed batch, and their number per head.
+/// Returns the query blocks of a mixed batch's sequences of more than `most` queries, and the number of these
+/// blocks per head.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there are more than a kernel can count.
+/// Returns [`Error::Unsupported`] if there are more query blocks than a kernel can count.
 pub(super) fn many_sequences(
     p: &Problem,
     tile_m: u32,
@@ -162,19 +163,19 @@ fn too_many_sequences(p: &Problem, rows: usize) -> Error {
     Error::unsupported(feature, reason)
 }
 
-/// Heads in one group: their keys and values fit the L2 cache, and the longest work tiles of the group run
-/// first. With equally long work tiles a group gains nothing, and the order head by head keeps the cache
-/// warmer.
+/// Returns the number of heads in one group. Their keys and values fit the L2 cache, and the longest work
+/// tiles of the group run first. If all work tiles are equally long, a group gains nothing, and the order
+/// head by head keeps the cache warmer.
 fn group(p: &Problem, on: &Capabilities) -> u32 {
     let window = p.window();
-    // Of a mask of the caller's own nobody knows; equally long work tiles lose little in groups.
+    // The host does not know the caller's own mask. Equally long work tiles lose little in groups.
     let equally_long = p.mask_kind() != MaskKind::Own
         && (window.right == Window::UNBOUNDED || window.left != Window::UNBOUNDED);
     if equally_long { 1 } else { head_group(p, on) }
 }
 
-/// Number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an H200:
-/// docs/performance-log.md). It divides the number of heads.
+/// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
+/// H200: docs/performance-log.md). It divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     let kv_bytes = p.seqlen_k as u64 * (p.head_dim + p.head_dim_v) as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);
@@ -184,12 +185,13 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-/// Tiles per persistent thread block, if sequences may differ.
+/// The number of tiles per persistent thread block, if sequences may differ.
 const TILES: u32 = 2;
 
-/// The distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If all
-/// sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the tiles'
-/// costs: each thread block then takes few tiles, and the hardware gives the next thread block to a free SM.
+/// Returns the distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If
+/// all sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the
+/// tiles' costs: each thread block then takes few tiles, and the hardware gives the next thread block to a
+/// free SM.
 fn dealt(
     equal: bool,
     p: &Problem,
@@ -207,10 +209,10 @@ fn dealt(
     rounds(mask, tile_m, order, |m_block| m_block % each, before)
 }
 
-/// The work tiles of `tile_m` queries of each persistent thread block. With a causal mask, blocks take them
-/// in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048, D = 128:
-/// faster than longest first). If pairs give some block more work than single tiles would, blocks take single
-/// tiles: 9 heads of 2048 are 72 pairs for 132 SMs.
+/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a block
+/// takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048,
+/// D = 128: faster than longest first). If pairs give some block more work than single tiles would, blocks
+/// take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
 /// `of_sequence` converts an `m_block` to its position in the sequence. A sequence's first query sees
 /// `before` keys.
@@ -223,14 +225,14 @@ fn rounds(
 ) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one more round costs little, and counting would take time.
+    // With many rounds, one round more costs little, and a count would take time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
 }
 
-/// Maximum number of keys per thread block, if a tile takes `keys` keys.
+/// Returns the maximum number of keys per thread block, if a tile takes `keys` keys.
 fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
     let blocks = rounds.blocks();
     (0..blocks).map(|block| rounds.of(block, blocks).map(&keys).sum()).max().unwrap_or(0)

@@ -4,11 +4,10 @@ use crate::request::Append;
 use crate::{Capabilities, Error};
 use spec::{APPENDS, Target};
 
-/// The first append kernel for these dtypes that the device can run and
-/// the reason.
+/// Returns the first append kernel for these dtypes that the device can run, and the reason for it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there is none.
+/// Returns [`Error::Unsupported`] if there is none.
 pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'static str), Error> {
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);

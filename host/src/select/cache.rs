@@ -1,5 +1,5 @@
-//! Selection on a KV cache: a decode kernel if a sequence has few rows per key head, because these rows share
-//! the keys; otherwise a kernel with work tiles.
+//! Selection on a KV cache. If a sequence has few rows per key head, a decode kernel runs, because these rows
+//! share the keys. Otherwise a kernel with work tiles runs.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
 use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};
@@ -15,11 +15,11 @@ const APART: &str = "keys and values of different numbers of columns, which deco
                      query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
-/// The named kernel, or the planner's choice.
+/// Returns the named kernel, or the planner's choice.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if p.latent().is_some() {
@@ -96,10 +96,10 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     })
 }
 
-/// Checks that the request needs no splits that only decode kernels have. All kernels on KV caches support
-/// chunks: without split-KV, the bits of a sequence depend on that sequence alone.
+/// Checks that the request does not need a number of splits that only decode kernels can make. All kernels on
+/// KV caches support chunks: without split-KV, the bits of a sequence depend on that sequence alone.
 pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels support them: at most 64 rows (queries x query heads per key \
+    const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
                           head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
@@ -107,10 +107,19 @@ pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Mean queries and keys from which Hopper's paged kernel is faster. The host often knows only the maximum
-/// number of keys. Speed relative to the portable work tile, with equally many queries: 1.15 at 128 keys,
-/// 1.43 at 256, 1.91 with 128 single queries beside a prompt of 1536; at head dim 64 0.96 and 1.01 at 256,
-/// 1.05 at 384 (H200, f16, causal, pages of 16). Windows were not measured below.
+/// Returns the mean queries and keys from which Hopper's paged kernel is faster. The host often knows only
+/// the maximum number of keys. Speed relative to the portable work tile (H200, f16, causal, pages of 16),
+/// with equal numbers of queries and keys unless the table says more:
+///
+/// | head dim | keys | speed |
+/// |---|---|---|
+/// | 128 | 128 | 1.15 |
+/// | 128 | 256 | 1.43 |
+/// | 128 | 128 single queries beside a prompt of 1536 | 1.91 |
+/// | 64 | 256 | 0.96 and 1.01 |
+/// | 64 | 384 | 1.05 |
+///
+/// Windows of shorter sequences were not measured.
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
     match (mask, head_dim) {
         (MaskKind::Local, _) => &[[128, 512]],
@@ -119,7 +128,7 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether one of Hopper's kernels solves a problem that `portable` solves.
+/// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
     let want = (portable.dtype, portable.mask, portable.columns());

@@ -7,11 +7,11 @@ use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cmp::Reverse;
 use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
 
-/// Pages of any size.
+/// A KV cache with pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
-/// Whether decode kernels support the problem: few rows, equal query counts (in varlen tensors one query
-/// each), no slopes, bottom-right.
+/// Returns whether decode kernels support the problem: few rows, equal query counts (in varlen tensors one
+/// query each), no slopes, bottom-right alignment.
 pub(super) fn takes(p: &Problem) -> bool {
     let counted = p.batch <= MAX_SEQUENCES as usize && p.batch.saturating_mul(p.seqlen_k) < 1 << 31;
     (p.cache.is_some() || counted && p.is_bottom_right()) && list(p).any(|entry| solves(entry, p))
@@ -45,12 +45,13 @@ const fn most(head_dim: usize) -> [usize; 3] {
     }
 }
 
-/// The decode kernel for keys and values in tensors, if it is faster or the request has sinks. Without a
-/// workspace, other kernels are faster, unless enough sequences run unsplit.
+/// Returns the decode kernel for keys and values in tensors, if it is faster or the request has sinks.
+/// Without a workspace, other kernels are faster, unless there are enough sequences to fill the device
+/// unsplit.
 pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [queries, rows, keys] = most(p.head_dim);
-    // For varlen keys, the mean number counts.
+    // For varlen keys, the mean number of keys decides.
     let mean = p.varlen.map_or(p.seqlen_k, |[_, keys]| keys / p.batch);
     let is_faster = p.seqlen_q <= queries && p.rows() <= rows && mean >= keys;
     if !takes(p) || !is_faster && !p.sinks {
@@ -61,17 +62,17 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
-/// The decode kernels of a problem's variant, or those of the table.
+/// Returns the decode kernels of a problem's variant, or those of the table.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
 }
 
-/// The decode kernel with this symbol.
+/// Returns the decode kernel with this symbol.
 pub(super) fn by_name(p: &Problem, symbol: &str) -> Option<&'static AttnInfo> {
     list(p).find(|e| e.contract.symbol == symbol)
 }
 
-/// Whether the entry solves the problem.
+/// Returns whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     let (kv_dtype, tiled) = p.cache.map_or((p.dtype, true), |cache| (cache.dtype, cache.tiled));
     (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
@@ -84,8 +85,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Whether the entry is batch-invariant for this problem: its warps split keys like the warps of an entry for
-/// any pages, so pages do not matter.
+/// Returns whether the entry is batch-invariant for this problem. Its warps must split keys like the warps of
+/// an entry for any pages, so that pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
@@ -93,21 +94,33 @@ fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
         || list(p).any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
 
-/// Whether the entry fits the number of rows: false if two thread blocks should share its rows. 16 sequences
-/// of 8192 keys and 8 key heads with 32 rows take 170 us with the entry of 32 rows, and 124 in two thread
-/// blocks of 16; 32 sequences of 1024 take 37 and 40 (H200). Chunks do not depend on the batch.
+/// Returns whether the entry fits the number of rows: false if two thread blocks should share its rows. With
+/// 8 key heads of 32 rows (H200), one block of 32 rows is compared with two blocks of 16:
+///
+/// | sequences | one block | two blocks |
+/// |---|---|---|
+/// | 16 of 8192 keys | 170 us | 124 us |
+/// | 32 of 1024 keys | 37 us | 40 us |
+///
+/// Chunks do not depend on the batch, so they ignore this rule.
 fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let idle = p.batch * p.heads_k <= on.sms as usize;
     e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
 }
 
-/// Cost of an entry: the number of thread blocks that share a key head's rows. It counts as one if each
-/// sequence can still have four splits: more rows mean more work after each copy, and SMs would idle. 4
-/// queries of 4 heads on 2048, 4096 and 8192 keys take 9.1, 10.7 and 14.4 us in one block of 16 rows, and
-/// 7.2, 9.0 and 12.8 in two of 8; 2 sequences on 4096 keys take 14.2 and 12.7, 4 sequences 22.4 and 23.5. 8
-/// queries take 8.9, 10.6 and 14.4 in two blocks of 16, and 7.7, 10.0 and 14.7 in four of 8; 2 sequences take
-/// 14.3 and 20.7 (H200, 8 key heads). On more keys, the thread blocks that read the same keys read many bytes
-/// of the L2 cache. Chunks do not depend on the batch.
+/// Returns the cost of an entry: the number of thread blocks that share a key head's rows. If each sequence
+/// can still have four splits, the number counts as one: more rows mean more work after each copy, and SMs
+/// would idle. On more keys, the thread blocks that read the same keys read many bytes of the L2 cache.
+/// Chunks do not depend on the batch, so they ignore this rule. Times in us (H200, 8 key heads, 4 query heads
+/// per key head):
+///
+/// | queries | sequences x keys | larger blocks | smaller blocks |
+/// |---|---|---|---|
+/// | 4 | 1 x 2048, 4096, 8192 | 9.1, 10.7, 14.4 (one of 16 rows) | 7.2, 9.0, 12.8 (two of 8) |
+/// | 4 | 2 x 4096 | 14.2 | 12.7 |
+/// | 4 | 4 x 4096 | 22.4 | 23.5 |
+/// | 8 | 1 x 2048, 4096, 8192 | 8.9, 10.6, 14.4 (two of 16 rows) | 7.7, 10.0, 14.7 (four of 8) |
+/// | 8 | 2 x 4096 | 14.3 | 20.7 |
 fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let blocks = row_blocks(e, p);
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= on.sms as usize;
@@ -115,7 +128,7 @@ fn cost(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
 }
 
-/// The reason for an entry.
+/// Returns the reason for an entry.
 fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     let larger =
         |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
@@ -130,12 +143,12 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     }
 }
 
-/// The named entry, or the best one: the fewest thread blocks if their number matters, then the smallest
-/// entry, then the most resident blocks per SM if that matters.
+/// Returns the named entry, or the best one. The best entry has the fewest thread blocks if their number
+/// matters, then the fewest rows, then the most resident blocks per SM if that matters.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = by_name(p, name) else {

@@ -1,4 +1,5 @@
-//! Conditions under which one of Hopper's kernels solves a dense problem on a card that has them.
+//! Conditions under which one of Hopper's kernels solves a dense problem on a device with Hopper's
+//! instructions.
 use super::Query;
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, MaskKind, Problem};
@@ -20,33 +21,35 @@ struct Line {
     queries: usize,
     /// Minimum number of tiles per 100 SMs.
     tiles_per_100_sms: u64,
-    /// Whether thread blocks share a tile's keys. This needs a workspace.
+    /// Whether several thread blocks share a tile's keys, which needs a workspace.
     splits: bool,
     reason: &'static str,
 }
 
 impl Line {
-    /// A line for every mask, from 1024 keys and one tile per SM on: an SM holds one block, and a tile's
-    /// prologue must pay.
+    /// Returns a line for every mask. It holds from 1024 keys and one tile per SM on: an SM holds one block,
+    /// so a tile must be long enough to pay for its prologue.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
         let (columns, tiles_per_100_sms) = ([head_dim; 2], 100);
         Line { columns, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// A line for shorter problems: at least this number of keys, more than half a tile of queries, and tiles
-    /// for this share of the SMs. With fewer tiles, smaller tiles share the SMs better.
+    /// Returns a line for shorter problems. It needs at least this number of keys, more than half a tile of
+    /// queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute better over
+    /// the SMs.
     const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
 
-    /// For few queries on many keys. Splits give the SMs more even work than whole tiles.
+    /// Returns a line for few queries on many keys. Splits distribute the work over the SMs more evenly than
+    /// whole tiles do.
     const fn split(head_dim: u32) -> Self {
         let line = Line::new(head_dim, 128, SPLITS).only(DIVIDED).with_keys(2048);
         Line { tiles_per_100_sms: 0, splits: true, ..line }
     }
 
-    /// For few queries, if splits do not pay or the workspace is too small.
+    /// Returns a line for few queries, if splits do not pay or the workspace is too small.
     const fn few(head_dim: u32) -> Self {
         Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
     }
@@ -67,8 +70,8 @@ impl Line {
 /// Masks of the kernels with split-KV.
 const DIVIDED: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 
-/// The first matching line decides. Without one, a portable kernel runs: few tiles leave SMs idle (8 heads of
-/// 512 are such a problem).
+/// The first matching line decides. If no line matches, a portable kernel runs: with few tiles, SMs would
+/// idle (8 heads of 512 are such a problem).
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
@@ -112,7 +115,7 @@ const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough til
 
 /// The table's answer for a problem.
 pub(super) enum Answer {
-    /// A Hopper kernel, with its reason.
+    /// A Hopper kernel, with the reason for it.
     Taken(&'static AttnInfo, &'static str),
     /// A Hopper kernel matches, but tensors or driver do not permit it.
     Refused(&'static str),
@@ -124,7 +127,7 @@ pub(super) enum Answer {
 
 pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kernels with tensor maps need";
 
-/// Whether one of Hopper's kernels solves a dense problem.
+/// Returns whether one of Hopper's kernels solves a dense problem.
 pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
     if !q.on.tensor_maps {
@@ -136,24 +139,24 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
     }
 }
 
-/// Whether a kernel is one of Hopper's and this problem or device cannot use it.
+/// Returns whether a kernel is one of Hopper's and this problem or device cannot use it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
     let ours = HOPPERS.iter().chain(HOPPER_VARIANTS).any(|entry| entry.contract.symbol == symbol);
     ours && (p.alibi || !on.tensor_maps)
 }
 
-/// The kernel for head dims 72 and 88, instead of 96. Kernels of 96 copy panels of 32 columns, and TMA is
-/// slow if rows begin within 32 bytes of memory. Two panels of 64 are faster although the products have a
-/// third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
+/// The columns of the kernel for head dims 72 and 88, instead of 96. Kernels of head dim 96 copy panels of
+/// 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of 64 are faster, although
+/// the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 full, 1.18 causal).
 const WHOLE_PANELS: [u32; 2] = [128; 2];
 
-/// The kernel of the first matching line.
+/// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
     if p.alibi {
         return None;
     }
-    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice the products.
+    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
     let held = |entries| super::columns(p, entries).ok();
     let columns = held(HOPPERS).filter(|columns| held(PLANNED) == Some(*columns))?;
     let columns = if columns[0] == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { columns };
@@ -176,7 +179,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 }
 
 impl Line {
-    /// Whether the line selects this kernel.
+    /// Returns whether the line selects this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
         (entry.columns(), entry.tile_m) == (self.columns, self.tile_m) && entry.splits == self.splits
     }

@@ -5,10 +5,10 @@ use spec::MERGES;
 
 const REASON: &str = "the only kernel for these dtypes of states and output";
 
-/// The merge kernel for these dtypes of states and output and its reason.
+/// Returns the merge kernel for these dtypes of states and output, and the reason for it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there is none, or the device does not run it.
+/// Returns [`Error::Unsupported`] if there is none, or the device cannot run it.
 pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(Place, &'static str), Error> {
     let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
     let Some(kernel) = kernel else {

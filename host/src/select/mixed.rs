@@ -1,4 +1,5 @@
-//! Selection for mixed batches: varlen queries on a KV cache, few of some sequences and many of others.
+//! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
+//! many.
 use super::{ASKED, Choice, variant};
 use crate::request::Splits;
 use crate::schedule::few_of;
@@ -8,13 +9,14 @@ use spec::{MAX_SEQUENCES, MIXED_MANY};
 const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
                      the many, in one launch";
 
-/// Mean queries per sequence up to which a batch leaves Hopper's prefill kernel: such a batch consists mostly
-/// of single queries. An estimate; it has not been measured.
+/// Maximum of the mean queries per sequence for which a batch does not use Hopper's prefill kernel, because
+/// such a batch consists mostly of single queries. This is an estimate; it has not been measured.
 const MOSTLY_FEW: usize = 32;
 
-/// The prefill kernel for a mixed batch and the reason, if the batch may have sequences of few queries: a
-/// decode kernel reads their keys once for all query heads of a key head. The answer depends on the batch.
-/// Batch-invariant splits (`Splits::Chunk`) therefore leave all sequences to prefill kernels.
+/// Returns the prefill kernel for a mixed batch and the reason for it, if the batch may have sequences of few
+/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. Which
+/// sequences it takes depends on the batch, so batch-invariant splits (`Splits::Chunk`) leave all sequences
+/// to prefill kernels.
 pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
     let [rows, _] = p.varlen?;
     let kernel = many(p)?;
@@ -25,11 +27,11 @@ pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInf
     (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
 }
 
-/// The kernels of a mixed batch, of which the caller named the decode kernel `few`.
+/// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`.
 ///
 /// # Errors
-/// [`Error::Invalid`] if they do not solve the problem; [`Error::Unsupported`] if the device does not run
-/// them.
+/// Returns [`Error::Invalid`] if the kernels do not solve the problem; [`Error::Unsupported`] if the device
+/// cannot run them.
 pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Choice, Error> {
     let kernel = many(p).filter(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
@@ -48,7 +50,7 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     Ok(Choice::new(kernel, ASKED))
 }
 
-/// The prefill kernel for a mixed batch of this dtype, head dim and mask.
+/// Returns the prefill kernel for a mixed batch of this dtype, head dim and mask.
 fn many(p: &Problem) -> Option<&'static AttnInfo> {
     let cache = p.cache?;
     let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();

@@ -10,17 +10,17 @@ const FEW: &str = "a latent cache, read once for keys and values: the smallest b
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
 
-/// Whether the entry solves the problem.
+/// Returns whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     e.dtype == p.dtype && e.takes_columns(p.columns())
 }
 
-/// The named entry, or the best one: the fewest thread blocks, then the fewest rows, then the most stages.
-/// The choice does not depend on the batch, so chunks are batch-invariant.
+/// Returns the named entry, or the best one. The best entry has the fewest thread blocks, then the fewest
+/// rows, then the most stages. The choice does not depend on the batch, so chunks are batch-invariant.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the named
-/// kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
+/// named kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let entry = MLAS.iter().find(|e| e.contract.symbol == name && solves(e, p));

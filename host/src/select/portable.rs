@@ -28,14 +28,14 @@ impl Class {
     }
 }
 
-/// The minimum number of blocks for which a tile pays.
+/// The minimum number of thread blocks for which a tile pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fills {
-    /// Any number.
+    /// Any number of blocks.
     Anyhow,
-    /// This number per 100 SMs.
+    /// This number of blocks per 100 SMs.
     PerCent(u64),
-    /// The device's number of resident blocks.
+    /// The number of blocks that the device holds at once.
     Device,
     /// At most one block per SM.
     OneWave,
@@ -51,7 +51,7 @@ struct Line {
     masks: &'static [MaskKind],
     /// `[tile_m, tile_n]` of the entry.
     tile: [u32; 2],
-    /// The entry's key/value stages.
+    /// The entry's number of key/value stages.
     stages: u32,
     /// Minimum number of keys.
     keys: usize,
@@ -61,7 +61,7 @@ struct Line {
 }
 
 impl Line {
-    /// A line for every device, and for full and causal masks.
+    /// Returns a line for every device, and for full and causal masks.
     const fn new(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
         let (classes, masks) = (
             &[Class::Small, Class::Medium, Class::Large] as &[_],
@@ -71,7 +71,7 @@ impl Line {
         Line { classes, columns, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
-    /// Whether the line selects this entry, for the line's columns and mask.
+    /// Returns whether the line selects this entry, for the line's columns and mask.
     fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
@@ -117,14 +117,14 @@ impl Line {
 const FULL: &[MaskKind] = &[MaskKind::Full];
 const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
 const SMALL: &[Class] = &[Class::Small];
-/// Cards whose SMs have shared memory for more stages.
+/// Cards whose SMs have enough shared memory for more stages.
 const BIG: &[Class] = &[Class::Medium, Class::Large];
 
-/// Sources: measurements on an H200 for its class (docs/performance-log.md), and for other classes a model
-/// that was compared with them (docs/l4-model.md).
+/// The reasons' numbers are measurements on an H200 (docs/performance-log.md) for its class. For other
+/// classes they come from a model that was compared with measurements (docs/l4-model.md).
 ///
 /// The first matching line with an entry that fits the device decides. Larger tiles come first: they read
-/// keys and values less often, and are skipped only if they would leave SMs idle.
+/// keys and values less often. A larger tile is skipped only if it would leave SMs idle.
 #[rustfmt::skip]
 const TABLE: &[Line] = &[
     Line::new(64, [128, 32], "long: the next scores are computed during this block's exponentials")
@@ -173,17 +173,17 @@ const TABLE: &[Line] = &[
     Line::new(256, [128, 32], "128 queries per block read keys and values half as often as 64").if_it_fills(),
     Line::new(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
 ];
-/// Without a matching line: the first entry that fits, in the order of [`ENTRIES`].
+/// The reason without a matching line: the first entry that fits the device, in the order of [`ENTRIES`].
 const FIRST: &str = "the first kernel of this dtype, head dim and mask that fits the device";
 const SPLITS: &str = "split-KV for few queries on many keys: several thread blocks per 128 queries, \
                       each with a split of the keys";
-/// The reason without split-KV.
+/// The reason if split-KV would be faster but there is no workspace.
 const UNCUT: &str = "few queries, many keys, no workspace: SMs may idle; plan with `Scratch::Fastest` for \
                      split-KV";
 /// Selects among the portable entries.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if none fits the device.
+/// Returns [`Error::Unsupported`] if no entry fits the device.
 pub(super) fn choose(
     p: &Problem,
     mask: MaskKind,
@@ -205,8 +205,8 @@ pub(super) fn choose(
     })
 }
 
-/// The first line of the table with a kernel among the candidates, which have these columns and fit the
-/// device.
+/// Returns the first line of the table with a kernel among the candidates, which have these columns and fit
+/// the device.
 pub(super) fn by_table(
     p: &Problem,
     on: &Capabilities,
@@ -214,7 +214,7 @@ pub(super) fn by_table(
     columns: [u32; 2],
     candidates: impl Iterator<Item = &'static AttnInfo> + Clone,
 ) -> Option<Choice> {
-    // For other masks, lines that hold for full and causal ones.
+    // Other masks use the lines that hold for full and causal masks.
     let masks: &[MaskKind] = match p.mask_kind() {
         MaskKind::Full => FULL,
         MaskKind::Causal => CAUSAL,

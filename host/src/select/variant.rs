@@ -1,5 +1,5 @@
-//! Selection among kernels with sinks, with a bias, with a mask that has parameters, or of a caller's
-//! variant. Each combination of mask and scores has few kernels, so one rule serves all.
+//! Selection among kernels with sinks, with a bias, or with a mask that has parameters, and among the kernels
+//! of a caller's variant. Each combination of mask and scores has few kernels, so one rule serves all.
 use super::hopper::NO_MAPS;
 use super::{Choice, Query, attention, portable};
 use crate::request::Scratch;
@@ -17,11 +17,11 @@ const ONLY: &str = "the only kernel with this mask and these scores that fits th
 const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
                       output of a kernel without sinks";
 
-/// Minimum of mean keys for Hopper's kernels, as in `hopper.rs`.
+/// Minimum mean number of keys for Hopper's kernels, as in `hopper.rs`.
 const LONG: usize = 1024;
 
-/// Whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe full and
-/// causal masks too. On a KV cache, causal kernels also run full masks.
+/// Returns whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe
+/// full and causal masks too. On a KV cache, causal kernels also run full masks.
 pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool {
     match (kernel, asked) {
         (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
@@ -30,22 +30,22 @@ pub(super) fn covers(kernel: MaskKind, asked: MaskKind, on_cache: bool) -> bool 
     }
 }
 
-/// Whether only kernels of this file solve a problem.
+/// Returns whether only kernels of this file solve a problem.
 pub(super) fn is_needed(p: &Problem) -> bool {
     let plain = matches!(p.mask_kind(), MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     !plain || p.score_kinds() != ScoreKinds::NONE || p.variant.is_some()
 }
 
-/// The kernels among which a problem has its own: those of its variant, or those of the table.
+/// Returns the list of kernels that may solve a problem: the kernels of its variant, or of the table.
 pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let table = p.variant.is_none().then(spec::attention);
     p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten())
 }
 
-/// The kernel of a variant with this symbol, for the request's kind of tensors.
+/// Returns the kernel of a variant with this symbol, for the request's kind of tensors.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the kernels that it could be.
+/// Returns [`Error::Invalid`], which lists the kernels that the name could be.
 pub(super) fn by_name(variant: AnyVariant, p: &Problem, name: &str) -> Result<&'static AttnInfo, Error> {
     let of_front = || variant.kernels().filter(|e| is_of_front(e, p));
     of_front().find(|e| e.contract.symbol == name).ok_or_else(|| {
@@ -61,10 +61,10 @@ pub(super) fn by_name(variant: AnyVariant, p: &Problem, name: &str) -> Result<&'
     })
 }
 
-/// Checks that kernels with the mask take the request's softcap and slopes.
+/// Checks that kernels with the request's mask take its softcap and slopes.
 ///
 /// # Errors
-/// [`Error::Unsupported`] names both.
+/// Returns [`Error::Unsupported`], which names the mask and the scores.
 pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
     let kind = p.mask_kind();
     let scores = [("softcap", p.softcap.is_some()), ("ALiBi slopes", p.alibi)];
@@ -82,7 +82,7 @@ pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
     }
 }
 
-/// Whether a kernel runs on the request's kind of tensors, with work tiles.
+/// Returns whether a kernel runs on the request's kind of tensors, with work tiles.
 fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     let keys = match e.keys {
         Keys::Batched => p.cache.is_none() && p.varlen.is_none(),
@@ -94,7 +94,7 @@ fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
     keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed
 }
 
-/// The request's kind of tensors, in words.
+/// Returns the request's kind of tensors, in words.
 const fn front(p: &Problem) -> &'static str {
     match (p.varlen, p.cache) {
         (_, Some(_)) => "keys on a KV cache",
@@ -103,24 +103,25 @@ const fn front(p: &Problem) -> &'static str {
     }
 }
 
-/// Whether a kernel has the problem's mask and scores.
+/// Returns whether a kernel has the problem's mask and scores.
 fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
     // Above head dim 256, page lookups leave no register for slopes.
     let slopes = !p.alibi || !e.has_maps() && (p.cache.is_none() || e.head_dim <= 256);
     covers(e.mask, p.mask_kind(), p.cache.is_some()) && e.scores == p.score_kinds() && slopes
 }
 
-/// The kernel with the problem's mask and scores. If no kernel takes sinks, a kernel without sinks; a merge
-/// kernel then adds the sinks.
+/// Returns the kernel with the problem's mask and scores. If no such kernel takes sinks, returns a kernel
+/// without sinks, and a merge kernel then adds the sinks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] names a combination that no kernel solves.
+/// Returns [`Error::Unsupported`], which names a combination that no kernel solves.
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.takes_columns(p.columns());
     let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
-    // The fewest columns first, then this mask before a more general one.
+    // The kernel with the fewest columns comes first, then the kernel with this mask before a more general
+    // one.
     let rank = |e: &AttnInfo| (e.columns(), e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
         return match solving.iter().copied().find(|e| !e.has_maps()).or(solving.first().copied()) {
@@ -144,7 +145,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         (Some(_), Some(_)) => LARGE,
         (Some(_), None) => SMALL,
     };
-    // Tiles of a variant that are tiles of the table have the table's lines.
+    // If a variant has a tile of the table, the table's lines also decide about this tile.
     let line = (p.variant.is_some() && p.varlen.is_none() && p.cache.is_none()).then(|| {
         let split = split.iter().copied().filter(|e| runs(&e) && rank(e) == best);
         portable::by_table(p, on, q.scratch, best.0, fitting().chain(split).filter(is_tile_of_table))
@@ -168,13 +169,13 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     })
 }
 
-/// Whether a kernel of the table has this kernel's tile and schedule.
+/// Returns whether a kernel of the table has this kernel's tile and schedule.
 fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
     let tile = |e: &AttnInfo| (e.columns(), [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
     spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
 }
 
-/// Work tiles of a kernel, at least one per sequence and head.
+/// Returns the number of a kernel's work tiles: at least one per sequence and head.
 fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
     match (p.varlen, p.cache) {
         (None, None) => p.tiles(e.tile_m),
@@ -185,11 +186,11 @@ fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
     }
 }
 
-/// The kernel without sinks, for a launch whose merge kernel adds them.
+/// Returns a kernel without sinks, for a launch whose merge kernel adds the sinks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write, and the errors of the
-/// problem without sinks.
+/// Returns [`Error::Unsupported`] for varlen sequences, because a merge would write their padding rows, and
+/// the errors of the problem without sinks.
 fn merged(q: &Query<'_>) -> Result<Choice, Error> {
     let p = q.problem;
     let problem = &p.sinks(false);
@@ -202,7 +203,7 @@ fn merged(q: &Query<'_>) -> Result<Choice, Error> {
 /// Checks that a merge kernel may add a problem's sinks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for varlen sequences, whose padding rows a merge would write.
+/// Returns [`Error::Unsupported`] for varlen sequences, because a merge would write their padding rows.
 pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     if p.varlen.is_none() {
         return Ok(());
@@ -213,7 +214,7 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
 
-/// The error for a combination of mask and scores that no kernel solves.
+/// Returns the error for a combination of mask and scores that no kernel solves.
 fn none(p: &Problem) -> Error {
     if let Some(variant) = p.variant {
         let has = |e: &AttnInfo| {

@@ -13,11 +13,11 @@ const ONLY: &str = "the only varlen kernel of this dtype, head dim and mask that
 const SHORT: &str = "too few queries or keys per sequence, or too few tiles for this device, to pay for a \
                      Hopper kernel: portable work tiles per query head";
 
-/// Hopper's kernel if the sequences' mean queries and keys are long enough and each SM has a tile; otherwise
-/// a portable kernel.
+/// Returns Hopper's kernel if the sequences' mean queries and keys are long enough and each SM has a tile;
+/// otherwise returns a portable kernel.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if none fits the device.
+/// Returns [`Error::Unsupported`] if no kernel fits the device.
 pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
@@ -31,8 +31,8 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     })
 }
 
-/// The larger tile, unless the smaller one covers the mean sequence, or there are too few larger tiles for
-/// the device.
+/// Returns the larger tile, unless the smaller one covers the mean sequence, or there are too few larger
+/// tiles for the device.
 pub(super) fn portable(
     p: &Problem,
     mask: MaskKind,
@@ -54,20 +54,27 @@ pub(super) fn portable(
     let [rows, _] = p.totals();
     let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&first.contract));
-    // H200, sequences of 64 to 1024 rows, equal and uniformly random: the larger tile takes 0.57 to 0.9 of
-    // the time at D = 128 and 0.69 to 1.1 at D = 64, except for sequences that the smaller tile covers (1.1
-    // to 1.3).
+    // The larger tile takes 0.57 to 0.9 of the time at D = 128, and 0.69 to 1.1 at D = 64. Sequences that the
+    // smaller tile covers are the exception: 1.1 to 1.3. (H200, sequences of 64 to 1024 rows, equal and
+    // uniformly random.)
     let is_long = rows / p.batch > second.tile_m as usize && tiles >= resident;
     Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
 }
 
-/// Minimum mean queries and mean keys. One pair must be reached in both numbers.
+/// Minimum mean queries and mean keys. A batch must reach both numbers of one pair.
 pub(super) type Least = &'static [[usize; 2]];
 
-/// For varlen tensors: one tile (H200, f16, 16 to 256 sequences of 128, 256 and 384: portable kernels take
-/// 1.16 to 1.87 times as long, at 128 1.16 to 1.54). Or few queries on many keys: 1.19 with 128 single
-/// queries beside a prompt of 1536, 1.26 for 16 queries on 2048 keys, but 0.90 on 512. Other head dims were
-/// not measured.
+/// Returns the minimum for varlen tensors: one tile of queries and keys, or few queries on many keys.
+/// Portable kernels take longer by these factors (H200, f16, 16 to 256 sequences; other head dims were not
+/// measured):
+///
+/// | sequences | factor |
+/// |---|---|
+/// | of 128, 256 and 384 | 1.16 to 1.87 |
+/// | of 128 | 1.16 to 1.54 |
+/// | 128 single queries beside a prompt of 1536 | 1.19 |
+/// | 16 queries on 2048 keys | 1.26 |
+/// | 16 queries on 512 keys | 0.90 |
 const fn least(mask: MaskKind, head_dim: u32) -> Least {
     match (mask, head_dim) {
         (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
@@ -75,14 +82,14 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Whether a kernel has the wanted type, mask and columns, and the device can run it.
+/// Returns whether a kernel has the wanted type, mask and columns, and the device can run it.
 pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, [u32; 2]), on: &Capabilities) -> bool {
     let Contract { target, smem_bytes, .. } = e.contract;
     (e.dtype, e.mask, e.columns()) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
-/// The answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys reach
-/// the minimum, every SM has a tile, and it `takes` the tensors.
+/// Returns the answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys
+/// reach the minimum, every SM has a tile, and the kernel `takes` the tensors.
 pub(super) fn answer(
     entry: Option<&'static AttnInfo>,
     least: Least,

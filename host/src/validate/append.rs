@@ -5,7 +5,7 @@ use super::{K, Part, Use, V, address, disjoint, input, latent};
 use crate::request::{Append, KvScale, Slots};
 use crate::{DType, Error};
 
-/// Checks everything except the size of the launch.
+/// Checks everything except whether one launch can take all tokens.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
     if a.pages.latent_columns().is_some() {
         cache::pages(&a.pages, 1, Use::Read)?;
@@ -19,11 +19,11 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     }
     let [values_batch, values_rows, ..] = a.v.shape;
     if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[1, tokens, {heads}, {head_dim}], k's shape");
+        let expected = format_args!("[1, tokens, {heads}, {head_dim}], the shape of k");
         return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
     }
     if a.v.dtype != a.k.dtype {
-        let expected = format_args!("it must be k's, {}", a.k.dtype.name());
+        let expected = format_args!("it must be the dtype of k, {}", a.k.dtype.name());
         return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
     }
     let keys = &a.pages.keys;
@@ -33,7 +33,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
         return Err(Error::unsupported(feature, reason));
     }
     if keys.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], k's heads and columns");
+        let expected = format_args!("[pages, page, {heads}, {head_dim}], with the heads and columns of k");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     let values = &a.pages.values;
@@ -64,7 +64,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
 }
 
-/// Checks the view of slots itself.
+/// Checks the view of slots, without regard to other memory.
 fn slots(slots: &Slots) -> Result<Part, Error> {
     let (base, unit) = (slots.address, if slots.wide { 8 } else { 4 });
     address(&SLOTS, base, unit)?;

@@ -10,7 +10,7 @@ names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
 );
 
-/// The entry for a part that a request lacks.
+/// Stands for a part that a request lacks.
 const NONE: Part = (&Q, None);
 
 /// Checks the problem and every tensor, and returns the problem.
@@ -47,7 +47,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     Ok(p)
 }
 
-/// Checks the number of integers in device memory, if any.
+/// Checks an array of integers in device memory, if there is one: it must have `needed` integers.
 fn integers(name: &'static Names, index: Option<Index>, needed: usize) -> Result<Part, Error> {
     let footprint = |index: Index| cache::index(name, &index, needed as u64, "by batch");
     Ok((name, index.map(footprint).transpose()?))
@@ -59,7 +59,7 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
     let Some([k, v]) = r.kv.tensors() else { return Ok([NONE; 6]) };
     for ((name, view), shape) in [(&Q, &r.q), (&K, k), (&V, v), (&O, &r.o)].into_iter().zip(shapes) {
         if view.dtype != p.dtype {
-            let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+            let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
             return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
         }
         if view.shape != shape {
@@ -86,7 +86,7 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
     }
     if r.o.dtype != p.dtype {
-        let expected = format_args!("all tensors must have q's, {}", p.dtype.name());
+        let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
         return Err(Error::invalid(O.dtype, r.o.dtype.name(), expected));
     }
     let [shape, .., output] = p.shapes();
@@ -96,7 +96,7 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
     }
     if r.o.shape != output {
         let expected = match p.columns() {
-            [k, v] if k == v => format!("it must be q's shape, {output:?}"),
+            [k, v] if k == v => format!("it must be the shape of q, {output:?}"),
             [_, columns] => format!("it must be {output:?}: q's shape with the values' {columns} columns"),
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));

@@ -4,7 +4,7 @@ use super::{BIAS, Names, address, fits};
 use crate::request::Bias;
 use crate::{DType, Error, Problem};
 
-/// Bytes of the words in which kernels read a bias.
+/// The size in bytes of the words in which kernels read a bias.
 const WORD: u64 = 4;
 
 /// A view `[batch or 1, heads or 1, rows, columns]` with contiguous rows, in elements of `unit` bytes.
@@ -45,7 +45,7 @@ impl Broadcast<'_> {
         let wrong = |expected: &dyn std::fmt::Display| {
             Err(Error::invalid(name.strides, format!("{strides:?} for shape {shape:?}"), expected))
         };
-        // Kernels read the last word of a row whole.
+        // Kernels read whole words, also at the end of a row.
         let words = (self.row as u64 * unit).next_multiple_of(self.alignment) / unit;
         let mut dims = [(1, 0), (1, 0), (1, 0), (words, unit)];
         for ((dim, extent), stride) in dims.iter_mut().zip(shape).zip(strides).filter(|((_, n), _)| *n > 1) {

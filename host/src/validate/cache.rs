@@ -1,5 +1,5 @@
 //! Checks of KV caches, their scales, and integers in device memory. The host cannot check the integers'
-//! values; kernels keep them in bounds.
+//! values; kernels clamp them.
 use super::footprint::Footprint;
 use super::{Names, Part, Use, address, input, names, output};
 use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView};
@@ -10,7 +10,7 @@ names!(
     ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots"
 );
 
-/// Maximum number of 16-byte chunks that keys, and values, may span: chunk indices have 32 bits.
+/// Maximum number of 16-byte chunks that keys, or values, may span: chunk indices have 32 bits.
 const MAX_CHUNKS: u64 = 1 << 32;
 /// Maximum number of keys in all pages.
 const MAX_SLOTS: u64 = 1 << 31;
@@ -86,7 +86,7 @@ fn sizes(keys: &TensorView) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the bounds of keys, independent of the problem.
+/// Checks the maximum numbers of keys that the request states, independent of the problem.
 pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
     sizes(&cache.pages.keys)?;
     let page = cache.pages.keys.shape[1];
@@ -121,7 +121,7 @@ pub(super) fn total_k(keys: Option<usize>) -> Result<(), Error> {
     }
 }
 
-/// Checks a scale for this number of sequences and heads.
+/// Checks a scale for these numbers of sequences and heads.
 fn scale(
     name: &Names,
     scale: &KvScale,
@@ -147,7 +147,7 @@ fn scale(
     }
 }
 
-/// Checks f32 values for this number of sequences and heads.
+/// Checks f32 values for these numbers of sequences and heads.
 pub(super) fn per_head(
     name: &Names,
     base: u64,
@@ -173,7 +173,7 @@ pub(super) fn per_head(
     Ok(footprint)
 }
 
-/// Checks a KV cache of this number of sequences that the kernel reads.
+/// Checks a KV cache that the kernel reads, for this number of sequences.
 pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Error> {
     if sequences == 0 {
         return Err(Error::invalid("sequences", 0, "every size must be 1 or more"));
@@ -200,7 +200,7 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
     Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
 }
 
-/// Checks that enough integers exist.
+/// Checks that an array has enough integers.
 pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Result<Footprint, Error> {
     let Index { address: base, elements } = *index;
     address(name, base, 4)?;

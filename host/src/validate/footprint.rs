@@ -1,27 +1,27 @@
 //! Footprints: the bytes of a view, and whether two views overlap.
 
-/// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are
-/// bytes, none negative.
+/// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are in
+/// bytes, and none is negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Footprint {
     pub base: u64,
-    /// Bytes that an innermost step reads or writes: one element.
+    /// The number of bytes of one element.
     pub unit: u64,
-    /// `(extent, stride in bytes)`.
+    /// Dimensions: `(extent, stride in bytes)`.
     pub dims: [(u64, u64); 4],
 }
 
 impl Footprint {
-    /// Bytes from the first to one past the last; `None` above 2^64.
+    /// Returns the number of bytes from the first byte to one past the last; `None` above 2^64.
     pub fn span(&self) -> Option<u64> {
         self.dims.iter().try_fold(self.unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
         })
     }
 
-    /// Whether two indices may name one byte. The answer is exact if every stride spans all smaller ones,
-    /// which holds for every layout made from a contiguous buffer by slices and transpositions. Other layouts
-    /// count as overlapping.
+    /// Returns whether two indices may name one byte. The answer is exact if every stride is at least the
+    /// span of all smaller dimensions. Every layout that is made from a contiguous buffer by slices and
+    /// transpositions has such strides. Other layouts count as overlapping.
     pub fn overlaps_itself(&self) -> bool {
         let mut dims = self.dims;
         dims.sort_unstable_by_key(|&(_, stride)| stride);
@@ -33,8 +33,9 @@ impl Footprint {
         })
     }
 
-    /// False only if `self` and `other` provably share no byte. This holds if their ranges lie apart, or if
-    /// they interleave with a period that divides all larger strides of both (parts of one packed buffer).
+    /// Returns false only if `self` and `other` provably share no byte. They share no byte if their ranges
+    /// lie apart, or if they interleave with a period that divides all larger strides of both (parts of one
+    /// packed buffer).
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
@@ -45,8 +46,8 @@ impl Footprint {
         !cuts.into_iter().any(|&(_, cut)| self.interleaves(other, cut))
     }
 
-    /// Takes strides of `cut` bytes and more as one lattice of period `p`. Returns whether the parts within a
-    /// period are disjoint.
+    /// Treats strides of `cut` bytes and more as one lattice of period `p`. Returns whether the parts within
+    /// a period are disjoint.
     fn interleaves(&self, other: &Footprint, cut: u64) -> bool {
         let (Some((inner, period)), Some((other_inner, other_period))) = (self.split(cut), other.split(cut))
         else {
@@ -61,7 +62,8 @@ impl Footprint {
         ahead >= inner && behind >= other_inner
     }
 
-    /// Span of the dimensions with strides below `cut`, and greatest common divisor of the other strides.
+    /// Returns the span of the dimensions with strides below `cut`, and the greatest common divisor of the
+    /// other strides.
     fn split(&self, cut: u64) -> Option<(u64, u64)> {
         self.dims.iter().filter(|(extent, _)| *extent > 1).try_fold(
             (self.unit, 0),

@@ -5,9 +5,9 @@ use crate::request::{Alignment, Splits};
 use crate::{CacheShape, DType, Error, Problem};
 use spec::MAX_SEQUENCES;
 
-/// The device counts the splits of all sequences in 16 bits.
+/// Exclusive bound of the number of splits of all sequences: the device counts them in 16 bits.
 const MAX_SPLITS: u64 = 1 << 16;
-/// Keys per tile, and the exclusive bound of the number of tiles.
+/// The number of keys per tile, and the exclusive bound of the number of tiles.
 const TILE: u64 = 16;
 const MAX_TILES: u64 = 1 << 32;
 /// Chunks are multiples of this number of keys.

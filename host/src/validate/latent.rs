@@ -3,12 +3,12 @@ use super::cache::KEYS;
 use crate::request::{Append, KvPages, Mask};
 use crate::{DType, Error, Problem};
 
-/// Checks requests for features that decode kernels for latent caches lack, one by one.
+/// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let Some(cache) = p.cache.filter(|cache| cache.latent) else { return Ok(()) };
     if p.scale.is_none() {
-        let expected = "a latent cache has no default; set the model's, for example 1 / sqrt(192) where keys \
-                        have 128 columns and 64 rotary ones before absorption";
+        let expected = "a latent cache has no default scale; set the model's, for example 1 / sqrt(192) for \
+                        keys of 128 columns and 64 rotary columns before absorption";
         return Err(Error::invalid("scale", "none", expected));
     }
     let refused = |feature: &str, reason: &str| {
@@ -22,19 +22,19 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
             "all sequences must have equal query counts; make one request per query count",
         ),
         () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
-            refused("a window", "every query sees its sequence from the first key on")
+            refused("a window", "on a latent cache, every query sees its sequence from the first key on")
         }
         () if matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) => {
             refused(&format!("mask {}", p.mask), "kernels for latent caches have full and causal masks")
         }
-        () if p.bias.is_some() => refused("a bias", "kernels for latent caches have none"),
-        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have none"),
-        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have none"),
+        () if p.bias.is_some() => refused("a bias", "kernels for latent caches add no bias"),
+        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have no softcap"),
+        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have no ALiBi"),
         () => Ok(()),
     }
 }
 
-/// Checks that only appends to latent caches need, in addition to the checks of all appends.
+/// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.
 pub(super) fn append(a: &Append) -> Result<(), Error> {
     let [_, _, heads, head_dim] = a.k.shape;
     let KvPages { keys, values, .. } = &a.pages;

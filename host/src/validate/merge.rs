@@ -6,7 +6,7 @@ use crate::request::{LseView, Merge, TensorView};
 
 names!(STATE_O "states.o" STATE_LSE "states.lse");
 
-/// Checks everything except kernel support and the size of the launch.
+/// Checks everything except whether a kernel supports the merge in one launch.
 pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
     let [batch, rows, heads, head_dim] = m.o.shape;
     if m.o.shape.contains(&0) {
@@ -40,8 +40,8 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
         }
         let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));
         let own_lse: Part = (&STATE_LSE, Some(row_values(&STATE_LSE, &state.lse, values, Use::Read)?));
-        // A thread writes its part of a row after all readers of the row's values have read, so an output may
-        // alias its own state.
+        // A thread writes its part of a row after all readers of the row's values have read. An output may
+        // therefore overlap its own state.
         let not_its_own = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
         let in_place = m.lse.is_some_and(|view| is_values_of(&view, &state.lse));
         disjoint(&[own_o, not_its_own], 1)?;
@@ -52,13 +52,13 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether both views of one shape have equal element addresses.
+/// Returns whether both views of one shape have equal element addresses.
 fn is_place_of(a: &TensorView, b: &TensorView) -> bool {
     let same = |dim: usize| a.shape[dim] == 1 || a.strides[dim] == b.strides[dim];
     (a.address, a.dtype) == (b.address, b.dtype) && (0..4).all(same)
 }
 
-/// Whether both views of row values have equal addresses and strides.
+/// Returns whether both views of row values have equal addresses and strides.
 fn is_values_of(a: &LseView, b: &LseView) -> bool {
     let strides = |view: &LseView| [view.strides[0], view.strides[1], view.row_stride];
     let same = |dim: usize| a.shape[dim] == 1 || strides(a)[dim] == strides(b)[dim];

@@ -1,4 +1,4 @@
-//! Checks that do not depend on tensors, and the first difference of two problems.
+//! Checks that do not depend on tensors. Also finds the first difference of two problems.
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;
@@ -7,7 +7,7 @@ use crate::{CacheShape, DType, Error, Problem};
 use spec::ScoreKinds;
 
 /// Permitted range of score factors (times log2 e) with ALiBi, a bias or a variant's scores: kernels divide
-/// slopes, biases and the variant's scores by them.
+/// slopes, biases and the variant's scores by the factor.
 const BESIDE_ALIBI: std::ops::RangeInclusive<f32> = 1.4e-20..=1.5e20;
 /// Exclusive bound of thread blocks per launch.
 const MAX_TILES: u64 = 1 << 31;
@@ -72,7 +72,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     scores(p)
 }
 
-/// A problem's fields by their names in the request.
+/// Returns a problem's fields with their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let mut all = vec![
@@ -110,7 +110,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The error for a problem that differs from the plan's: it names the first different field.
+/// Returns the error for a problem that differs from the plan's: it names the first different field.
 pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     let mut pairs = named(asked).into_iter().zip(named(planned));
     match pairs.find(|(asked, planned)| asked != planned) {
@@ -121,7 +121,7 @@ pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
     }
 }
 
-/// Lengths by their names in the request.
+/// Returns the lengths with their names in the request.
 fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     let [[_, rows_q, ..], [_, rows_k, ..], ..] = p.shapes();
     let [longest_q, longest_k] = match (p.varlen, p.cache) {

@@ -238,7 +238,7 @@ fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
     stream.alloc_zeros(len).expect("room")
 }
 
-/// Kernels launched since the last query, without the text after the family's name.
+/// Returns kernels launched since the last query, without the text after the family's name.
 fn launched(cuda: &super::fake_cuda::FakeCuda) -> Vec<String> {
     let launches =
         cuda.calls().into_iter().filter_map(|call| call.strip_prefix("launch ").map(str::to_owned));

@@ -7,7 +7,7 @@ mod launched;
 
 pub use launched::Outcome;
 
-/// The entries in every build. The lineage's entries exist only on request.
+/// Returns the entries in every build. The lineage's entries exist only on request.
 fn published() -> impl Iterator<Item = &'static AttnInfo> {
     entries().filter(|entry| !spec::is_lineage(entry.contract.symbol))
 }
@@ -90,13 +90,13 @@ fn view(random: &mut Random, n: u64, dtype: DType, shape: [usize; 4]) -> TensorV
     make(n * FAR, 1 << 43, dtype, shape)
 }
 
-/// A workspace, with or without counters, or none.
+/// Returns a workspace, with or without counters, or none.
 fn scratch(workspace: Option<u64>, counters: Option<Counters>) -> Scratch {
     let memory = |bytes| Scratch::Memory { workspace: Workspace { address: 30 * FAR, bytes }, counters };
     workspace.map_or(Scratch::None, memory)
 }
 
-/// Bytes of a workspace.
+/// Returns the number of bytes of a workspace.
 fn workspace(random: &mut Random) -> Option<u64> {
     let bytes = random.one_of(&[1 << 40, 1 << 40, 1 << 22]);
     random.some(2, bytes)
@@ -191,7 +191,7 @@ fn varlen(random: &mut Random) -> AttentionRequest<'static> {
     f
 }
 
-/// A cache of `batch` sequences, paged or dense.
+/// Returns a cache of `batch` sequences, paged or dense.
 fn cache(random: &mut Random, dtype: DType, batch: usize, heads: usize, head_dim: usize) -> KvCache {
     let dtype = if random.once_in(5) { DType::E4m3 } else { dtype };
     let max_k = random.one_of(&[1, 100, 127, 1024, 4096, 8192, 8192]);
@@ -333,7 +333,7 @@ fn merge(random: &mut Random) -> Request {
     Request::Merge(states, o, lse, random.some(3, Sinks { address: 22 * FAR, elements: heads as u64 }))
 }
 
-/// The request with tensors at other addresses.
+/// Returns the request with tensors at other addresses.
 fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> AttentionRequest<'static> {
     let moved = |view: TensorView| TensorView { address: view.address + (1 << 30), ..view };
     let mut f = *f;

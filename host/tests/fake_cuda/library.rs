@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 /// The names under which programs open the driver.
 pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// A folder with only the fake library. It is built here: as a dependency, its functions would be linked
-/// beside the functions of the crate `libcuda`.
+/// Returns a folder with only the fake library. It is built here: as a dependency, its functions would be
+/// linked beside the functions of the crate `libcuda`.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

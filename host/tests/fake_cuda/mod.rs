@@ -72,7 +72,7 @@ impl FakeCuda {
         self.function::<extern "C" fn(i32)>("fake_cuda_version")(version);
     }
 
-    /// The thread's context.
+    /// Returns the thread's context.
     pub fn current(&self) -> *mut c_void {
         let mut context = std::ptr::null_mut();
         self.function::<extern "C" fn(*mut *mut c_void) -> u32>("cuCtxGetCurrent")(&mut context);

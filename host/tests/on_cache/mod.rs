@@ -20,7 +20,7 @@ pub struct Shape {
     pub max_k: usize,
 }
 
-/// The request without a mask. Its buffers end at its last element.
+/// Returns the request without a mask. Its buffers end at its last element.
 pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
     let q =
@@ -45,7 +45,7 @@ pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     if packed { decode.queries(Queries::Varlen(starts)) } else { decode }
 }
 
-/// A known card.
+/// Returns a known card.
 pub fn card(name: &str) -> &'static Capabilities {
     Capabilities::profile(name).expect("a known card")
 }

@@ -4,19 +4,19 @@ use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;
 
-/// K, for a request on tensors.
+/// Returns K, for a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [k, _] = f.kv.tensors_mut().expect("tensors");
     k
 }
 
-/// V, for a request on tensors.
+/// Returns V, for a request on tensors.
 pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [_, v] = f.kv.tensors_mut().expect("tensors");
     v
 }
 
-/// Varlen queries.
+/// Returns varlen queries.
 pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     match &mut f.queries {
         Queries::Varlen(queries) => queries,
@@ -24,7 +24,7 @@ pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     }
 }
 
-/// Varlen keys.
+/// Returns varlen keys.
 pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     match &mut f.kv {
         KeysValues::Varlen { keys, .. } => keys,
@@ -32,7 +32,7 @@ pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     }
 }
 
-/// The cache.
+/// Returns the cache.
 pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     match &mut f.kv {
         KeysValues::Cache(cache) => cache,
@@ -40,7 +40,8 @@ pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     }
 }
 
-/// The parameters of a portable kernel with work tiles. The parameters of all such kernels begin with these.
+/// Returns the parameters of a portable kernel with work tiles. The parameters of all such kernels begin with
+/// these.
 pub fn forward_params(launch: &Launch) -> FwdParams {
     let bytes = launch.params();
     assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());

@@ -8,10 +8,10 @@
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
-//! Kernels are safe code. The `unsafe` code of these types is in this crate; it uses the `unsafe` traits and
-//! functions of `tile`.
+//! Kernels are safe code. All `unsafe` code of these types lies in this crate, which calls the `unsafe`
+//! traits and functions of `tile`.
 #![no_std]
-// In a loop over `0..N`, the index says which register or chunk it means; an iterator hides it.
+// A loop over `0..N` shows which register or chunk an index names; an iterator would hide this.
 #![allow(clippy::needless_range_loop)]
 
 mod map;

@@ -5,22 +5,22 @@ use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
 use tile::Steps;
 use tile::tma::{MapKind, Panels};
 
-/// The coordinates of a row of one head of a sequence's keys, or values, in a [`PagedMap`].
+/// The coordinates of one row in a [`PagedMap`]: a row of one head of a sequence's keys (or values).
 #[derive(Clone, Copy)]
 pub struct PagedRow {
-    /// The cache; this type uses only its table and sizes.
+    /// The cache, of which this type uses the block table and the sizes.
     cache: Cache,
     boxes: PageBoxes,
     sequence: u32,
     head: u32,
     row: u32,
-    /// Rows of the sequence.
+    /// Number of rows of the sequence.
     rows: u32,
 }
 
 impl PagedRow {
-    /// Row `row` of the first `rows` rows of a sequence. `row` is a multiple of a box's rows and may be past
-    /// the end. `boxes` are the boxes of the launch's tensor maps.
+    /// Row `row` of a sequence that has `rows` rows. `row` must be a multiple of a box's rows; it may be past
+    /// the last row. `boxes` are the boxes of the launch's tensor maps.
     #[inline(always)]
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
@@ -31,7 +31,8 @@ impl PagedRow {
 #[derive(Clone, Copy)]
 pub struct InPages;
 
-// SAFETY: producers take boxes in turn; a panel's boxes cover its rows, and all panels are the tile.
+// SAFETY: the producer threads share the boxes; the boxes of a panel cover its rows, and the panels cover the
+// tile.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
@@ -43,28 +44,29 @@ unsafe impl MapKind for InPages {
     fn down(at: PagedRow, rows: u32) -> PagedRow {
         PagedRow { row: at.row + rows, ..at }
     }
-    /// With four producers, pages of 16 reach 0.81 to 0.97 of the speed of varlen keys; with one, 0.51 to
-    /// 0.62 (H200, D = 128).
+    /// H200, D = 128, pages of 16 rows: 0.81 to 0.97 of the speed of varlen keys with four producers, 0.51 to
+    /// 0.62 with one.
     const PRODUCERS: u32 = 4;
     #[inline(always)]
     fn has_some(at: &PagedRow, rows: u32, producer: u32) -> bool {
         producer * at.boxes.rows() < rows
     }
-    /// Copies box after box. Each box lies in one page. A thread waits for each page's index, so several
-    /// threads share the boxes.
+    /// Copies a tile box by box. Each box lies in one page. A thread must load each page's index before it
+    /// copies the box, so several threads share the boxes.
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             let row = at.row + first;
             let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // Rows of the sequence from the page's first row on; none if the page does not exist.
+            // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
             let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
             let own = if number < at.cache.pages { rest } else { 0 };
             let (row, end) =
                 (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
             tile.each(to + first * tile.row_bytes(), |to, column| {
-                // SAFETY: the caller's promise; the host has stated a box's rows.
+                // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
+                // rows.
                 unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
             })
         }

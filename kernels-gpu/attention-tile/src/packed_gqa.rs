@@ -10,7 +10,7 @@ pub struct PackedRows<'p> {
     base: u64,
     row_bytes: u32,
     head_bytes: u64,
-    /// 32-bit words per row that exist.
+    /// Number of 32-bit words per row.
     words: u32,
     /// Index of the first row in the head group.
     first: u32,
@@ -19,7 +19,7 @@ pub struct PackedRows<'p> {
 }
 
 impl<'p> PackedRows<'p> {
-    /// The rows of head group `group`, of `size` heads each, in batch `batch`.
+    /// The rows of head group `group` in batch `batch`; a group has `size` heads.
     #[inline(always)]
     pub fn new(tensor: &Tensor, size: &'p FastDiv, batch: u32, group: u32) -> Self {
         let head = group as u64 * size.get() as u64;
@@ -37,7 +37,7 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// The rows `first..first + rows`, as far as they exist.
+    /// Those of the rows `first..first + rows` that exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);
@@ -50,7 +50,7 @@ impl<'p> PackedRows<'p> {
         self.rows
     }
 
-    /// The tensor's row, and the head in the group.
+    /// The row of the tensor, and the head's index in the group, of packed row `row`.
     #[inline(always)]
     pub fn unpack(&self, row: u32) -> [u32; 2] {
         let (row, head) = self.group.div_rem(self.first + row);
@@ -104,7 +104,7 @@ impl WordRows for PackedRows<'_> {
         let at = self.at(row).wrapping_add(from as u64 * 4);
         move |i| {
             // SAFETY: row and word exist where `i` is below `left`, and base and strides are multiples of 16,
-            // as `Tensor` promises. Kernels do not write what they read through it.
+            // as `Tensor` promises. Kernels do not write memory that they read through this instruction.
             unsafe { ld_global_nc_b32_or_zero(at.wrapping_add(i as u64 * 4), (i as i32) < left) }
         }
     }

@@ -2,7 +2,7 @@
 use cuda_std::memory::ld_global_b32;
 use spec::PerHead;
 
-/// The number of head `head` of a sequence.
+/// Loads the number of head `head` of sequence `sequence`.
 #[inline(always)]
 pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
     if scale.base == 0 {

@@ -8,22 +8,22 @@ use tile::group::ThreadGroup;
 use tile::layout;
 use tile::shared::SharedTile;
 
-/// Keys or values of one head of a sequence in a KV cache: rows of up to `C` base tiles of `E`, in pages of
-/// any size.
+/// Keys (or values) of one head of a sequence in a KV cache. A row has up to `C` base tiles of `E`, and pages
+/// may have any size.
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
     cache: &'p Cache,
     /// Address of the cache's first key, or of its first value.
     base: u64,
     sequence: u32,
-    /// The head's first chunk in a row.
+    /// Index of the head's first chunk in a row.
     head: u32,
     rows: u32,
     element: PhantomData<E>,
 }
 
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
-    /// The first `rows` keys of head `head`, and their values.
+    /// The first `rows` keys of head `head`, and the values of these keys.
     #[inline(always)]
     pub fn new<const CV: usize>(
         cache: &'p Cache,
@@ -36,7 +36,7 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
         (keys, CacheRows { cache, base: cache.values, sequence, head, rows, element: PhantomData })
     }
 
-    /// The page of row `row`, if the row exists.
+    /// The block table's entry for the page of row `row`, if the row exists.
     #[inline(always)]
     fn page(&self, row: u32) -> u32 {
         if row < self.rows { page(self.cache, self.sequence, row) } else { 0 }
@@ -58,7 +58,7 @@ pub trait Order: Copy {
     fn next(self, first: u32, rows: u32) -> u32;
 }
 
-/// Tile after tile down to tile 0.
+/// The walk goes downwards, tile after tile, and ends with tile 0.
 #[derive(Clone, Copy)]
 pub struct Down;
 impl Order for Down {
@@ -68,7 +68,7 @@ impl Order for Down {
     }
 }
 
-/// Upwards, to every tile at this distance from the previous one.
+/// The walk goes upwards, by this number of rows from tile to tile.
 #[derive(Clone, Copy)]
 pub struct Up(pub u32);
 impl Order for Up {
@@ -78,24 +78,24 @@ impl Order for Up {
     }
 }
 
-/// A walk of group `W` through the tiles of `R` base-tile rows of a sequence's cache.
+/// The walk of thread group `W` through a sequence's cache, in tiles of `R` base tiles of rows.
 ///
-/// One tile ahead, each lane looks up one of the rows that its warp copies, and shares the row's 32-bit index
-/// by a shuffle. If each thread looked up all of its rows, the walk would take several times the
-/// instructions. Pointers instead of indices would take twice the registers.
+/// While the group copies one tile, each lane looks up one row of the next tile, and a shuffle shares the
+/// row's 32-bit index. A walk in which each thread looks up all of its rows would execute several times the
+/// instructions. Pointers instead of indices would need twice the registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W, O = Down> {
     source: CacheRows<'p, E, C>,
     order: O,
     /// The first row of the next tile.
     first: u32,
-    /// The block table's entry for the row that this lane looks up. The lane clamps the entry at its use,
-    /// after the load has arrived.
+    /// The block table's entry for the row that this lane looks up. The lane clamps the entry when it uses
+    /// the entry, after the load has arrived.
     page: u32,
     group: PhantomData<W>,
 }
 
 impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> PageWalk<'p, E, R, C, W, O> {
-    /// Starts at tile `from`.
+    /// Starts the walk at row `from`.
     #[inline(always)]
     pub fn new(source: CacheRows<'p, E, C>, from: u32, order: O, group: &W) -> Self {
         let first = from * SharedTile::<E, R, C>::ROWS;
@@ -103,7 +103,7 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
         PageWalk { source, order, first, page, group: PhantomData }
     }
 
-    /// Rows that a warp copies at once.
+    /// Number of rows that a warp copies at once.
     const AT_ONCE: u32 = {
         let rows = 32 / Walk::<E, R, C, W>::ACROSS;
         assert!(
@@ -113,7 +113,7 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
         rows
     };
 
-    /// The row of a tile that this lane looks up. Some lanes may have a row of the next tile.
+    /// The row of a tile that this lane looks up. Some lanes may look up a row of the next tile instead.
     #[inline(always)]
     fn looks_up(group: &W) -> u32 {
         let lane = group.member() % 32;
@@ -122,8 +122,8 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
     }
 }
 
-// SAFETY: rows and columns exist, whatever the table says. Chunks are 16-byte aligned, as `Cache`
-// promises.
+// SAFETY: the rows and columns that this walk reads exist, whatever the table contains. Chunks are 16-byte
+// aligned, as `Cache` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> TileWalk<E, R, C, W>
     for PageWalk<'_, E, R, C, W, O>
 {
@@ -137,7 +137,7 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order
         for i in (0..Walk::<E, R, C, W>::GROUPS).rev() {
             let first = i * Walk::<E, R, C, W>::GROUP;
             let at = group.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
-            // Known at compile time unless the threads do not divide the tile's rows.
+            // The compiler knows this condition unless the threads do not divide the tile's rows.
             if first + Walk::<E, R, C, W>::GROUP <= rows || first + row < rows {
                 let from = base + at as u64 * layout::CHUNK as u64;
                 for panel in 0..Walk::<E, R, C, W>::PANELS {

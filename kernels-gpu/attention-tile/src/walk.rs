@@ -7,22 +7,23 @@ use tile::copy::{CpAsync, Walk};
 use tile::shared::TileSlot;
 use tile::{Steps, Warp, layout};
 
-/// One warp's share of a sequence's first `rows` rows: every `stride`-th tile of 16 rows, from tile `first`
-/// on.
+/// One warp's share of a sequence's first `rows` rows: from tile `first` on, every `stride`-th tile of 16
+/// rows.
 #[derive(Clone, Copy)]
 pub struct Strided {
-    /// The sequence.
+    /// Index of the sequence.
     pub sequence: u32,
-    /// The first tile.
+    /// Index of the share's first tile.
     pub first: u32,
-    /// The distance between two tiles of the share.
+    /// The distance from one tile of the share to the next, in tiles.
     pub stride: u32,
-    /// Rows of the sequence.
+    /// Number of rows of the sequence.
     pub rows: u32,
 }
 
 impl Strided {
-    /// The first row of the share's tile `i`. At or past the end if the tile does not exist.
+    /// The first row of the share's tile `i`. The result is at or past the last row if the tile does not
+    /// exist.
     #[inline(always)]
     fn row(&self, i: u32) -> u32 {
         (self.first + i * self.stride) * 16
@@ -35,18 +36,19 @@ impl Strided {
     }
 }
 
-/// Finds a tile's rows. `new` and `seek` treat the first tile like any other: otherwise LLVM would peel it
-/// off the loop that starts all stages.
+/// Finds the rows of a tile in the cache. `new` and `seek` do not treat the first tile separately: LLVM would
+/// otherwise peel it off the loop that starts all stages.
 pub trait Source: Sized {
-    /// A source before the first tile.
+    /// A source that stands before the first tile.
     fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
-    /// Goes to tile `i`. Tiles come in order.
+    /// Moves on to tile `i`. Calls must name the tiles in ascending order.
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
-    /// The first chunk of row `row + mine` of the tile. `mine` is this lane's row, `row` a constant.
+    /// The index of the first chunk of row `row + mine` of the tile. `mine` differs from lane to lane; `row`
+    /// is a constant.
     fn chunk(&self, cache: &Cache, row: u32, mine: u32, warp: Warp) -> u32;
 }
 
-/// Pages that are a multiple of 16 rows: each lane holds the start of one of the next 32 tiles.
+/// Source for pages of a multiple of 16 rows: each lane holds the start of one of the next 32 tiles.
 #[derive(Clone, Copy)]
 pub struct PagedTiles {
     these: u32,
@@ -69,7 +71,7 @@ impl Source for PagedTiles {
     }
     #[inline(always)]
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp) {
-        // Loads the next entries early, but after the first copies.
+        // The entries are loaded before the warp needs them, but after the first copies.
         if i % 32 == 16 {
             self.next = Self::look(cache, share, i + 16 + warp.lane());
         }
@@ -84,7 +86,7 @@ impl Source for PagedTiles {
     }
 }
 
-/// Pages of any size: each lane holds the start of one row of this tile or the next.
+/// Source for pages of any size: each lane holds the start of one row of this tile or the next.
 #[derive(Clone, Copy)]
 pub struct PagedRows {
     these: u32,
@@ -122,24 +124,24 @@ impl Source for PagedRows {
 /// The largest number of panels per row.
 const PANELS: usize = 8;
 
-/// A warp's walk through its share of one head's keys and values, with `C` base tiles of `E` per row.
+/// A warp's walk through its share of one head's keys and values. A row has `C` base tiles of `E`.
 pub struct CacheWalk<'p, E, S, const C: usize> {
     cache: &'p Cache,
     share: Strided,
     source: S,
-    /// This lane's chunk of the head's first key, and of its first value.
+    /// The address of this lane's chunk in the head's first key, and in the head's first value.
     bases: [u64; 2],
-    /// Per panel, the end of the rows whose chunk for this lane exists: one comparison covers rows and
-    /// columns.
+    /// For each panel, the number of rows whose chunk for this lane exists: one comparison checks row and
+    /// column.
     ends: [u32; PANELS],
-    /// The next tile.
+    /// Index of the next tile.
     i: u32,
     warp: Warp,
     element: PhantomData<E>,
 }
 
 impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
-    /// Starts before the first tile of head `head`.
+    /// A walk that stands before the first tile of head `head`.
     #[inline(always)]
     pub fn new(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
         const { assert!(Walk::<E, 1, C, Warp>::PANELS as usize <= PANELS, "rows are too wide") }
@@ -150,7 +152,7 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
-                // Opaque, because LLVM would otherwise do both comparisons at each copy.
+                // The value is opaque, because LLVM would otherwise make both comparisons at each copy.
                 math::opaque(if column < cache.chunks { share.rows } else { 0 })
             }),
             i: 0,
@@ -177,8 +179,8 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
                     for panel in 0..Walk::<E, 1, C, Warp>::PANELS {
                         let from = from + (panel * Walk::<E, 1, C, Warp>::ACROSS * layout::CHUNK) as u64;
                         let present = first + group + row < self.ends[panel as usize];
-                        // SAFETY: a chunk that exists where `present`, of a page that `chunk` has clamped,
-                        // 16-byte aligned as `Cache` promises; a warp's groups divide 16 rows.
+                        // SAFETY: where `present`, the chunk exists in a page that `chunk` has clamped; it is
+                        // 16-byte aligned, as `Cache` promises; and a warp's groups divide 16 rows.
                         unsafe { slots[which].copy_chunk(&self.warp, group, panel, from, present) }
                     }
                 }

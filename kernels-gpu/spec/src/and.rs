@@ -1,13 +1,13 @@
 //! Parameters of two masks or scores: a mask and its scores, two masks, or two scores.
 use crate::Plain;
 
-/// The parameters `a`, then `b`.
+/// The parameters `a`, followed by the parameters `b`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct And<A, B> {
-    /// The first.
+    /// The first parameters.
     pub a: A,
-    /// The second.
+    /// The second parameters.
     pub b: B,
 }
 
@@ -22,13 +22,13 @@ impl<A: Plain, B: Plain> Plain for And<A, B> {
 }
 
 impl<A, B> And<A, B> {
-    /// Does not compile for types with padding between them, or behind them: a launch copies the bytes.
+    /// A compile error for types with padding between or behind them, because a launch copies the bytes.
     const NO_PADDING: () = assert!(
         size_of::<Self>() == size_of::<A>() + size_of::<B>(),
         "two parameters have padding between them: make each a multiple of 8 bytes with a `reserved` field"
     );
 
-    /// Both.
+    /// Makes the parameters `a`, followed by `b`.
     pub const fn new(a: A, b: B) -> Self {
         const { Self::NO_PADDING }
         And { a, b }

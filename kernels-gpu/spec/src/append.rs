@@ -2,13 +2,13 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// Copies rows of 16-bit elements into a KV cache of their dtype, bit by bit.
+/// Copies rows of 16-bit elements, without conversion, into a KV cache of the same dtype.
 pub struct AppendCopy;
 
-/// Divides rows of `E` by the KV cache's scales and rounds them to `C`.
+/// Divides rows of `E` by the KV cache's scales and rounds the results to `C`.
 pub struct Append<E, C>(PhantomData<(E, C)>);
 
-/// Columns per thread, of one row of keys and of one row of values.
+/// Columns of one row that a thread copies, in keys and in values.
 pub const APPEND_COLUMNS: usize = 8;
 
 impl Line for AppendCopy {
@@ -73,6 +73,7 @@ contract::no_padding! {
 pub struct AppendInfo {
     /// The kernel's launch contract.
     pub contract: Contract,
-    /// The dtypes of tokens and cache; `None` if the kernel copies 16-bit elements unchanged.
+    /// The dtype of the tokens and the dtype of the cache, or `None` if the kernel copies 16-bit elements
+    /// unchanged.
     pub rounds: Option<[DType; 2]>,
 }

@@ -2,13 +2,13 @@
 use crate::FastDiv;
 
 /// A KV cache: `[page][row][head][column]`. The column's stride is one element; the other strides are free,
-/// and keys and values share them. Row `i` of sequence `b` is row `i % page` of page `table[b][i / page]`. A
-/// dense cache has no table: sequence `b` is page `b`.
+/// and are the same for keys and values. Row `i` of sequence `b` is row `i % page` of page
+/// `table[b][i / page]`. A dense cache has no table: sequence `b` is page `b`.
 ///
 /// The host has checked that base addresses are multiples of 16 bytes, that strides count whole 16-byte
 /// chunks, that 32 bits number the chunks of all pages, that the table has `columns` entries per sequence,
 /// and that no sequence may have more rows than these pages hold. The host has *not* checked the table's
-/// contents. A kernel that reads an invalid page index takes the last page, or rows of zeros.
+/// contents. At an invalid page index, a kernel reads the last page, or zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
@@ -26,18 +26,18 @@ pub struct Cache {
     pub head_chunks: u32,
     /// Number of pages, at least 1.
     pub pages: u32,
-    /// Entries from one sequence's row of the table to the next sequence's.
+    /// Number of entries from one sequence's row of the table to the next sequence's row.
     pub table_stride: u32,
-    /// Entries in a row of the table, at least 1.
+    /// Number of entries in a row of the table, at least 1.
     pub columns: u32,
     /// Rows per page.
     pub page: FastDiv,
-    /// 16-byte chunks per row: the head dim.
+    /// Number of 16-byte chunks per row, which is the head dim.
     pub chunks: u32,
 }
 
-/// Slots of a KV cache: row `slot % page` of page `slot / page`. They live in device memory, and the host has
-/// not checked them. A kernel skips a slot that is negative or beyond all pages.
+/// Slots of a KV cache: slot `slot` names row `slot % page` of page `slot / page`. The slots live in device
+/// memory, and the host has not checked them. A kernel skips a slot that is negative or beyond all pages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -55,9 +55,9 @@ pub struct Slots {
 pub struct PerHead {
     /// Device address of the first scale, a multiple of 4; 0 if `value` is the scale.
     pub base: u64,
-    /// Bytes from one sequence's scales to the next sequence's.
+    /// Bytes from one sequence's scales to the next sequence's scales.
     pub sequence_bytes: u64,
-    /// Bytes from one head's scale to the next head's.
+    /// Bytes from one head's scale to the next head's scale.
     pub head_bytes: u64,
     /// The scale of all heads, if the host knows it.
     pub value: f32,
@@ -82,7 +82,7 @@ pub enum PageKind {
     Rows,
 }
 impl PageKind {
-    /// The kind's name in entry symbols.
+    /// The name of this page kind in entry symbols.
     pub const fn name(self) -> &'static str {
         match self {
             PageKind::Tiles => "tiles",

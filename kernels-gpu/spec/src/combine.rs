@@ -2,12 +2,12 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// Merges the splits of a [`Split`] kernel with dtype `E` and `D` head dim tiles. A thread owns 8 columns of
-/// a row.
+/// Merges the splits of a [`Split`] kernel with dtype `E` and a head dim of `D` base tiles. A thread owns 8
+/// columns of a row.
 pub struct Combine<E, const D: usize>(PhantomData<E>);
 
 impl<E: Element, const D: usize> Combine<E, D> {
-    /// Chunks of 8 columns per row, one per thread.
+    /// Chunks of 8 columns per row, each of which one thread computes.
     pub const ROW_CHUNKS: u32 = D as u32 * 2;
 }
 
@@ -43,7 +43,7 @@ fn grid(params: &CombineParams, row_chunks: u32, threads: u32) -> [u32; 3] {
 pub struct CombineParams {
     /// The partial results of the splits.
     pub partials: Partials,
-    /// Output.
+    /// The output tensor.
     pub o: Tensor,
     /// LSE of each row.
     pub lse: Lse,
@@ -63,14 +63,14 @@ pub struct CombineInfo {
     pub contract: Contract,
     /// Dtype of O.
     pub dtype: DType,
-    /// Head dim of the [`Split`] kernels whose splits it merges.
+    /// Head dim of the [`Split`] kernels whose splits the kernel merges.
     pub head_dim: u32,
-    /// Chunks per row; they determine the grid.
+    /// Chunks of 8 columns per row; they determine the grid.
     pub row_chunks: u32,
 }
 
 impl CombineInfo {
-    /// The grid, computed by the configuration's type.
+    /// The grid, as the configuration's type computes it.
     pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
         grid(params, self.row_chunks, self.contract.threads)
     }

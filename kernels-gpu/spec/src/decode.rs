@@ -1,5 +1,5 @@
-//! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device.
-//! Configurations and [`params`].
+//! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device. This file
+//! has the configurations, [`params`] has the parameters.
 use crate::{
     AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
     PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
@@ -10,7 +10,7 @@ pub mod params;
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The type as a value.
+    /// The alignment as a value.
     const KIND: PageKind;
 }
 /// Pages of a multiple of 16 keys, and dense KV caches.
@@ -26,13 +26,13 @@ impl PageMarker for Rows {
     const KIND: PageKind = PageKind::Rows;
 }
 
-/// Decode attention. A block takes up to `8 * G` rows (queries x query heads per key head); the head dim has
-/// `D` base tiles. Queries and output have dtype `Q`, the KV cache has dtype `E`. Each of `WARPS` warps has
-/// its own stream of `SLOTS` tiles of 16 keys.
+/// Decode attention. A block takes up to `8 * G` rows (queries x query heads per key head), and the head dim
+/// has `D` base tiles. Queries and output have dtype `Q`, the KV cache has dtype `E`. Each of `WARPS` warps
+/// has its own stream of `SLOTS` tiles of 16 keys.
 ///
-/// [`crate::Causal`] and [`crate::Local`] are masks by [`DecodeParams::window`]; causal kernels also run full
-/// masks. Kernels of other masks take all keys of a sequence, and their combine kernels need an unbounded
-/// window. Every decode kernel has a parameter for sinks.
+/// Kernels of [`crate::Causal`] and [`crate::Local`] take the mask from [`DecodeParams::window`]; causal
+/// kernels also run full masks. Kernels of other masks read all keys of a sequence, and their combine kernels
+/// need an unbounded window. Every decode kernel has a parameter for sinks.
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );
@@ -55,7 +55,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
 impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     type Params = DecodeParams;
     const THREADS: u32 = 256;
-    /// Shared memory for finding a work item.
+    /// Shared memory in which a block finds its work item.
     const SMEM_BYTES: usize = params::TALLY * 4;
     const BLOCKS_PER_SM: u32 = 2;
     fn grid(params: &DecodeParams) -> [u32; 3] {
@@ -63,7 +63,8 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Bytes of shared memory for Q with `steps` k-steps of 8 rows: 0 up to 24, which fit registers.
+/// Bytes of shared memory for Q of `steps` k-steps of 8 rows each; 0 for at most 24 k-steps, which fit
+/// registers.
 const fn q_bytes(steps: usize) -> usize {
     if steps > 24 { steps * 256 } else { 0 }
 }
@@ -123,7 +124,7 @@ pub struct DecodeCombineInfo {
     pub contract: Contract,
     /// Dtype of O.
     pub dtype: DType,
-    /// Head dim of the decode kernels whose splits it merges.
+    /// Head dim of the decode kernels whose splits the kernel merges.
     pub head_dim: u32,
 }
 

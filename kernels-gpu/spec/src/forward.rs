@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 pub mod params;
 
-/// A kernel for dense tensors. Wrappers make varlen, paged and split-KV kernels from it.
+/// A kernel for dense tensors. Wrappers turn it into varlen, paged and split-KV kernels.
 pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
 
 impl Scheduled for FwdParams {
@@ -20,10 +20,11 @@ impl Scheduled for FwdParams {
     }
 }
 
-/// Forward attention, one block of keys after the other. A thread block owns `M` query tiles. `KV_WARPS`
-/// warps share each `W` of them, and each takes its own `N` key tiles of a stage (with 1, a warp sees every
-/// key; more warps help if too few queries fill the card). Head dim is `D` tiles; the first `Q_STEPS` k-steps
-/// of Q stay in registers; `STAGES` stages. V and O have `DV` tiles of columns.
+/// Forward attention that takes one block of keys after the other. A thread block owns `M` query tiles.
+/// `KV_WARPS` warps share every `W` of these tiles, and each of these warps takes its own `N` key tiles of a
+/// stage. (With 1, a warp sees every key; more warps help if too few queries fill the card.) The head dim has
+/// `D` base tiles; the first `Q_STEPS` k-steps of Q stay in registers; there are `STAGES` stages. V and O have
+/// `DV` base tiles of columns.
 pub struct Fwd<
     E,
     Mask,
@@ -38,7 +39,7 @@ pub struct Fwd<
 >(PhantomData<(E, Mask)>);
 
 /// Overlapped forward attention: the kernel computes the scores of the next key block during this block's
-/// exponentials. It has two stages, and registers for two score tiles.
+/// exponentials. It has two stages, and a warp holds two score tiles in registers.
 pub struct FwdOverlap<
     E,
     Mask,
@@ -49,7 +50,7 @@ pub struct FwdOverlap<
     const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
-/// [`Fwd`] with a producer warp: consumer warps never wait for an address.
+/// [`Fwd`] with a producer warp: consumer warps never compute an address of keys or values.
 pub struct FwdSpecialised<
     E,
     Mask,
@@ -61,9 +62,10 @@ pub struct FwdSpecialised<
     const STAGES: usize,
 >(PhantomData<(E, Mask)>);
 
-/// Forward attention for head dims whose O exceeds a warp's registers. Two warps share each `W` of `M` query
-/// tiles, each with `HALF` of the `D` head dim tiles, and with the first `HELD` k-steps of its half of Q in
-/// registers. A block's `N` tiles of keys and of values alternate.
+/// Forward attention for head dims whose O exceeds a warp's registers. Two warps share every `W` of `M` query
+/// tiles. Each of them has `HALF` of the `D` base tiles of the head dim, and holds the first `HELD` k-steps
+/// of its half of Q in registers. The stages alternate between `N` base tiles of keys and `N` base tiles of
+/// values.
 pub struct FwdWide<
     E,
     Mask,
@@ -83,15 +85,15 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// The GPU generations with this much shared memory per block. The A100 has up to 163 KiB.
+/// The GPU generations whose blocks may have this much shared memory. The A100 has up to 163 KiB.
 const fn oldest_with(smem_bytes: usize) -> Target {
     Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
 }
 
-/// Bytes of a stage's mbarriers: two of 8 bytes, *full* and *empty*.
+/// Bytes of a stage's two mbarriers, *full* and *empty*, of 8 bytes each.
 const HANDOVER_BYTES: usize = 16;
 
-/// Bytes of one base tile's scores in the exchange between warps.
+/// Bytes that one base tile of scores takes in the exchange between warps.
 const SCORES_BYTES: usize = 1024;
 
 macro_rules! forward {
@@ -157,8 +159,8 @@ forward!(
     bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
 );
 
-/// Makes another kernel from kernel `K`, with the threads and shared memory of `K`, and with other parameters
-/// and grid.
+/// Makes another kernel from kernel `K`: with the threads and the shared memory of `K`, but with other
+/// parameters and another grid.
 macro_rules! made_of {
     ($kernel:ident<$k:ident>: $params:ty, $grid:expr, { $($field:ident: $value:expr),* }) => {
         impl<$k: Forward> Kernel for $kernel<$k> {

@@ -4,9 +4,10 @@ use crate::*;
 use core::marker::PhantomData;
 
 /// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
-/// and a producer warpgroup copies. A stage has `N` base tiles of keys, the head dim has `D`; there are
-/// `STAGES` stages of K and `STAGES` of V. Cross-tile overlap: a work tile's first scores are computed beside
-/// the last product of the previous tile. This needs two places for Q, and a TMA store buffer for O.
+/// and a producer warpgroup copies. A stage has `N` base tiles of keys, and the head dim has `D` base tiles;
+/// there are `STAGES` stages of K and `STAGES` stages of V. Cross-tile overlap: a work tile's first scores
+/// are computed beside the last product of the previous tile. This needs shared memory for two tiles of Q,
+/// and a TMA store buffer for O.
 ///
 /// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
 pub struct FwdHopper<
@@ -19,8 +20,8 @@ pub struct FwdHopper<
     const ORDERED: bool,
 >(PhantomData<(E, Mask)>);
 
-/// [`FwdHopper`] for head dims whose Q fills so much shared memory that O is stored through Q's place: a work
-/// tile starts after the previous tile is stored. V and O have `DV` base tiles of columns.
+/// [`FwdHopper`] for head dims whose Q leaves no shared memory for O: O is stored through Q's shared memory,
+/// and a work tile starts after the previous tile is stored. V and O have `DV` base tiles of columns.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -68,7 +69,7 @@ contract::no_padding! {
         q, k, v, o, lse, rounds, window, scale_log2, softcap, q_len, k_len
     }
 }
-// The host writes four tensor maps where parameters begin.
+// The host writes four tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
 
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
@@ -92,7 +93,7 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// Bytes of the pipelines of Q, K and V beside their stages: mbarriers and padding to 1024 bytes.
+/// Bytes of the pipelines of Q, K and V in addition to their stages: mbarriers, and padding to 1024 bytes.
 const RING_BYTES: usize = 3 * 1024;
 
 macro_rules! hopper {
@@ -186,13 +187,13 @@ hopper! {
     FwdHopperWide<DV>, values DV: smem tiles wide_tiles;
 }
 
-/// Base tiles of shared memory: two places for Q and one for O, of `w` warpgroups, and `n` base tiles of keys
-/// in all stages of K and of V.
+/// Base tiles of shared memory: two tiles of Q and one tile of O, of `w` warpgroups, and all stages of K and V,
+/// which together have `n` base tiles of keys.
 const fn narrow_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
     (2 * d + dv) * 4 * w + (d + dv) * n
 }
 
-/// [`narrow_tiles`] with one place for Q and O.
+/// Base tiles of shared memory, if Q and O share one tile.
 const fn wide_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
     d * 4 * w + (d + dv) * n
 }

@@ -8,7 +8,7 @@ pub struct AttnInfo {
     pub contract: Contract,
     /// The instructions that copy and multiply tiles.
     pub isa: Isa,
-    /// The arithmetic units of products.
+    /// The arithmetic units that compute the products.
     pub path: Path,
     /// The schedule of the mainloop.
     pub schedule: Schedule,
@@ -24,16 +24,16 @@ pub struct AttnInfo {
     pub dtype: DType,
     /// Dtype of K and V.
     pub kv_dtype: DType,
-    /// Maximum head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
+    /// Largest head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
     /// columns.
     pub head_dim: u32,
-    /// Maximum of V's and O's columns, in elements. See [`AttnInfo::takes_columns`].
+    /// Largest number of columns of V and O, in elements. See [`AttnInfo::takes_columns`].
     pub head_dim_v: u32,
     /// The mask kind.
     pub mask: MaskKind,
     /// The score modifications beside the mask.
     pub scores: ScoreKinds,
-    /// Rows per block: queries, or with packed GQA ([`Schedule::Transposed`]) queries x query heads per key
+    /// Rows per block: queries, or, with packed GQA ([`Schedule::Transposed`]), queries x query heads per key
     /// head.
     pub tile_m: u32,
     /// Keys per stage.
@@ -53,7 +53,7 @@ pub enum Isa {
 
 /// The instructions, as a type.
 pub trait IsaMarker {
-    /// The type as a value.
+    /// The instructions as a value.
     const KIND: Isa;
     /// Parameters of a varlen kernel.
     type Varlen: Scheduled;
@@ -68,16 +68,16 @@ pub struct Sm90a;
 /// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// S(n), softmax(n), O += P(n) V(n).
+    /// For each key block `n`: S(n), softmax(n), O += P(n) V(n).
     Sequential,
     /// S(n - 1) runs during the exponentials of P(n).
     Overlapped,
-    /// Sequential, with a producer warp.
+    /// [`Schedule::Sequential`], with a producer warp.
     Specialised,
-    /// Ping-pong: consumer warpgroups take turns at issuing products, each S(n) together with O += P(n + 1)
-    /// V(n + 1), and a producer warpgroup copies.
+    /// Ping-pong: consumer warpgroups take turns at issuing products. They issue S(n) together with O += P(n
+    /// + 1) V(n + 1), and a producer warpgroup copies.
     PingPong,
-    /// Sequential on S^T = K Q^T and O^T = V^T P^T; each warp has its own stream of keys, or, on a latent
+    /// Sequential on S^T = K Q^T and O^T = V^T P^T. Each warp has its own stream of keys, or, on a latent
     /// cache, its share of V's columns.
     Transposed,
 }
@@ -101,7 +101,7 @@ pub enum TileScheduler {
     SingleTile,
     /// Persistent: the grid fills the GPU once, and each block takes work tile after work tile.
     Persistent,
-    /// Blocks that derive their splits of sequences from lengths on the device: [`crate::DecodeOrder`].
+    /// Blocks derive their splits of sequences from the lengths on the device: [`crate::DecodeOrder`].
     Lengths,
 }
 
@@ -112,9 +112,10 @@ pub enum Queries {
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_q`.
     Varlen,
-    /// Either layout; the parameters decide.
+    /// Batched or varlen; the parameters decide.
     Any,
-    /// Varlen, on a KV cache. The kernel takes the sequences of few queries, or those of many.
+    /// Varlen queries on a KV cache. The kernel takes either the sequences of few queries or the sequences of
+    /// many.
     Mixed,
 }
 
@@ -185,19 +186,19 @@ impl AttnInfo {
     /// Rows per box of a Hopper kernel's Q and O: one warpgroup's rows.
     pub const Q_BOX_ROWS: u32 = 64;
 
-    /// Columns per box of a Hopper kernel: 64 with the 128-byte swizzle; 32 with the 64-byte swizzle if the
-    /// head dim is an odd number of 32.
+    /// Columns per box of a Hopper kernel: 64, with the 128-byte swizzle, or 32, with the 64-byte swizzle, if
+    /// the head dim is an odd multiple of 32.
     pub const fn panel(&self) -> u32 {
         panel(self.head_dim)
     }
 
-    /// Columns and rows of a Hopper kernel's boxes: of Q and O, then of K and V.
+    /// Columns and rows of a Hopper kernel's boxes: first of Q and O, then of K and V.
     pub const fn boxes(&self) -> [[u32; 2]; 2] {
         boxes(self.head_dim, self.tile_n)
     }
 }
 
-/// [`AttnInfo::boxes`] of a configuration.
+/// [`AttnInfo::boxes`] for a head dim and a number of keys per stage.
 pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
@@ -207,7 +208,7 @@ pub(crate) const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 
-/// A kernel that a table line can name.
+/// A kernel that can stand in a table line.
 pub trait Line: Kernel {
     /// The info struct of this kind of kernel.
     type Info;

@@ -1,8 +1,8 @@
-//! All lists of the table together.
+//! All lists of the table together, as one list.
 use crate::*;
 
 /// Every compiled portable kernel for dense tensors: [`PLANNED`], then the lineage's kernels if this build
-/// has them.
+/// includes them.
 pub const ENTRIES: &[AttnInfo] = &{
     let mut all = [PLANNED[0]; PLANNED.len() + LINEAGE.len()];
     let mut at = 0;
@@ -16,7 +16,7 @@ pub const ENTRIES: &[AttnInfo] = &{
 macro_rules! kernels {
     ($($list:ident),*) => {
         const COUNT: usize = 0 $(+ $list.len())*;
-        /// Every compiled kernel, list after list.
+        /// Every compiled kernel, in the order of the table's lists.
         pub const KERNELS: &[Contract; COUNT] = &{
             let (mut all, mut count) = ([Contract::new("", 1); COUNT], 0);
             $(
@@ -53,7 +53,7 @@ kernels!(
     MIXED_COMBINES
 );
 
-/// [`KERNELS`], one by one.
+/// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
     KERNELS.iter().copied()
 }
@@ -66,7 +66,8 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     plain.into_iter().chain(portable).chain(hopper).flatten()
 }
 
-/// The kernel that combines the splits of an attention kernel; `None` if that kernel never splits.
+/// The kernel that combines the splits of an attention kernel, or `None` if the attention kernel never
+/// splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
     match entry.schedule {
@@ -90,15 +91,15 @@ pub fn is_lineage(symbol: &str) -> bool {
     LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
 }
 
-/// The group of kernels that a build omits together and compresses together: the lineage, or the first word
-/// of a symbol.
+/// The group to which a build assigns a kernel, to omit or compress the group's kernels together: the
+/// lineage, or the first word of a symbol.
 pub fn family(symbol: &str) -> &str {
     let word = || symbol.split_once('_').map_or(symbol, |(family, _)| family);
     if is_lineage(symbol) { "lineage" } else { word() }
 }
 
-/// The kernel that launches of `entry` run beside it: a launch of a mixed batch has a decode kernel and a
-/// prefill kernel.
+/// The second kernel of launches of `entry`: a launch of a mixed batch has a decode kernel and a prefill
+/// kernel.
 pub fn beside(entry: &AttnInfo) -> Option<Contract> {
     let others = match entry.schedule {
         _ if entry.queries != Queries::Mixed => return None,

@@ -1,18 +1,18 @@
-//! FerroFlash's kernel configurations, for both sides of a launch. Host and device compile this crate, and
-//! share nothing else.
+//! FerroFlash's kernel configurations, for both sides of a launch. Host and device both compile this crate,
+//! and share nothing else.
 //!
-//! - [`Kernel`]: threads, shared memory, parameters and grid of a kernel, from one type.
+//! - [`Kernel`]: one type states threads, shared memory, parameters and grid of a kernel.
 //! - [`FwdParams`]: parameters of a forward kernel, with [`Tensor`], [`Window`] and [`TileOrder`].
 //! - [`Fwd`], [`FwdOverlap`], [`FwdHopper`], ..: configurations. A configuration *is* a type. [`Split`],
-//!   [`Varlen`] and [`Paged`] make other kernels from one.
+//!   [`Varlen`] and [`Paged`] turn a configuration into other kernels.
 //! - [`MaskMarker`], [`ScoreMarker`]: masks and score modifications. [`With`]: kernels whose masks or scores
 //!   have parameters.
-//! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`]. [`Mla`]: on a
-//!   latent cache.
+//! - [`Decode`], [`DecodeParams`]: few queries on a long paged KV cache, with [`DecodeOrder`]. [`Mla`]:
+//!   decode on a latent cache.
 //! - [`for_each_kernel!`] and [`KERNELS`]: the one table, list by list. An attention kernel's line is an
 //!   [`AttnInfo`], whatever its family.
 //!
-//! Sizes of tiles count 16x16 base tiles, sizes of tensors count elements, strides are bytes.
+//! Sizes of tiles are in 16x16 base tiles, sizes of tensors in elements, strides in bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 

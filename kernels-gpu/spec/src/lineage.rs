@@ -1,4 +1,4 @@
-//! The lineage: every configuration of the predecessor. The planner never selects them. `host/src/lineage.rs`
+//! The lineage: every configuration of the predecessor. The planner never selects one. `host/src/lineage.rs`
 //! has their names.
 use crate::table::list;
 use crate::*;
@@ -30,7 +30,7 @@ macro_rules! for_each_lineage { ($emit:ident) => { $crate::lines! { $emit
     d64 [Full, Causal] 64x32_persistent: Persistent<Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>>;
 } } }
 
-/// [`for_each_kernel!`] for the lineage, in a build without it.
+/// [`for_each_kernel!`] for the lineage, in a build that omits the lineage.
 #[cfg(not(feature = "lineage"))]
 #[doc(hidden)]
 #[macro_export]

@@ -1,25 +1,26 @@
-//! Masks: which keys a query sees. Kinds as values and as types, and the parameters of masks.
+//! Masks: which keys a query sees. This file has the kinds as values and as types, and the parameters of
+//! masks.
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
 //! among the keys ([`crate::Window::shift`]).
 use crate::{And, FastDiv, Integers, Plain, ScoreKinds};
 
-/// The mask kind, as a value.
+/// A kind of mask, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskKind {
-    /// All keys.
+    /// A query sees all keys.
     Full,
-    /// Keys up to the query's position.
+    /// A query sees the keys up to its position.
     Causal,
     /// The general kind: windows, softcap, ALiBi slopes.
     Local,
-    /// A prefix that every query sees, and keys up to the query's position (prefix-LM).
+    /// A query sees the prefix of its sequence, and the keys up to its position (prefix-LM).
     Prefix,
-    /// Keys of the query's own chunk, up to its position (Llama 4's chunked attention).
+    /// A query sees the keys of its own chunk, up to its position (Llama 4's chunked attention).
     Chunked,
-    /// A bit per query and key, for the last keys of a sequence (trees of drafts).
+    /// One bit per query and key decides, for the last keys of a sequence (trees of drafts).
     Bits,
-    /// A mask that a user of this crate defines. No line of the table has it.
+    /// A mask that a user of this crate defines. No line of the table has this kind.
     Own,
 }
 impl MaskKind {
@@ -39,12 +40,12 @@ impl MaskKind {
 
 /// A mask, as a type. A kernel loads a value of this type for a work tile.
 pub trait MaskMarker: Copy {
-    /// The type as a value.
+    /// The kind as a value.
     const KIND: MaskKind = MaskKind::Own;
     /// The score modifications of the mask, beside softcap and slopes of [`Local`].
     const SCORES: ScoreKinds = ScoreKinds::NONE;
-    /// The mask's own parameters: `#[repr(C)]`, a multiple of 8 bytes. A kernel with such a mask is a
-    /// [`crate::With`] kernel, unless the parameters are empty.
+    /// The mask's own parameters: a `#[repr(C)]` type whose size is a multiple of 8 bytes. A kernel with such
+    /// a mask is a [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
 }
 
@@ -54,14 +55,14 @@ pub struct Full;
 /// Query `q` sees keys `0..=q + shift`.
 #[derive(Clone, Copy, Debug)]
 pub struct Causal;
-/// The general kind: [`crate::Window`], softcap, and ALiBi slopes.
+/// The general kind: a [`crate::Window`], softcap, and ALiBi slopes.
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
 
 /// Query `q` sees keys `0..=q + shift`, and the keys of its sequence's prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix {
-    /// Keys of the prefix.
+    /// Number of keys of the prefix.
     pub keys: i32,
 }
 
@@ -69,10 +70,11 @@ pub struct Prefix {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixParams {
-    /// Keys of each sequence's prefix. Sequences beyond the last integer have the last one's prefix. Empty if
-    /// the host knows the prefix. A negative prefix is empty; a prefix longer than the keys is all keys.
+    /// Number of keys of each sequence's prefix. A sequence beyond the last integer has the prefix of the
+    /// last integer. There are no integers if the host knows the prefix. A negative prefix is empty; a prefix
+    /// longer than the keys is all keys.
     pub lengths: Integers,
-    /// Keys of every sequence's prefix, if `lengths` has none.
+    /// Number of keys of every sequence's prefix, if `lengths` is empty.
     pub all: u32,
     /// Padding: 0.
     pub reserved: u32,
@@ -81,7 +83,7 @@ pub struct PrefixParams {
 /// The query at position `p` sees keys `p / chunk * chunk..=p`.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunked {
-    /// Keys of a chunk.
+    /// Number of keys of a chunk.
     pub chunk: FastDiv,
 }
 
@@ -89,14 +91,14 @@ pub struct Chunked {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkedParams {
-    /// Keys of a chunk.
+    /// Number of keys of a chunk.
     pub chunk: FastDiv,
     /// Padding: 0.
     pub reserved: u32,
 }
 
-/// A query sees every key before the last [`BitsParams::keys`] of its sequence, and the last keys whose bit
-/// is set in the query's row.
+/// A query sees every key before the last [`BitsParams::keys`] keys of its sequence, and each of these last
+/// keys whose bit is set in the query's row.
 #[derive(Clone, Copy, Debug)]
 pub struct Bits {
     /// Device address of the head's first row.
@@ -107,15 +109,15 @@ pub struct Bits {
     pub last_row: u32,
     /// Index of a row's last byte.
     pub last_byte: u32,
-    /// The key of a row's first bit.
+    /// The key to which a row's first bit belongs.
     pub first_key: u32,
-    /// See [`crate::Window::shift`]: row 0 is the query at this position.
+    /// The position of row 0's query ([`crate::Window::shift`]).
     pub shift: i32,
 }
 
 /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
-/// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp rows and bytes to
-/// the existing ones.
+/// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp a row or byte that
+/// does not exist to the last one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitsParams {
@@ -127,9 +129,10 @@ pub struct BitsParams {
     pub head_bytes: u64,
     /// Bytes from one row to the next, at least `ceil(keys / 8)`.
     pub row_bytes: u32,
-    /// Rows of a head, at least 1.
+    /// Number of rows of a head, at least 1.
     pub rows: u32,
-    /// Bits per row, at least 1. Bit `i` is key `max(k_len - keys, 0) + i` of a sequence of `k_len` keys.
+    /// Number of bits per row, at least 1. In a sequence of `k_len` keys, bit `i` belongs to key `max(k_len -
+    /// keys, 0) + i`.
     pub keys: u32,
     /// Padding: 0.
     pub reserved: u32,
@@ -140,7 +143,7 @@ contract::no_padding! {
     BitsParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
 }
 
-/// Keys that both masks see (FlexAttention's `and_masks`).
+/// A query sees the keys that both masks show (FlexAttention's `and_masks`).
 impl<A: MaskMarker, B: MaskMarker> MaskMarker for (A, B) {
     type Params = And<A::Params, B::Params>;
 }

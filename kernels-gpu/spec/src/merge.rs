@@ -2,7 +2,8 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// Merges partial states of element type `E` and stores `O`. A thread has eight columns of a head's row.
+/// Merges partial states of element type `E` and stores `O`. A thread merges eight columns of a row of one
+/// head.
 pub struct Merge<E, O>(PhantomData<(E, O)>);
 
 /// Columns per thread.
@@ -24,11 +25,11 @@ impl<E: Element, O: Element> Kernel for Merge<E, O> {
     }
 }
 
-/// A partial state, or an output.
+/// A partial state, or the output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeState {
-    /// O, normalised.
+    /// Normalised O.
     pub o: Tensor,
     /// LSE of each row; an output may lack it.
     pub lse: RowValues,
@@ -40,15 +41,16 @@ pub struct MergeState {
 pub struct MergeParams {
     /// The first state.
     pub first: MergeState,
-    /// The second state, if any.
+    /// The second state, if there is one.
     pub second: MergeState,
-    /// Bytes from each state's O to the next state's O, from the second state on (two's complement).
+    /// Bytes from the O of each state to the O of the next state, from the second state on (two's
+    /// complement).
     pub o_bytes: u64,
-    /// Bytes from each state's LSE to the next state's LSE, from the second state on.
+    /// Bytes from the LSE of each state to the LSE of the next state, from the second state on.
     pub lse_bytes: u64,
-    /// The output; it may alias a state.
+    /// The output, which may alias a state.
     pub result: MergeState,
-    /// Attention sinks: one natural logit per head; minus infinity means none.
+    /// Attention sinks: one natural logit per head. Minus infinity means no sink.
     pub sinks: PerHead,
     /// The distribution of all rows' heads over threads, row by row.
     pub parts: RowParts,
@@ -58,9 +60,9 @@ pub struct MergeParams {
     pub rows: FastDiv,
     /// Number of states, at least 1.
     pub count: u32,
-    /// Factor from the states' LSE to base 2.
+    /// Factor that converts the states' LSE to base 2.
     pub to_two: f32,
-    /// Factor from base 2 to the output's LSE.
+    /// Factor that converts an LSE to base 2 into the output's LSE.
     pub from_two: f32,
     /// Padding: 0.
     pub reserved: u32,

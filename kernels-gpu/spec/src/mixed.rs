@@ -1,6 +1,6 @@
 //! Kernels for mixed batches on a KV cache: varlen queries, few of some sequences and many of others. Two
-//! kernels run on one batch. Each finds on the device which sequences it takes: decode those of at most
-//! `most` queries, prefill the others.
+//! kernels run on the same batch. Each finds its sequences on the device: decode takes the sequences of at
+//! most `most` queries, prefill takes the others.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
@@ -18,14 +18,14 @@ pub struct ManyQueries<K>(PhantomData<K>);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FewParams {
-    /// The decode parameters. `q`, `o` and `lse` have one batch of all sequences' rows; blocks of rows,
-    /// partial results and counters count `most` queries per sequence.
+    /// The decode parameters. `q`, `o` and `lse` have one batch with the rows of all sequences; blocks of
+    /// rows, partial results and counters assume `most` queries per sequence.
     pub decode: DecodeParams,
-    /// As [`VarlenParams::cu_seqlens_q`].
+    /// See [`VarlenParams::cu_seqlens_q`].
     pub cu_seqlens_q: Integers,
-    /// Maximum of queries of the sequences that the kernel takes, at least 1.
+    /// The kernel takes the sequences of at most this number of queries, at least 1.
     pub most: u32,
-    /// 0.
+    /// Padding: 0.
     pub reserved: u32,
 }
 
@@ -33,28 +33,30 @@ pub struct FewParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyParams<P = PagedParams> {
-    /// The prefill parameters, with varlen queries. `sequences` always searches.
+    /// The prefill parameters, with varlen queries. `sequences` always needs a search.
     pub paged: P,
-    /// The first query block of each sequence.
+    /// The mapping from query blocks to sequences.
     pub many: ManySequences,
 }
 
-/// The mapping from query blocks to the sequences of at least `least` queries. The blocks of sequence `b`,
-/// which starts at row `s`, start at index `s / tile_m + s / least`, or at `s / tile_m + b` if that gives
-/// fewer. A sequence of `q >= least` queries has an index for each of its blocks either way. With the first
-/// numbering, single queries leave few empty blocks; with the second, prompts do.
+/// The mapping from query blocks to the sequences of at least `least` queries. The first block of sequence
+/// `b`, which starts at row `s`, has index `s / tile_m + s / least`, or `s / tile_m + b` if that numbering
+/// gives fewer blocks. In both numberings, a sequence of `q >= least` queries has an index for each of its
+/// blocks. The first numbering leaves few empty blocks if most sequences have one query, the second if most
+/// are prompts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManySequences {
-    /// The least number of queries of the sequences that the kernel takes: [`FewParams::most`] + 1.
+    /// The kernel takes the sequences of at least this number of queries: [`FewParams::most`] + 1.
     pub least: FastDiv,
-    /// 1 for `s / tile_m + b`, otherwise 0.
+    /// 1 for the numbering `s / tile_m + b`, otherwise 0.
     pub by_sequence: u32,
 }
 
 impl ManySequences {
-    /// `count` sequences with `rows` rows in all, in tiles of `tile_m`; the order of the search, and the
-    /// number of query blocks per head. `None` if a number is 0, or there are 2^30 sequences or 2^31 blocks.
+    /// The mapping for `count` sequences with `rows` rows in all, in tiles of `tile_m` rows, and the number
+    /// of query blocks per head. Returns `None` if a number is 0, or if there are 2^30 sequences or 2^31
+    /// blocks.
     pub fn new(count: u32, rows: u32, tile_m: u32, least: u32) -> Option<(Self, Sequences, u32)> {
         if count == 0 || count >= 1 << 30 || rows == 0 {
             return None;
@@ -140,8 +142,8 @@ mod tests {
     use super::*;
     use std::{vec, vec::Vec};
 
-    /// Distributes a head's query blocks like the device: each block of a sequence of `least` queries or more
-    /// has one index, and an index has at most one block.
+    /// Distributes a head's query blocks like the device, and checks that each block of a sequence of at
+    /// least `least` queries has one index, and that an index has at most one block.
     fn check(lengths: &[u32], more: u32, tile_m: u32, least: u32) {
         let starts: Vec<u32> =
             lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();

@@ -6,12 +6,12 @@ use crate::{
 };
 use core::marker::PhantomData;
 
-/// MLA decode: keys of `D` base tiles, of which the first `DV` are the values. A block takes up to `8 * G`
-/// rows (queries x query heads per latent head) and `STAGES` stages of `KEYS` tiles of 16 keys, which its
-/// `WARPS` warps share. For S^T = K Q^T, each warp takes one tile of keys and `OWN` of the `G` groups of
-/// rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of columns. Each warp
-/// holds its part of Q in registers if `HELD`, else Q is in shared memory. Pages have any size. `Mask` is
-/// [`crate::Causal`], which also runs full masks.
+/// MLA decode: keys have `D` base tiles of columns, and the first `DV` of them are the values. A block takes
+/// up to `8 * G` rows (queries x query heads per latent head). It has `STAGES` stages of `KEYS` tiles of 16
+/// keys, which its `WARPS` warps share. For S^T = K Q^T, each warp takes one tile of keys and `OWN` of the
+/// `G` groups of rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of columns.
+/// If `HELD`, each warp holds its part of Q in registers, else Q is in shared memory. Pages have any size.
+/// `Mask` is [`crate::Causal`], which also runs full masks.
 pub struct Mla<
     E,
     Mask,
@@ -26,8 +26,8 @@ pub struct Mla<
     const HELD: bool,
 >(PhantomData<(E, Mask)>);
 
-/// Bytes of one group's P and two values per row, for one tile of keys. The two buffers take
-/// turns.
+/// Bytes for one group of rows and one tile of keys: P, and two values per row. There are two buffers, which
+/// alternate.
 const GROUP_BYTES: usize = 2 * (256 + 64);
 
 impl<
@@ -45,7 +45,7 @@ impl<
 > Kernel for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
 {
     type Params = DecodeParams;
-    /// An A100 has 163 KiB of shared memory per block.
+    /// On an A100, a block has at most 163 KiB of shared memory.
     const TARGET: Target = Target::From(if Self::SMEM_BYTES <= 163 << 10 { 80 } else { 90 });
     const THREADS: u32 = WARPS as u32 * 32;
     const SMEM_BYTES: usize = {

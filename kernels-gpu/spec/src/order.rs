@@ -1,34 +1,34 @@
 //! Tile schedulers: the host's grid and the device's decoding of it, side by side.
 use crate::FastDiv;
 
-/// The order of work tiles. Within a group of heads, the last query block of every head comes first. Causal
-/// blocks then run longest first, so the last wave is short, and the group's keys and values stay in the L2
-/// cache.
+/// The order of work tiles. Within a group of heads, the last query blocks of all heads come first. With a
+/// causal mask, the longest blocks then run first, so the last wave is short, and the group's keys and values
+/// stay in the L2 cache.
 ///
-/// Measured on an H200, causal, D = 128, S = 8192: 371 to 394..426 TFLOP/s against head by head
+/// Measured on an H200, causal, D = 128, S = 8192: 394 to 426 TFLOP/s, against 371 head by head
 /// (docs/performance-log.md).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileOrder {
-    /// Query blocks per head.
+    /// Number of query blocks per head.
     pub m_blocks: u32,
     /// Number of work tiles of the launch, below 2^31.
     pub tiles: u32,
-    /// Query heads per batch.
+    /// Number of query heads per batch.
     pub heads: FastDiv,
-    /// Query heads per key head.
+    /// Number of query heads per key head.
     pub heads_per_kv: FastDiv,
     /// Number of heads (over all batches) that run together.
     pub group: FastDiv,
-    /// Work tiles per group: `m_blocks * group`.
+    /// Number of work tiles per group: `m_blocks * group`.
     pub group_tiles: FastDiv,
-    /// Resident blocks of the GPU: the grid of a persistent kernel.
+    /// Number of blocks that the GPU runs at once: the grid of a persistent kernel.
     pub resident: u32,
 }
 
-/// Parameters that contain the tile scheduler.
+/// Kernel parameters that contain the order of work tiles.
 pub trait Scheduled: Copy {
-    /// The work tiles.
+    /// The order of work tiles.
     fn order(&self) -> &TileOrder;
     /// Number of blocks of the launch.
     fn blocks(&self) -> u32;
@@ -37,20 +37,20 @@ pub trait Scheduled: Copy {
 /// A work tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkTile {
-    /// Query block of the head.
+    /// Index of the query block in the head.
     pub m_block: u32,
-    /// Batch.
+    /// Index of the batch.
     pub batch: u32,
-    /// Query head.
+    /// Index of the query head.
     pub head: u32,
-    /// Key/value head.
+    /// Index of the key/value head.
     pub kv_head: u32,
 }
 
 impl TileOrder {
-    /// `m_blocks` query blocks for each of `batch * heads_q` heads, `group` heads at a time. `None` if a
-    /// number is zero, if the heads do not divide (`heads_q` by `heads_k`, all heads by `group`), or if there
-    /// are 2^31 tiles or more.
+    /// The order of `m_blocks` query blocks for each of `batch * heads_q` heads, in groups of `group` heads.
+    /// Returns `None` if a number is zero, if `heads_k` does not divide `heads_q`, if `group` does not divide
+    /// the number of all heads, or if there are 2^31 tiles or more.
     pub fn new(m_blocks: u32, batch: u32, heads_q: u32, heads_k: u32, group: u32) -> Option<Self> {
         let all_heads = batch.checked_mul(heads_q)?;
         let tiles = all_heads.checked_mul(m_blocks).filter(|t| *t > 0 && *t < 1 << 31)?;
@@ -69,7 +69,7 @@ impl TileOrder {
         })
     }
 
-    /// The order for a GPU with `blocks` resident blocks of the kernel; 0 counts as 1.
+    /// The order for a GPU that runs `blocks` blocks of the kernel at once; 0 counts as 1.
     pub fn resident(self, blocks: u32) -> Self {
         TileOrder { resident: blocks.max(1), ..self }
     }
@@ -82,7 +82,8 @@ impl TileOrder {
         self.of_head(group * self.group.get() + member, from_last)
     }
 
-    /// The query block `from_last` before the last one, of a head that is counted over all batches.
+    /// The work tile of a head (counted over all batches) whose query block is `from_last` blocks before the
+    /// last one.
     #[inline(always)]
     const fn of_head(&self, of_all_heads: u32, from_last: u32) -> WorkTile {
         let (batch, head) = self.heads.div_rem(of_all_heads);
@@ -91,15 +92,15 @@ impl TileOrder {
     }
 }
 
-/// The persistent tile scheduler. A block takes single work tiles, at the distance of the grid size. Or it
-/// takes pairs, one tile from the end of a head and one from its start, so that with a causal mask every
-/// block has equal work.
+/// The persistent tile scheduler. A block takes either single work tiles, at the distance of the grid size,
+/// or pairs of one tile from the end of a head and one tile from its start. With a causal mask, pairs give
+/// every block equal work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRounds {
     /// The order of single work tiles.
     pub order: TileOrder,
-    /// Half of the query blocks per head.
+    /// Half of the number of query blocks per head.
     half: FastDiv,
     /// 1 if blocks take work tiles in pairs.
     paired: u32,
@@ -110,18 +111,19 @@ contract::no_padding! {
 }
 
 impl TileRounds {
-    /// Single work tiles, in order.
+    /// A scheduler of single work tiles.
     pub const fn single(order: TileOrder) -> Self {
         TileRounds { order, half: FastDiv::ONE, paired: 0 }
     }
 
-    /// Pairs of work tiles. `None` if a head has an odd number of query blocks.
+    /// A scheduler of pairs of work tiles. Returns `None` if a head has an odd number of query blocks.
     pub fn paired(order: TileOrder) -> Option<Self> {
         let half = FastDiv::new(order.m_blocks / 2).filter(|_| order.m_blocks.is_multiple_of(2))?;
         Some(TileRounds { order, half, paired: 1 })
     }
 
-    /// Blocks of the launch: the GPU's resident blocks, at most one per work tile (or pair).
+    /// Number of blocks of the launch: the blocks that the GPU runs at once, at most one per work tile (or
+    /// pair).
     pub fn blocks(&self) -> u32 {
         (self.order.tiles >> self.paired).min(self.order.resident)
     }

@@ -1,9 +1,9 @@
-//! Kernels for prefill on a KV cache: many queries per sequence, varlen or with equal counts.
+//! Kernels for prefill on a KV cache: many queries per sequence, with varlen queries or equal counts.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` on a [`Cache`]: chunked prefill, whole prompts, and batches of both.
+/// Kernel `K` on a [`Cache`], for chunked prefill, whole prompts, and batches of both.
 pub struct Paged<K>(PhantomData<K>);
 
 made_of!(
@@ -16,16 +16,16 @@ made_of!(
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PagedParams {
     /// The forward parameters. `k` and `v` are unused. A sequence's last query has the position of its last
-    /// key plus `window.shift`; for a mask without bound, the shift is so large that every query sees all
+    /// key plus `window.shift`. For a mask without bound, `shift` is so large that every query sees all
     /// keys.
     pub forward: FwdParams,
     /// Keys and values.
     pub cache: Cache,
-    /// [`VarlenParams::cu_seqlens_q`] with one batch in `forward`; empty if each batch is a sequence.
+    /// [`VarlenParams::cu_seqlens_q`], if `forward` has one batch; empty if each batch is a sequence.
     pub cu_seqlens_q: Integers,
-    /// Keys per sequence.
+    /// Number of keys of each sequence.
     pub lengths: Integers,
-    /// The sequences' query blocks, for varlen queries.
+    /// The mapping from query blocks to sequences, for varlen queries.
     pub sequences: Sequences,
     /// Maximum number of keys per sequence.
     pub max_keys: u32,
@@ -36,21 +36,21 @@ pub struct PagedParams {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperPagedParams {
     /// The forward parameters, with one batch of all sequences' queries. `sequences` assigns the query blocks
-    /// of its heads to sequences. No sequence has more than `k_len` keys. The last query's position is as in
-    /// [`PagedParams::forward`]. For contiguous batches, the next batch's LSE follows the rows of the
-    /// previous one.
+    /// of its heads to sequences. No sequence has more than `k_len` keys. The position of the last query is
+    /// as in [`PagedParams::forward`]. If batches are contiguous, each batch's LSE follows the rows of the
+    /// previous batch.
     pub forward: HopperParams<RaggedMap, PagedMap>,
     /// The block table and the page size.
     pub cache: Cache,
     /// See [`VarlenParams::cu_seqlens_q`]; empty if each sequence has `queries` queries.
     pub cu_seqlens_q: Integers,
-    /// Keys per sequence.
+    /// Number of keys of each sequence.
     pub lengths: Integers,
-    /// The sequences' query blocks.
+    /// The mapping from query blocks to sequences.
     pub sequences: Sequences,
-    /// Queries per sequence, if `cu_seqlens_q` is empty.
+    /// Number of queries per sequence, if `cu_seqlens_q` is empty.
     pub queries: FastDiv,
-    /// Boxes of K and V.
+    /// The boxes of K and V.
     pub boxes: PageBoxes,
 }
 contract::no_padding! {

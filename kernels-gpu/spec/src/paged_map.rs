@@ -3,9 +3,9 @@
 use crate::TensorMap;
 
 /// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). It has the dimensions of
-/// a [`RaggedMap`](crate::RaggedMap): the rows of one sequence in one page form a sequence that ends inside
-/// the rows of all pages. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before
-/// rows, this is more than a page has.
+/// a [`RaggedMap`](crate::RaggedMap), in which the rows of one sequence in one page take the place of a
+/// sequence. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before rows, `pitch` is
+/// larger than the number of rows of a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
@@ -13,8 +13,8 @@ pub struct PagedMap {
     pub map: TensorMap,
 }
 
-/// The boxes of every [`PagedMap`] of a launch, and the distance between pages. Only the host, which encodes
-/// the tensor maps, can construct it. A kernel receives it in its parameters.
+/// The boxes of all [`PagedMap`]s of a launch, and the distance between pages. Only the host, which encodes
+/// the tensor maps, can construct this type. A kernel receives it in its parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBoxes {
@@ -27,11 +27,12 @@ contract::no_padding! {
 }
 
 impl PageBoxes {
-    /// Boxes of `rows` rows, for a tensor map that was encoded with them. `rows` must divide a stage's rows.
-    /// It must also divide a page's rows, unless there is one page only. Pages begin `pitch` rows apart.
+    /// Boxes of `rows` rows, for a tensor map that was encoded with such boxes. `rows` must divide a stage's
+    /// rows. It must also divide a page's rows, unless there is only one page. Pages begin `pitch` rows
+    /// apart.
     ///
     /// # Panics
-    /// If `rows` is 0.
+    /// Panics if `rows` is 0.
     #[cfg(not(target_arch = "nvptx64"))]
     pub const fn new(rows: u32, pitch: u32) -> Self {
         assert!(rows > 0, "a box has a row");
@@ -44,7 +45,7 @@ impl PageBoxes {
         self.rows
     }
 
-    /// Rows from page to page.
+    /// Number of rows from the start of one page to the start of the next.
     #[inline(always)]
     pub const fn pitch(&self) -> u32 {
         self.pitch

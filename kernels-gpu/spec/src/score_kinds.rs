@@ -2,12 +2,12 @@
 use crate::DType;
 use core::fmt;
 
-/// The modifications of scores in a kernel, as a value.
+/// The score modifications of a kernel, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
-    /// An additive bias, and its dtype: [`crate::Bias`].
+    /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,
     /// Scores that a user of this crate defines. No line of the table has such scores.
     pub own: bool,
@@ -26,7 +26,7 @@ impl ScoreKinds {
         ScoreKinds { bias: Some(dtype), ..Self::NONE }
     }
 
-    /// The modifications of both. Two biases count as a user's own scores.
+    /// The modifications of `self` and `other` together. Two biases count as a user's own scores.
     pub const fn and(self, other: Self) -> Self {
         let bias = match (self.bias, other.bias) {
             (None, bias) | (bias, None) => bias,
@@ -36,14 +36,14 @@ impl ScoreKinds {
         ScoreKinds { sink: self.sink || other.sink, bias, own: self.own || other.own || two }
     }
 
-    /// The name in symbols of kernels whose Q has dtype `dtype`: `_sink`, `_bias` (of that dtype),
-    /// `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`: `_sink`, `_bias` (a
+    /// bias of that dtype), `_bias_f32`; nothing for [`ScoreKinds::NONE`].
     pub fn name(self, dtype: DType) -> impl fmt::Display {
         ScoreName(self, dtype)
     }
 }
 
-/// See [`ScoreKinds::name`].
+/// The result of [`ScoreKinds::name`].
 struct ScoreName(ScoreKinds, DType);
 
 impl fmt::Display for ScoreName {

@@ -2,16 +2,17 @@
 use crate::{And, Element, MaskKind, MaskMarker, Plain, ScoreKinds};
 use core::marker::PhantomData;
 
-/// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` is first
+/// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
 /// `A`, then `B`.
 pub trait ScoreMarker: Copy {
-    /// The type as a value.
+    /// The kinds as a value.
     const KINDS: ScoreKinds = ScoreKinds::OWN;
     /// The modification's own parameters; see [`MaskMarker::Params`].
     type Params: Plain;
 }
 
-/// Mask `Mask` with scores `S`, which follow the mask's own (softcap and slopes of [`crate::Local`]).
+/// Mask `Mask` with scores `S`, which kernels apply after the mask's own scores (softcap and slopes of
+/// [`crate::Local`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Scored<Mask, S>(PhantomData<(Mask, S)>);
 
@@ -30,7 +31,7 @@ impl<A: ScoreMarker, B: ScoreMarker> ScoreMarker for (A, B) {
 /// query head and value 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Sink {
-    /// The head's logit, natural.
+    /// The natural logit of the head.
     pub logit: f32,
 }
 
@@ -38,7 +39,8 @@ pub struct Sink {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkParams {
-    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity: no sink.
+    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity means no
+    /// sink.
     pub base: u64,
 }
 
@@ -53,16 +55,16 @@ pub struct Bias<T> {
     pub last_row: u32,
     /// Index of a row's last 32-bit word.
     pub last_word: u32,
-    /// See [`crate::Window::shift`]: row 0 is the query at this position.
+    /// The position of row 0's query ([`crate::Window::shift`]).
     pub shift: i32,
-    /// Factor from the bias to unscaled scores.
+    /// Factor that converts the bias to unscaled scores.
     pub factor: f32,
     /// The element type.
     pub element: PhantomData<T>,
 }
 
-/// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and key of a
-/// sequence, on varlen tensors too. Kernels clamp both to existing ones.
+/// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and the first key of
+/// a sequence, on varlen tensors too. Kernels clamp a row or key that does not exist to the last one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasParams {
@@ -74,10 +76,10 @@ pub struct BiasParams {
     pub head_bytes: u64,
     /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
     pub row_bytes: u32,
-    /// Rows of a head, at least 1.
+    /// Number of rows of a head, at least 1.
     pub rows: u32,
-    /// Elements per row, at least 1. A row ends in a whole word: memory has one more 16-bit element if their
-    /// number is odd.
+    /// Number of elements per row, at least 1. A row of an odd number of 16-bit elements is followed by one
+    /// more element, so that the row's last 32-bit word exists.
     pub keys: u32,
     /// Padding: 0.
     pub reserved: u32,

@@ -4,17 +4,17 @@ use crate::*;
 use core::marker::PhantomData;
 
 /// Kernel `K` with several splits of each work tile's keys (FlashDecoding, Dao et al. 2023), for few queries
-/// and many keys. A block takes one split. A persistent block takes split after split.
+/// and many keys. A block takes one split; a persistent block takes one split after the other.
 pub struct Split<K>(PhantomData<K>);
 
 /// Parameters of a [`Split`] kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplitParams<F = FwdParams> {
-    /// The forward parameters. [`Combine`] writes `o` and `lse`. A persistent kernel uses only the order of
+    /// The forward parameters. [`Combine`] writes `o` and `lse`. A persistent kernel uses only the order in
     /// its scheduler.
     pub forward: F,
-    /// Output of each split: normalised O, and LSE.
+    /// Partial results of the splits: normalised O, and LSE.
     pub partials: Partials,
 }
 contract::no_padding! {
@@ -31,7 +31,7 @@ impl<F> AsRef<F> for SplitParams<F> {
 
 made_of!(Split<K>: SplitParams<K::Params>, splits::<K>, { splits: true });
 
-/// Blocks of the launch: one per split, or the resident blocks of the GPU.
+/// Number of blocks of the launch: one per split, or the blocks that the GPU runs at once.
 fn splits<K: Forward>(p: &SplitParams<K::Params>) -> u32 {
     let (order, slices) = (p.forward.order(), p.partials.slices.get());
     let blocks = order.tiles * slices;

@@ -2,27 +2,28 @@
 use crate::*;
 
 /// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`. A
-/// configuration uses the names in brackets.
+/// configuration may use the names in brackets.
 ///
-/// An attention line is `head dim [masks] tile: Configuration`. It expands to both dtypes and to each of its
+/// An attention line is `head dim [masks] tile: Configuration`. It expands to both dtypes and to each of the
 /// masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a suffix
-/// that distinguishes them. `d192x128` means keys of 192 columns with values of 128. Symbols of decode kernels end in rows, page kind and suffix, and contain the KV
-/// cache's dtype if it differs.
+/// if symbols would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of decode
+/// kernels end in rows, page kind and suffix. They contain the KV cache's dtype if it differs from Q's.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_kernel { ($emit:ident) => {
     $crate::lines! { $emit
-    /// Portable kernels for dense tensors, among which the planner selects.
+    /// Portable kernels for dense tensors. The planner selects among them.
     PLANNED: AttnInfo, fwd [F16 Bf16]
     // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
     d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
-    // Head dim 64: long sequences; shorter sequences; few queries for the card; very few queries.
+    // Head dim 64, in this order: long sequences; shorter sequences; few queries for the card; very few
+    // queries.
     d64 [Full, Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 4, 4>;
     d64 [Full, Causal, Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>;
     d64 [Full, Causal] 64x64: FwdOverlap<E, Mask, 4, 1, 4, 4, 4>;
     d64 [Full, Causal] 32x128_k2: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 2>;
-    // Head dim 64, more stages: at the start, the block loads a whole short sequence.
+    // Head dim 64 with more stages: the block copies a whole short sequence at its start.
     d64 [Full] 32x128_k2_s4: Fwd<E, Mask, 2, 1, 2, 4, 4, 4, 4>;
     d64 [Causal] 64x64_s3: Fwd<E, Mask, 4, 2, 1, 4, 4, 4, 3>;
     // Head dim 64, few queries: two or four warps share the keys of 32 rows.
@@ -32,27 +33,29 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d96 [Full] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 0>;
     d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
     d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
-    // Head dim 128: most cards; SMs with room for one block of 64 keys; few queries for the card.
+    // Head dim 128: for most cards; for SMs with shared memory for one block of 64 keys; for few queries on
+    // the card.
     d128 [Full, Causal] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
     d128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>;
     d128 [Full, Causal] 32x64_k2: Fwd<E, Mask, 2, 1, 2, 2, 8, 8, 2>;
     d128 [Local] 128x32: Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>;
-    // Head dim 128, few queries: as above.
+    // Head dim 128, few queries: two or four warps share the keys.
     d128 [Full, Causal] 64x64_k2: Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>;
     d128 [Full, Causal] 32x128_k4: Fwd<E, Mask, 2, 2, 4, 2, 8, 0, 2>;
-    // Few queries and many keys: blocks share the keys of 128 queries.
+    // Few queries and many keys: several blocks share the keys of 128 queries.
     d64 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>>;
-    // Head dim 192: with enough shared memory; all cards.
+    // Head dim 192: first for cards with enough shared memory, then for all cards.
     d192 [Full] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 8>;
     d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
     d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
     d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
-    // Head dim 192 with values of 128 columns (MLA after up-projection): with enough shared memory; all cards.
+    // Head dim 192 with values of 128 columns (MLA after up-projection): first for cards with enough shared
+    // memory, then for all cards.
     d192x128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>;
     d192x128 [Full, Causal] 64x48: Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>;
     d192x128 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>;
-    // Head dim 256: with enough shared memory; all cards.
+    // Head dim 256: first for cards with enough shared memory, then for all cards.
     d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
     d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
     d256 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>;
@@ -86,7 +89,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 96.
     d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
     d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
-    // Head dim 128: with enough shared memory; all cards.
+    // Head dim 128: first for cards with enough shared memory, then for all cards.
     d128 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 8, 8, 2>;
     d128 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 8, 8, 2>;
     d128 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 8, 8, 2>;
@@ -104,7 +107,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // because memory accesses hide the cost of a window.
     d256 [Local] 16_rows: Decode<E, E, Mask, Rows, 2, 16, 2, 2>;
     d512 [Local] 8_rows: Decode<E, E, Mask, Rows, 1, 32, 2, 1>;
-    // Caches of eight bits: cards with a conversion instruction; all cards.
+    // Caches of eight bits: first for cards with a conversion instruction, then for all cards.
     e4m3_d64 [Causal] 8_tiles_native: Decode<E, Native<E4m3>, Mask, Tiles, 1, 4, 8, 4>;
     e4m3_d64 [Causal, Local] 16_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>;
     e4m3_d64 [Causal, Local] 16_rows: Decode<E, E4m3, Mask, Rows, 2, 4, 8, 4>;
@@ -115,7 +118,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
-    // Trees of drafts. Their rows are drafts times query heads of a key head.
+    // Trees of drafts. A row is one draft and one query head of a key head.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     }
@@ -130,8 +133,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512: DecodeCombine<E, 32>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Mla`]: K has 576 columns, V its first 512. With 16 or 32 rows: all cards, then cards
-    /// with shared memory for four stages. With 64 rows, Q in shared memory: cards with room for it.
+    /// Every compiled [`Mla`] kernel: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows:
+    /// first for all cards, then for cards with shared memory for four stages. With 64 rows, Q is in shared
+    /// memory: for cards that have room for it.
     MLAS: AttnInfo, mla [F16 Bf16]
     d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
     d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;
@@ -149,10 +153,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     merge_f32_bf16: Merge<F32, Bf16>;
     }
     $crate::lines! { $emit
-    /// Every compiled portable [`Varlen`] kernel. Common head dims have two tilings, others one: long
-    /// sequences want tiles of many queries, and short sequences would leave such tiles half empty. At head
-    /// dim 128, the stage has the most keys with which two blocks fit an A100: 64 keys are 1 to 3 % faster if
-    /// two blocks fit with them too, but take all registers.
+    /// Every compiled portable [`Varlen`] kernel. Common head dims have two tilings, and others have one:
+    /// long sequences want tiles of many queries, and short sequences would leave such tiles half empty. At
+    /// head dim 128, a stage has the most keys with which an A100 runs two blocks per SM. 64 keys are 1 to 3
+    /// % faster where two blocks fit with them too, but they take all registers.
     PACKED: AttnInfo, fwd [F16 Bf16]
     d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
     d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
@@ -178,8 +182,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable [`Paged`] kernel, in the planner's order. Each mask and head dim has one
-    /// tiling, and a head dim in between runs on the next larger one, because every program contains all
-    /// kernels. Causal kernels also run full masks.
+    /// tiling, and missing head dims run on the next larger one, because every program contains all kernels.
+    /// Causal kernels also run full masks.
     PAGED: AttnInfo, paged [F16 Bf16]
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
@@ -210,8 +214,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
-    /// ALiBi slopes. Kernels of one head dim and mask are sorted by preference for long sequences. A kernel
-    /// with the suffix `_split` is a split-KV kernel.
+    /// ALiBi slopes. Kernels of the same head dim and mask are sorted by preference for long sequences. A
+    /// kernel with the suffix `_split` is a split-KV kernel.
     HOPPERS: AttnInfo, hopper [F16 Bf16]
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
@@ -228,9 +232,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Varlen`] Hopper kernel: one tiling per head dim and mask, with the most keys that
-    /// leave registers for the sequence's values. (Causal and general kernels of head dim 96 always spill at
-    /// the end of work tiles.) [`MaskKind::Local`] kernels support softcap, but no ALiBi slopes.
+    /// Every compiled [`Varlen`] Hopper kernel. Each head dim and mask has one tiling, with the most keys
+    /// that leave registers for the sequence's values. (Causal and general kernels of head dim 96 always
+    /// spill at the end of work tiles.) [`MaskKind::Local`] kernels support softcap, but no ALiBi slopes.
     HOPPERS_PACKED: AttnInfo, hopper_packed [F16 Bf16]
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
@@ -242,9 +246,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel, as few as possible: causal kernels also run full masks, and a
-    /// head dim in between runs on the next larger kernel. (Kernels of head dim 256 spill at the end of work
-    /// tiles.) They support no ALiBi slopes; causal kernels support no softcap.
+    /// Every compiled [`Paged`] Hopper kernel. There are few of them: causal kernels also run full masks, and
+    /// missing head dims run on the next larger kernel. (Kernels of head dim 256 spill at the end of work
+    /// tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
@@ -252,14 +256,14 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
-    /// parameters. Each head dim has one tile, the largest that leaves registers. Windows with sinks also run
-    /// full masks.
+    /// parameters. Each head dim has one tile, the largest that leaves enough registers. Windows with sinks
+    /// also run full masks.
     VARIANTS: AttnInfo, fwd [F16 Bf16]
     d64 [Causal, Local] sink_128x64: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Causal, Local] sink_128x64_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>;
     d128 [Local] sink_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
-    // Biases of the tensors' own dtype, or of f32.
+    // Biases of the same dtype as the tensors, or of f32.
     d64 [Full, Causal] bias_128x32: With<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 4, 4, 2>>;
     d64 [Full] bias_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 4, 4, 2>>>;
     d64 [Full] bias_f32_128x32: With<Fwd<E, Scored<Mask, Bias<F32>>, 8, 2, 1, 2, 4, 4, 2>>;
@@ -284,17 +288,17 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
     $crate::lines! { $emit
-    /// Every compiled Hopper kernel with sinks, for dense tensors, of gpt-oss' head dim and masks.
+    /// Every compiled Hopper kernel with sinks for dense tensors, with gpt-oss' head dim and masks.
     HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
     d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
     }
     $crate::lines! { $emit
-    /// [`HOPPER_VARIANTS`] for varlen tensors.
+    /// The kernels of [`HOPPER_VARIANTS`], for varlen tensors.
     HOPPER_PACKED_VARIANTS: AttnInfo, hopper_packed [F16 Bf16]
     d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
     $crate::lines! { $emit
-    /// [`HOPPER_VARIANTS`] for KV caches.
+    /// The kernels of [`HOPPER_VARIANTS`], for KV caches.
     HOPPER_PAGED_VARIANTS: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
@@ -329,7 +333,7 @@ macro_rules! lines {
     };
 }
 
-/// A list of lines, each of which becomes an [`Entry`].
+/// Makes a list of table lines. Each line becomes an [`Entry`].
 macro_rules! list {
     ($(#[$doc:meta])* $list:ident: $info:ident,
         $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {

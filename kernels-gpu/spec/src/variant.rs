@@ -2,7 +2,7 @@
 use crate::*;
 use core::marker::PhantomData;
 
-/// An attention kernel: for dense tensors, or made from one by a wrapper.
+/// An attention kernel: either for dense tensors, or made from such a kernel by a wrapper.
 pub trait AttnKernel: Line<Info = AttnInfo> {
     /// The kernel's instructions.
     type Isa: IsaMarker;
@@ -21,26 +21,26 @@ pub const fn has_params<K: AttnKernel>() -> bool {
 /// Kernel `K` with the parameters of its mask and scores.
 pub struct With<K>(PhantomData<K>);
 
-/// Parameters of a [`With`] kernel: the kernel's, the mask's, and the scores' from left to right, byte after
-/// byte.
+/// Parameters of a [`With`] kernel: those of the kernel, then those of the mask, then those of the scores
+/// from left to right, without padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithParams<P, X> {
-    /// The kernel's parameters.
+    /// The parameters of the kernel.
     pub kernel: P,
-    /// The parameters of its mask and scores.
+    /// The parameters of the kernel's mask and scores.
     pub variant: X,
 }
 
 impl<P, X> WithParams<P, X> {
-    /// Does not compile for types with padding between them, or behind them: a launch copies the bytes.
+    /// A compile error for types with padding between or behind them, because a launch copies the bytes.
     const NO_PADDING: () = assert!(
         size_of::<Self>() == size_of::<P>() + size_of::<X>(),
         "parameters of masks and scores must be a multiple of 8 bytes, with at most that alignment: add a \
          `reserved` field"
     );
 
-    /// Both.
+    /// Makes the parameters `kernel`, followed by `variant`.
     pub const fn new(kernel: P, variant: X) -> Self {
         const { Self::NO_PADDING }
         WithParams { kernel, variant }

@@ -1,5 +1,5 @@
-//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. And the mapping
-//! from query blocks to sequences: the host's grid and the device's decoding of it, side by side.
+//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. The file also maps
+//! query blocks to sequences: the host's grid and the device's decoding of it, side by side.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
@@ -18,9 +18,9 @@ pub struct VarlenParams<F = FwdParams> {
     pub cu_seqlens_q: Integers,
     /// Offsets of the sequences in K and V.
     pub cu_seqlens_k: Integers,
-    /// Valid keys per sequence; none if all rows are valid.
+    /// Number of valid keys of each sequence; empty if all keys are valid.
     pub seqused_k: Integers,
-    /// The sequences' query blocks.
+    /// The mapping from query blocks to sequences.
     pub sequences: Sequences,
     /// 1 for bottom-right alignment, 0 for top-left.
     pub bottom_right: u32,
@@ -39,17 +39,17 @@ made_of!(
     { queries: Queries::Varlen, keys: Keys::Varlen }
 );
 
-/// The mapping from query blocks of a varlen head to sequences. The blocks of sequence `b`, which starts at
-/// row `s`, start at index `s / tile_m + b`. If fewer blocks result, they start at `b * each`, where `each`
-/// is the longest sequence's number of blocks. Neither needs a sum over earlier sequences, both increase with
-/// `b`, and some indices belong to no sequence.
+/// The mapping from query blocks of a varlen head to sequences. The first block of sequence `b`, which starts
+/// at row `s`, has index `s / tile_m + b`. The first block has index `b * each` instead if this numbering
+/// gives fewer blocks; `each` is the longest sequence's number of blocks. Neither numbering needs a sum over
+/// earlier sequences, and both increase with `b`. Some indices belong to no sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
     /// Number of sequences.
     pub count: u32,
-    /// Distance between the sequences that a search probes first, a power of 32. 0 without a search, if every
-    /// sequence has `each` blocks.
+    /// Distance between the sequences that a search probes first: a power of 32, or 0 if no search is needed,
+    /// because every sequence has `each` blocks.
     pub step: u32,
     /// Query blocks of the longest sequence.
     pub each: FastDiv,
@@ -63,8 +63,9 @@ contract::no_padding! {
 }
 
 impl Sequences {
-    /// `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of `tile_m`; and the
-    /// number of query blocks per head. `None` if a number is 0, or there are 2^30 sequences or 2^31 blocks.
+    /// The mapping for `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of
+    /// `tile_m` rows, and the number of query blocks per head. Returns `None` if a number is 0, or if there
+    /// are 2^30 sequences or 2^31 blocks.
     pub fn new(count: u32, longest: u32, rows: u32, tile_m: u32) -> Option<(Self, u32)> {
         let each = longest.div_ceil(tile_m);
         let [even, uneven] =
@@ -81,7 +82,7 @@ impl Sequences {
         if self.step == 0 { sequence * self.each.get() } else { start / tile_m + sequence }
     }
 
-    /// The sequence of query block `m_block`, if any. `begun(first, step)` counts how many of the 32
+    /// The sequence of query block `m_block`, if there is one. `begun(first, step)` counts how many of the 32
     /// sequences `first`, `first + step`, .. exist and begin at or before `m_block`.
     #[inline(always)]
     pub fn find(&self, m_block: u32, mut begun: impl FnMut(u32, u32) -> u32) -> Option<u32> {
@@ -96,14 +97,15 @@ impl Sequences {
         Some(first)
     }
 
-    /// As [`Sequences::find`], by bisection: `begun` returns whether a sequence begins at or before
-    /// `m_block`. For an index that belongs to no sequence, the result is any sequence.
+    /// [`Sequences::find`] by bisection: `begun` returns whether a sequence begins at or before `m_block`.
+    /// For an index that belongs to no sequence, the result is any sequence.
     #[inline(always)]
     pub fn find_by_halves(&self, m_block: u32, begun: impl Fn(u32) -> bool) -> u32 {
         if self.step == 0 {
             return self.each.div_rem(m_block).0;
         }
-        // Invariant: `first` has begun, unless no sequence has begun, and `after` has not.
+        // Invariant: sequence `first` has begun, unless no sequence has begun, and sequence `after` has not
+        // begun.
         let (mut first, mut after) = (0, self.count);
         while after - first > 1 {
             let middle = first + (after - first) / 2;
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
     use std::{vec, vec::Vec};
 
-    /// Distributes a head's query blocks like the device, and checks their sequences.
+    /// Distributes a head's query blocks like the device, and checks the sequences of these blocks.
     fn check(lengths: &[u32], longest: u32, rows: u32, tile_m: u32) {
         let starts: Vec<u32> =
             lengths.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();
@@ -163,7 +165,8 @@ mod tests {
                 for lengths in sets {
                     let (sum, longest) =
                         (lengths.iter().sum::<u32>(), lengths.iter().max().copied().unwrap_or(0));
-                    // The bounds may exceed the real lengths: a graph is captured for the maximum.
+                    // The bounds may exceed the real lengths, because a CUDA graph is captured for the
+                    // maximum.
                     for (longest, rows) in [(longest.max(1), sum), (longest + 77, sum + 1000)] {
                         check(&lengths, longest, rows, tile_m);
                     }

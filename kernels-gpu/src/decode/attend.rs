@@ -22,13 +22,13 @@ use tile::shared::SharedTile;
 use tile::{Block, Smem, Steps, shared_layout};
 
 shared_layout! {
-    /// 16 keys and their values.
+    /// A tile of 16 keys and a tile of their values.
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
 
-/// The place of a page's keys.
+/// Finds keys in pages of this alignment.
 pub trait Find: PageMarker {
-    /// The source of rows.
+    /// Finds a tile's rows in the cache.
     type Source: Source;
 }
 impl Find for Tiles {
@@ -40,7 +40,7 @@ impl Find for Rows {
 
 /// Parameters of a decode kernel whose mask and scores have parameters `X`.
 pub trait Told<X>: Batch + 'static {
-    /// The parameters of its mask and scores.
+    /// The parameters of the kernel's mask and scores.
     fn variant(&self) -> &X;
 }
 impl Told<()> for DecodeParams {
@@ -125,7 +125,7 @@ impl<
     }
 }
 
-/// Processes a block's work items, at the distance of the grid size.
+/// Processes a block's work items, whose indices differ by the grid size.
 #[inline(always)]
 fn attend_all<
     C: Kernel<Params: Told<Mask::Params>>,
@@ -193,7 +193,8 @@ fn attend<
     let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
-    // The block loads Q before it copies keys. Q's few bytes would otherwise wait behind the keys.
+    // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
+    // behind the keys.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
     let q = right.keep(q, block);
@@ -201,7 +202,8 @@ fn attend<
         [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
     let k_factor = factor.map(|x| x * k_factor);
 
-    // One mask and one state of the scores per column, because columns are queries of several heads.
+    // Each column has its own mask and its own state of the scores, because columns are queries of several
+    // heads.
     let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
     let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
@@ -244,7 +246,7 @@ fn attend<
         acc_o.map(|x| x * v_factor);
     }
 
-    // Warps merge through shared memory, splits through global memory.
+    // Warps merge their results through shared memory; splits merge theirs through global memory.
     let mine = (&acc_o, softmax.state());
     let left = kv.reclaim(block).exchange_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
     block.deal_quads::<D>(queries.count(), |row, quad| {
@@ -276,8 +278,8 @@ impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
     }
 }
 
-/// The block of a sequence's first split merges the sequence's splits. A [`Local`] without a window also
-/// schedules kernels of other masks; they take all keys.
+/// The block that has a sequence's first split merges all splits of the sequence. Without a window, [`Local`]
+/// also schedules kernels of other masks, which read all keys.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
     p: C::Params,

@@ -1,9 +1,9 @@
-//! The queries of each sequence: equal counts, or the few queries of a mixed batch's sequences.
+//! The queries of each sequence: equal counts, or, in a mixed batch, the queries of sequences that have few.
 use crate::lengths::{Span, Unchecked};
 use core::ops::Deref;
 use spec::{DecodeParams, FewParams, Lse, Tensor, WithParams};
 
-/// Decode's parameters, with the queries of each sequence.
+/// The parameters of decode, with the queries of each sequence.
 pub trait Batch {
     /// The parameters of one sequence.
     type Own<'a>: Deref<Target = DecodeParams>
@@ -11,11 +11,11 @@ pub trait Batch {
         Self: 'a;
     /// The parameters of all sequences.
     fn decode(&self) -> &DecodeParams;
-    /// Keys of sequence `i`; 0 if another kernel takes the sequence.
+    /// Number of keys of sequence `i`; 0 if another kernel processes the sequence.
     fn keys(&self, i: u32) -> Unchecked;
-    /// Whether this kernel takes sequence `i`.
+    /// Whether this kernel processes sequence `i`.
     fn takes(&self, i: u32) -> bool;
-    /// The parameters of sequence `i`, which this kernel takes.
+    /// The parameters of sequence `i`, which this kernel must process.
     fn own(&self, i: u32) -> Self::Own<'_>;
 }
 
@@ -76,13 +76,13 @@ impl Deref for OwnParams {
     }
 }
 
-/// Sequence `i`'s queries, if they are few.
+/// The queries of sequence `i`, if there are few.
 #[inline(always)]
 fn few(p: &FewParams, i: u32) -> Option<Span> {
     Span::load(&p.cu_seqlens_q, i, p.decode.q.rows).few(p.most)
 }
 
-/// The rows `queries` of a tensor `[rows of all sequences][head][column]`, as the rows of every batch.
+/// Makes the rows `queries` of a tensor `[rows of all sequences][head][column]` the rows of every batch.
 #[inline(always)]
 fn rows(tensor: &Tensor, queries: Span) -> Tensor {
     let before = u64::from(queries.first()) * u64::from(tensor.row_bytes);
@@ -108,7 +108,7 @@ impl Batch for FewParams {
     fn own(&self, i: u32) -> OwnParams {
         let DecodeParams { q, o, lse, .. } = self.decode;
         let queries = few(self, i).unwrap_or(Span::upto(0));
-        // Base 0: no LSE is stored.
+        // With base 0, no LSE is stored.
         let before = if lse.base == 0 { 0 } else { u64::from(queries.first()) * 4 };
         OwnParams(DecodeParams {
             q: rows(&q, queries),

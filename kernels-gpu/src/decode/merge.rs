@@ -1,4 +1,4 @@
-//! Merges the partial results of several warps, or of several splits, for equal rows.
+//! Merges the partial results that several warps, or several splits, have for the same rows.
 use super::batch::Batch;
 use super::schedule::Item;
 use crate::partial::Partial;
@@ -8,10 +8,11 @@ use tile::global::{GlobalVec, RowSlices};
 use tile::mma::TensorCore;
 use tile::{Block, Steps};
 
-/// Splits whose loads are in flight at once. The loads take 64 registers, which attention no longer needs.
+/// Number of splits whose loads are in flight at the same time. The loads take 64 registers, which attention
+/// no longer needs at this point.
 const AT_ONCE: usize = 16;
 
-/// Adds the sink to four columns of a row's result, and stores them.
+/// Adds the sink to four columns of a row's result, and stores the result.
 #[inline(always)]
 pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let out = item.rows_of(p, &p.o);
@@ -45,8 +46,8 @@ fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D>
     RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
 }
 
-/// Merges the splits of an item's rows in the order of splits, and stores the result. Each warp of the block
-/// takes a row.
+/// Merges the splits of an item's rows in the order of the splits, and stores the result. Each warp of the
+/// block merges one row at a time.
 #[inline(always)]
 pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     p: &DecodeParams,
@@ -58,7 +59,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
         let mut left = left::<D>(p, item, row);
         let mut all = Partial::NONE;
         while !left.is_empty() {
-            // Each lane loads one split's LSE. Lanes past the last split get no weight.
+            // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
             let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
             let o: [_; AT_ONCE] = core::array::from_fn(|i| left.quad(i as u32, quad));
             all = all.merge::<AT_ONCE>(core::array::from_fn(|i| {
@@ -70,8 +71,9 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     })
 }
 
-/// Stores the results of sequences without keys, which have no work items, one block per sequence. The last
-/// blocks do it, because these blocks have no work items if many sequences have no keys.
+/// Stores the results of sequences without keys, which have no work items. One block stores one
+/// sequence. The last blocks of the grid do this, because they have no work item if many sequences have no
+/// keys.
 #[inline(always)]
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch, block: &Block<K>) {
     let p = batch.decode();

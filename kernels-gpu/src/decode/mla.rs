@@ -1,8 +1,9 @@
-//! One work item on a latent cache (MLA, DeepSeek-V2). Values are the first columns of the keys, so one copy
-//! serves both.
+//! One work item on a latent cache (MLA, DeepSeek-V2). The values are the first columns of the keys, so one
+//! copy serves both.
 //!
-//! The block's warps share a stage of keys. For S^T = K Q^T, each warp takes 16 of its keys and some of the
-//! queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, of all keys.
+//! The warps of a block share each stage of keys. For S^T = K Q^T, each warp takes 16 of the stage's keys and
+//! some of the queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, for
+//! all keys.
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, in_window};
 use super::softmax::Softmax;
@@ -20,7 +21,7 @@ use tile::pipeline::Ring;
 use tile::shared::SharedTile;
 use tile::{Block, Smem, Steps};
 
-/// The stages of keys. Their first columns are the values.
+/// The stages of keys. The first columns of the keys are the values.
 type Stages<K, E, const KEYS: usize, const D: usize, const STAGES: usize> =
     Ring<SharedTile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
 
@@ -38,7 +39,7 @@ impl<
     const HELD: bool,
 > Run for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
 {
-    /// Processes work item after work item, at the distance of the grid size.
+    /// Processes a block's work items, whose indices differ by the grid size.
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
@@ -94,7 +95,8 @@ fn attend<
     let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
     let (keys, _) = CacheRows::<E, D>::new::<DV>(&p.cache, item.sequence, item.kv_head, item.keys);
     let mut walk = PageWalk::new(keys, item.split, Up(item.splits), block);
-    // The block loads Q before it copies keys. Q's few bytes would wait behind the keys.
+    // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
+    // behind the keys.
     let one = |group: u32| ColFrag::load::<E, E>(&queries.part(group * 8, 8), warp).0;
     let q = place.keep(group, || ColFrag::<E, D, OWN>::load::<E, E>(&mine, warp).0, one, block);
     let stages = item.keys.div_ceil(stage_keys);
@@ -103,7 +105,7 @@ fn attend<
             slot.copy_edge(&mut walk, block)
         }
     });
-    // A row sees all keys that the rows before it see.
+    // Each row sees at least the keys that earlier rows see.
     let all_see = in_window::<Mask>(p, queries.unpack(0)[0], item.keys).end;
     for n in (Steps { at: item.split, step: item.splits, end: stages }) {
         let stage = kv.advance(block, |slot, block| {
@@ -116,8 +118,8 @@ fn attend<
             let end = |row| in_window::<Mask>(p, mine.unpack(row)[0], item.keys).end;
             s.keep_before(&ColVec::<i32, OWN>::from_fn(warp, end), n * stage_keys + tile * 16, warp);
         }
-        // P = exp2(S - max) with the current maximum. If some warp's scores grew too much, all warps take the
-        // new maxima and compute P again.
+        // P = exp2(S - max), with the current maximum. If the scores of at least one warp grew too much, all
+        // warps update their maxima and compute P again.
         let mut probs = softmax.probabilities::<E, 1>(&s, warp);
         if joint.write(&probs, softmax.grew(&s), block) {
             joint.write_values(softmax.maxima(&s, warp), block);
@@ -136,7 +138,8 @@ fn attend<
         }
     }
 
-    // The warps exchange their shares through shared memory and get rows; splits merge through global memory.
+    // The warps exchange their shares through shared memory, so that each gets whole rows; splits merge
+    // through global memory.
     let state = (&acc_o, softmax.state());
     let left = kv.reclaim(block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(
         state,

@@ -1,5 +1,5 @@
-//! Work items. Every block derives its work items from the lengths on the device: no kernel runs before, and
-//! no state survives a launch.
+//! Work items. Every block derives its work items from the lengths on the device, without an earlier kernel
+//! and without state that survives a launch.
 use super::batch::Batch;
 use crate::lengths::Unchecked;
 use crate::mask::keys_of;
@@ -15,38 +15,39 @@ use tile::{Block, Smem, Steps, Warp};
 /// A work item: one split of a sequence's keys, for one block of a key head's rows.
 #[derive(Clone, Copy)]
 pub struct Item {
-    /// The sequence.
+    /// Index of the sequence.
     pub sequence: u32,
-    /// Keys of the sequence.
+    /// Number of keys of the sequence.
     pub keys: u32,
-    /// The key head.
+    /// Index of the key head.
     pub kv_head: u32,
-    /// The block of the key head's rows.
+    /// Index of the block among the blocks of the key head's rows.
     pub row_block: u32,
-    /// The split of the sequence.
+    /// Index of the split in the sequence.
     pub split: u32,
-    /// Splits of the sequence.
+    /// Number of splits of the sequence.
     pub splits: u32,
-    /// The workspace slot of the sequence's first split.
+    /// Index of the sequence's first split in the workspace.
     pub slot: u32,
-    /// Work items of all sequences, key heads and blocks of rows.
+    /// Number of work items of all sequences, key heads and blocks of rows.
     pub items: u32,
-    /// Whether the item has work. If a sequence's splits have no slots, its first split takes all keys.
+    /// Whether this block must process the item. If the workspace lacks room for a sequence's splits, the
+    /// sequence's first split takes all keys, and the other splits have no work.
     pub counts: bool,
 }
 
-/// Whether the window in the parameters alone says which keys queries see.
+/// Whether the window in the parameters alone determines the keys that queries see.
 const fn is_window(mask: MaskKind) -> bool {
     matches!(mask, MaskKind::Causal | MaskKind::Local)
 }
 
-/// Keys that query `query` of a sequence of `keys` keys sees through the window.
+/// The keys that query `query` of a sequence of `keys` keys sees through the window.
 #[inline(always)]
 pub fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
     Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
 }
 
-/// An interval that contains all keys that query `query` of a head under `mask` sees.
+/// An interval that contains all keys that query `query` of a head sees under `mask`.
 #[inline(always)]
 pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, query: u32) -> Range<i32> {
     match is_window(Mask::KIND) {
@@ -55,7 +56,7 @@ pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, qu
     }
 }
 
-/// The first tile of 16 keys that the kernel takes. With a window, it is the first tile with a visible key.
+/// The first tile of 16 keys that the kernel needs. With a window, this is the first tile with a visible key.
 /// Other masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
 #[inline(always)]
 pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
@@ -66,24 +67,24 @@ pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
     }
 }
 
-/// The numbers of one sequence. Each lane has one sequence.
+/// The numbers of one sequence. Each lane holds a different sequence.
 #[derive(Clone, Copy)]
 struct Sequence {
     keys: u32,
-    /// Keys from the first tile on.
+    /// Number of keys from the first tile on.
     seen: u32,
 }
 
-/// The rule that cuts sequences into splits, equal in all lanes.
+/// The rule that cuts sequences into splits, which is the same in all lanes.
 #[derive(Clone, Copy)]
 struct Cut<'p> {
     p: &'p DecodeParams,
-    /// Splits per key.
+    /// Number of splits per key.
     per_key: f32,
 }
 
 impl Sequence {
-    /// Sequence `i`. A sequence that does not exist has no key.
+    /// The numbers of sequence `i`. A sequence that does not exist has 0 keys.
     #[inline(always)]
     fn of<Mask: MaskFn>(p: &impl Batch, i: u32) -> Self {
         Self::new::<Mask>(p.decode(), p.keys(i))
@@ -95,7 +96,8 @@ impl Sequence {
         Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
     }
 
-    /// The sequence's tiles. The tiles of all sequences have a sum that fits 32 bits; the keys may not.
+    /// Number of the sequence's tiles. The number of all sequences' tiles fits 32 bits, which the number of
+    /// keys may not.
     #[inline(always)]
     fn tiles(self) -> u32 {
         self.seen.div_ceil(16)
@@ -103,13 +105,13 @@ impl Sequence {
 }
 
 impl<'p> Cut<'p> {
-    /// The rule for sequences that have `tiles` tiles together.
+    /// The rule for sequences that have `tiles` tiles in all.
     #[inline(always)]
     fn of(p: &'p DecodeParams, tiles: u32) -> Self {
         Cut { p, per_key: p.order.share * rcp(tiles as f32 * 16.0) }
     }
 
-    /// Splits of a sequence: [`spec::DecodeOrder`]'s rule.
+    /// Number of splits of a sequence, by the rule of [`spec::DecodeOrder`].
     #[inline(always)]
     fn splits(self, sequence: Sequence) -> u32 {
         let order = &self.p.order;
@@ -131,15 +133,15 @@ impl<'p> Cut<'p> {
     }
 
     /// A sequence's weight in the search: splits in the lower half, slots in the upper half. The host checks
-    /// that sums of both stay below 2^16.
+    /// that the sum over all sequences stays below 2^16 in each half.
     #[inline(always)]
     fn weight(self, sequence: Sequence) -> u32 {
         let splits = self.splits(sequence);
         splits | if splits > 1 { splits << 16 } else { 0 }
     }
 
-    /// Work item `index`, if it belongs to the 32 sequences from `of * 32` on, one per lane. `before` is the
-    /// weight of all earlier sequences.
+    /// Work item `index`, if it belongs to one of the 32 sequences from `of * 32` on. Each lane holds one of
+    /// them. `before` is the sum of the weights of all earlier sequences.
     #[inline(always)]
     fn pick(self, of: u32, sequence: Sequence, before: u32, index: u32, warp: Warp) -> Option<Item> {
         let mine = self.weight(sequence);
@@ -161,25 +163,26 @@ impl<'p> Cut<'p> {
     }
 }
 
-/// The work item if there are at most 32 sequences, one length per lane. Every warp finds it alone, without a
-/// barrier.
+/// The work item if there are at most 32 sequences. Each lane holds one length. Every warp finds the item
+/// alone, without a barrier.
 #[inline(always)]
 fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
     if p.order.lengths.count > 1 {
         let sequence = Sequence::new::<Mask>(p, few);
         return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
     }
-    // One sequence needs no search.
+    // A single sequence needs no search.
     let one = Sequence::new::<Mask>(p, few.of_lane(warp, 0));
     let splits = Cut::of(p, one.tiles()).splits(one);
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
-/// Whether a work item `index` may exist, judged by the number of sequences that have keys: each has one
-/// item, and all of them together have the device's shares in addition. Each warp counts alone, so a block
-/// without a work item ends without a barrier. If a graph was captured for many sequences and finds few, most
-/// of its blocks have no work item. (H200, 8 sequences of 256, with [`super::merge::store_empty`]: 39.9 us,
-/// 41.7 us without this function, 35.0 us planned for 8.)
+/// Whether work item `index` may exist. A bound follows from the number of sequences that have keys: each of
+/// them has one item, and all of them together have the device's shares in addition. Each warp counts these
+/// sequences alone, so a block without a work item ends without a barrier. If a graph was captured for many
+/// sequences and runs on few, most of its blocks have no work item. (H200, 8 sequences in a graph for 256,
+/// with [`super::merge::store_empty`]: 39.9 us with this function, 41.7 us without; 35.0 us if the graph was
+/// planned for 8.)
 #[inline(always)]
 fn may_be(p: &impl Batch, index: u32, warp: Warp) -> bool {
     let order = &p.decode().order;
@@ -195,8 +198,8 @@ fn may_be(p: &impl Batch, index: u32, warp: Warp) -> bool {
     index - shares < warp.sum(alive) * order.splits.max(1)
 }
 
-/// The work item if there are many sequences. Each warp of the block sums up 32 sequences at a time, and the
-/// warps exchange their sums.
+/// The work item if there are many sequences. Each warp of the block adds up the weights of 32 sequences at a
+/// time, and the warps exchange their sums.
 #[inline(always)]
 fn item_of_many<Mask: MaskFn, K: Kernel>(
     p: &impl Batch,
@@ -239,7 +242,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
 }
 
 impl Item {
-    /// The item of the first sequence's first key head, without keys.
+    /// The item of the first sequence's first key head, with 0 keys.
     const FIRST: Self = Item {
         sequence: 0,
         keys: 0,
@@ -252,9 +255,9 @@ impl Item {
         counts: true,
     };
 
-    /// Work item `index`, if it exists. Neighbours are first the blocks of rows of one key head, which find
-    /// each other's keys in the L2 cache, and then the key heads of one split. `few` has the first 32
-    /// lengths, one per lane.
+    /// Work item `index`, if it exists. Consecutive indices first pass through the blocks of rows of one key
+    /// head, which find each other's keys in the L2 cache, and then through the key heads of one split. `few`
+    /// holds the first 32 lengths, one per lane.
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
         batch: &impl Batch,
@@ -275,33 +278,33 @@ impl Item {
         } else {
             smem.lend(block, |tally, block| item_of_many::<Mask, K>(batch, index, block, tally))
         }?;
-        // Lengths above the host's bound would need more slots than the workspace has.
+        // If lengths exceed the host's bound, splits may need more memory than the workspace has.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;
         let splits = if fits { item.splits } else { 1 };
         let items = item.items * p.order.kv_heads.get() * p.order.row_blocks.get();
         Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
     }
 
-    /// Block `of` of the rows of a sequence without keys, counted over its key heads.
+    /// Block `of` of the rows of a sequence without keys; blocks are counted over the key heads.
     #[inline(always)]
     pub fn whole(p: &DecodeParams, sequence: u32, of: u32) -> Self {
         let (kv_head, row_block) = p.order.row_blocks.div_rem(of);
         Item { sequence, kv_head, row_block, ..Item::FIRST }
     }
 
-    /// The block's first row, counted in its key head.
+    /// The block's first row, counted from the key head's first row.
     #[inline(always)]
     pub fn first_row(&self, p: &DecodeParams) -> u32 {
         self.row_block * p.order.rows
     }
 
-    /// The item's rows of `tensor`, which is Q or O.
+    /// The item's rows of `tensor`, which must be Q or O.
     #[inline(always)]
     pub fn rows_of<'p>(&self, p: &'p DecodeParams, tensor: &Tensor) -> PackedRows<'p> {
         PackedRows::new(tensor, &p.group, self.sequence, self.kv_head).part(self.first_row(p), p.order.rows)
     }
 
-    /// The sequence's queries in query head `head` of the key head, for masks and scores.
+    /// The sequence's queries, for query head `head` of the key head, as masks and scores need them.
     #[inline(always)]
     pub fn rows(&self, p: &DecodeParams, head: u32) -> Rows {
         let aligned = self.keys as i32 - p.q.rows as i32;
@@ -315,7 +318,7 @@ impl Item {
         }
     }
 
-    /// The index of the counter for the finished splits of the item's rows.
+    /// The index of the counter that counts the finished splits of the item's rows.
     #[inline(always)]
     pub fn counter(&self, p: &DecodeParams) -> u32 {
         let head = self.sequence * p.order.kv_heads.get() + self.kv_head;

@@ -1,10 +1,11 @@
-//! Online softmax of columns, with a lazy maximum: [`crate::softmax`], transposed.
+//! Online softmax of columns with a lazy maximum. It is the transposed form of [`crate::softmax`].
 use crate::softmax::{NONE, SLACK};
 use cuda_std::math::{ex2, fma};
 use tile::Warp;
 use tile::mma::{ColAcc, ColFrag, ColSum, ColVec, TensorCore};
 
-/// State of one warp's `8 * G` columns. The maximum is negated and in units of the exponent: one fma adds it.
+/// State of the `8 * G` columns of one warp. The maximum is negated and in units of the exponent, so that one
+/// fma adds it.
 pub struct Softmax<const G: usize> {
     scale_log2: f32,
     minus_max: ColVec<f32, G>,
@@ -18,8 +19,8 @@ impl<const G: usize> Softmax<G> {
         Softmax { scale_log2, minus_max: ColVec::splat(-NONE), sum: ColSum::zero() }
     }
 
-    /// Raises the maxima to a tile's scores if some column grew by more than `SLACK`, and rescales O and the
-    /// sums.
+    /// If at least one column grew by more than `SLACK`, raises the maxima to a tile's scores and rescales O
+    /// and the sums.
     #[inline(always)]
     pub fn observe<const R: usize, const D: usize>(
         &mut self,
@@ -46,7 +47,7 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
-    /// P = exp2(S - max) with the current maximum, as the right operand of V^T P^T. Leaves sums alone.
+    /// P = exp2(S - max) with the current maximum, as the right operand of V^T P^T. Does not change the sums.
     #[inline(always)]
     pub fn probabilities<E: TensorCore, const R: usize>(
         &self,
@@ -56,27 +57,27 @@ impl<const G: usize> Softmax<G> {
         s.to_operand(warp, |x, column| ex2(fma(x, self.scale_log2, self.minus_max[column])))
     }
 
-    /// Whether this lane's scores exceed the maximum so far that the maximum must grow.
+    /// Whether this lane's scores exceed the current maximum by so much that the maximum must grow.
     #[inline(always)]
     pub fn grew<const R: usize>(&self, s: &ColAcc<R, G>) -> bool {
         let growth = s.lane_max().zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
         growth.reduce(f32::max) > SLACK
     }
 
-    /// The maxima after a tile's scores, and the current maxima, both negated.
+    /// The maxima after a tile's scores, and the current maxima. Both are negated.
     #[inline(always)]
     pub fn maxima<const R: usize>(&self, s: &ColAcc<R, G>, warp: Warp) -> [ColVec<f32, G>; 2] {
         let seen = s.lane_max().across(warp, f32::max);
         [seen.zip(self.minus_max, |x, old| old.min(-x * self.scale_log2)), self.minus_max]
     }
 
-    /// Factor of O and of the sums if the negated maximum changes from `old` to `new`.
+    /// The factor of O and of the sums for a change of the negated maximum from `old` to `new`.
     #[inline(always)]
     pub fn rescale([new, old]: [f32; 2]) -> f32 {
         ex2(new - old)
     }
 
-    /// Replaces the maxima (negated), and rescales the sums.
+    /// Replaces the negated maxima, and rescales the sums.
     #[inline(always)]
     pub fn settle(&mut self, minus_max: ColVec<f32, G>) {
         self.sum.scale(&minus_max.zip(self.minus_max, |new, old| Self::rescale([new, old])));
@@ -89,7 +90,7 @@ impl<const G: usize> Softmax<G> {
         self.sum.add(probs, warp)
     }
 
-    /// The maximum (base 2) and the sum of each column.
+    /// The maximum (to base 2) and the sum of each column.
     #[inline(always)]
     pub fn state(&self) -> [ColVec<f32, G>; 2] {
         [self.minus_max.zip(self.minus_max, |x, _| -x), self.sum.total()]

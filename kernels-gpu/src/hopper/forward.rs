@@ -1,5 +1,5 @@
-//! Forward attention with cross-tile overlap: a work tile's first S = Q K^T runs beside the last O += P V of
-//! the tile before.
+//! Forward attention with cross-tile overlap: the first S = Q K^T of a work tile runs beside the last O += P
+//! V of the previous tile.
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, View, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
@@ -58,7 +58,7 @@ impl<
                 let Some(tile) = tiles.receive(&mut q) else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
-                // The first tile's first product runs alone.
+                // The first product of the block's first tile runs alone.
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();

@@ -1,5 +1,5 @@
-//! Code that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over its
-//! key blocks.
+//! The code that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over
+//! its key blocks.
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
@@ -14,7 +14,7 @@ use tile::tma::{MapKind, Tma, TmaTensor};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Warp};
 
-/// A stage of Q: a tile of 64 rows per warpgroup.
+/// A stage of Q, with a tile of 64 rows per warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// A pipeline of key blocks, or of value blocks.
@@ -58,29 +58,29 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize, const DV: u
     }
 }
 
-/// The coordinates of a query row of work tiles `P`.
+/// The coordinates of a query row in work tiles of type `P`.
 type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
-/// A warp's results for the key blocks so far. O is not normalised, and lacks the last block's P
+/// A warp's results for the key blocks so far. O is not normalised, and still lacks the last block's P
 /// V.
 pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
-    /// The softmax of all blocks so far.
+    /// The softmax over all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
-    /// O.
+    /// The accumulators of O.
     pub acc_o: Acc<1, DV>,
-    /// P of the last block so far.
+    /// P of the latest block.
     pub probs: AFrag<E, 1, N>,
 }
 
-/// A work tile under a mask: `W` warpgroups' rows, and key blocks of `N` base tiles.
+/// A work tile under a mask, with the rows of `W` warpgroups, and key blocks of `N` base tiles.
 pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     p: &'p P::Params,
     variant: &'p Mask::Params,
     /// The work tile.
     pub tile: P,
     rows: Rows,
-    /// The key blocks that some row sees. If no row sees a key, the range has one block, which the mask
-    /// removes completely. All work tiles therefore end in one way.
+    /// The key blocks that at least one row sees. If no row sees a key, the range has one block, which the
+    /// mask removes completely. The epilogue is therefore the same for all work tiles.
     pub range: BlockRange,
     of: Sequence,
     mask: Mask::Keys,
@@ -89,7 +89,7 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
     const TILE_N: u32 = N as u32 * 16;
 
-    /// The view of `tile`.
+    /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
@@ -98,7 +98,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // There are more splits than blocks. This split takes a block behind all keys that any row sees.
+            // There are more splits than blocks, and this split got none. It therefore takes a block behind
+            // all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {
@@ -119,13 +120,13 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         self.tile.keys(self.p, n * Self::TILE_N)
     }
 
-    /// Factor from scores to exponents of 2.
+    /// Factor that converts scores to exponents of 2.
     #[inline(always)]
     pub fn scale_log2(&self) -> f32 {
         Mask::Scores::scale_log2(self.p.as_ref())
     }
 
-    /// Whether some row does not see all of block `n`.
+    /// Whether at least one row does not see all keys of block `n`.
     #[inline(always)]
     fn is_edge(&self, n: u32) -> bool {
         n >= self.range.interior.1 || Mask::LEFT && n < self.range.interior.0
@@ -143,14 +144,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// [`View::see`] for the last block, which the loop takes first.
+    /// [`View::see`] for the last key block, which is the first one in the loop's order.
     #[inline(always)]
     pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
         self.see(s, self.range.end - 1, true, first_row, warp)
     }
 
-    /// Takes all blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). Leaves the last
-    /// block's O += P V to the caller.
+    /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
+    /// caller must issue the last block's O += P V.
     #[inline(always)]
     pub fn attend<
         E: WarpgroupCore,
@@ -186,7 +187,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// Normalises O, passes it to `send` with the coordinates of its first row, and stores the LSE.
+    /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE.
     #[inline(always)]
     pub fn store<E, const DV: usize, const ORDERED: bool>(
         &self,
@@ -204,9 +205,10 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     }
 }
 
-/// The producer: starts the copies of every work tile's Q and key blocks, in the order in which consumers
-/// take them. Values follow keys one block later, also from tile to tile. With one place for Q, consumers
-/// release Q with the tile's last values, so values do not wait for the next block's keys.
+/// The producer: starts the copies of Q and key blocks of every work tile, in the order in which consumers
+/// read them. If there are several stages for Q, the producer copies a value block after the next key block,
+/// even if that key block belongs to the next tile. If there is one stage for Q, consumers release Q together
+/// with the tile's last values, so a value block does not wait for the next key block.
 #[inline(always)]
 pub fn copy<
     S: Scheduler,

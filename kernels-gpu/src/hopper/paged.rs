@@ -1,5 +1,5 @@
-//! Prefill on a paged KV cache, on Hopper. It differs from [`super::varlen`] in one point: the producer
-//! threads look up the pages of keys and values and copy them box by box.
+//! Prefill on a paged KV cache, on Hopper. The difference from [`super::varlen`] is the producer: its threads
+//! look up the pages of keys and values, and copy the pages box by box.
 use crate::entries::RunAs;
 use crate::hopper::scheduler::MapTile;
 use crate::hopper::varlen::{Found, VarlenScheduler, sequence_of};

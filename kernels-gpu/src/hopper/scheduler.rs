@@ -1,4 +1,4 @@
-//! Work tiles whose tensors travel through tensor maps, and tile schedulers.
+//! Work tiles whose tensors are copied through tensor maps, and tile schedulers.
 use crate::work::QueryTile;
 use spec::{HopperParams, TensorMap, WorkTile};
 use tile::global::GlobalVec;
@@ -11,50 +11,50 @@ pub trait MapTile: QueryTile {
     type Queries: StoreMapKind;
     /// The kind of tensor map of K and V.
     type Keys: MapKind;
-    /// The kernel's parameters.
+    /// The parameters of a kernel with such work tiles.
     type Params: AsRef<ForwardOf<Self>>;
 
-    /// The coordinates of query row `row`.
+    /// The coordinates of row `row` of the tile's queries.
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
-    /// The coordinates of key `row`.
+    /// The coordinates of row `row` of the tile's keys.
     fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
     /// The LSE tensor, with all of its rows.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 }
 
-/// The forward parameters of kernels with work tiles `P`.
+/// The forward parameters of kernels whose work tiles have type `P`.
 pub type ForwardOf<P> =
     HopperParams<<<P as MapTile>::Queries as MapKind>::Data, <<P as MapTile>::Keys as MapKind>::Data>;
-/// The parameters of kernels with scheduler `S`.
+/// The parameters of kernels whose scheduler has type `S`.
 pub type ParamsOf<S> = <<S as Scheduler>::Tile as MapTile>::Params;
 /// The kind of tensor map of K and V, for scheduler `S`.
 pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// The kind of tensor map of Q and O, for scheduler `S`.
 type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A tile scheduler: gives producer and consumers a block's work tiles, one after the other. Consumers need
-/// not repeat the producer's search.
+/// A tile scheduler. It gives the producer and the consumers a block's work tiles, one after the other. The
+/// consumers need not repeat the producer's search.
 pub trait Scheduler {
-    /// The work tiles.
+    /// The type of work tiles.
     type Tile: MapTile;
-    /// The transport of their queries.
+    /// The transport of the work tiles' queries.
     type By: TmaTransport<MapKind = QueriesOf<Self>>;
 
-    /// The producer's next work tile.
+    /// The producer's next work tile, if there is one.
     fn find(&mut self) -> Option<Self::Tile>;
-    /// Starts the copy of the tile's queries. The first query has coordinates `at`.
+    /// Starts the copy of the tile's queries. `at` are the coordinates of the first query.
     fn load<T: TmaTile, const S: usize>(
         q: &mut Producer<T, S, Self::By>,
         tile: &Self::Tile,
         from: &T::Tensor<QueriesOf<Self>>,
         at: <QueriesOf<Self> as MapKind>::At,
     );
-    /// The consumers' next work tile. They wait for its queries.
+    /// The consumers' next work tile, if there is one. The consumers wait for the tile's queries.
     fn receive<T: TmaTile, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>)
     -> Option<Self::Tile>;
 }
 
-/// A work tile of dense tensors. Coordinates are row, head and batch.
+/// A work tile of dense tensors. Its coordinates are row, head and batch.
 impl MapTile for WorkTile {
     type Queries = TensorMap;
     type Keys = TensorMap;
@@ -75,7 +75,7 @@ impl MapTile for WorkTile {
     }
 }
 
-/// The static tile scheduler: work tiles follow from parameters alone, and each warp computes them.
+/// The static tile scheduler: work tiles follow from the parameters alone, so each warp computes them.
 pub struct StaticScheduler<I>(pub I);
 
 impl<P: MapTile, I: Iterator<Item = P>> Scheduler for StaticScheduler<I> {

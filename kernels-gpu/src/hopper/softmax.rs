@@ -1,6 +1,6 @@
-//! Online softmax that searches a maximum only if it must. The kernel computes exponentials with the old
-//! maximum. It needs the block's row sums anyway. A row sum bounds each exponential of its row, so the sums
-//! prove that no exponential overflowed f16.
+//! Online softmax that searches for a maximum only if it must. The kernel computes exponentials with the old
+//! maximum. It needs the row sums of the key block anyway. A row sum bounds each exponential in its row, so
+//! the sums prove that no exponential overflowed f16.
 use crate::softmax::NONE;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
@@ -8,13 +8,13 @@ use spec::DType;
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, RowVec};
 
-/// Largest row sum of a lane's columns in a block that needs no new maximum. Each probability is at most this
-/// sum. The largest f16 number is 65504.
+/// Largest row sum, over one lane's columns, of a key block that needs no new maximum. Each probability is at
+/// most this sum. The largest f16 number is 65504.
 const BOUND: f32 = 32768.0;
 
-/// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. f16
-/// has no headroom: many probabilities 15 powers below a row's largest may make up all of the row's sum, and
-/// f16 keeps the 9 bits that they need only if the largest is 1.
+/// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. For
+/// f16 there is no headroom: many probabilities that lie 15 powers of two below the row's largest may make up
+/// all of the row's sum, and f16 keeps the 9 bits that they need only if the largest is 1.
 const fn headroom(of: DType) -> f32 {
     match of {
         DType::Bf16 => 8.0,
@@ -22,19 +22,20 @@ const fn headroom(of: DType) -> f32 {
     }
 }
 
-/// State of one warp's rows. The maximum is negated and in units of the exponent, as in
-/// [`crate::softmax::Softmax`]. Sums are of this lane's columns. `ORDERED`: see [`Acc::to_operand`].
+/// State of the rows of one warp. The maximum is negated and in units of the exponent, as in
+/// [`crate::softmax::Softmax`]. A lane holds the sums of its own columns. For `ORDERED`, see
+/// [`Acc::to_operand`].
 pub struct BoundedSoftmax<const ORDERED: bool> {
     scale_log2: f32,
     minus_max: RowVec<1>,
     row_sum: RowVec<1>,
 }
 
-/// P of a block and its row sums.
+/// P of a key block, and the row sums of P.
 pub type Exponentials<E, const N: usize> = (AFrag<E, 1, N>, RowVec<1>);
 
 impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
-    /// The state after the first block, and the block's P.
+    /// The state after the first key block, and P of this block.
     #[inline(always)]
     pub fn first<E: Mma, const N: usize>(
         s: &Acc<1, N>,
@@ -49,24 +50,24 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max) with the old maximum. The flag, equal in all lanes, says whether some row grew so
-    /// much that P must be computed again.
+    /// P = exp2(S - max), with the old maximum. The flag, which is the same in all lanes, says whether a row
+    /// grew so much that P must be computed again.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {
         let (p, sums) = self.exponentials(s);
-        // Not `>`: NaN in both rows of a lane must count as growth.
+        // The comparison is not `>`, so that NaN in both rows of a lane counts as growth.
         let bounded = sums.reduce(f32::max) <= BOUND;
         (warp.any(!bounded), (p, sums))
     }
 
-    /// Accepts P, and adds its row sums.
+    /// Accepts P, and adds the row sums of P.
     #[inline(always)]
     pub fn keep<P>(&mut self, (p, sums): (P, RowVec<1>)) -> P {
         self.row_sum = self.row_sum.zip(sums, |a, b| a + b);
         p
     }
 
-    /// Computes P with new maxima, adds its row sums, and rescales O.
+    /// Computes P again with new maxima, adds its row sums, and rescales O.
     #[inline(always)]
     pub fn rebase<E: Mma, const N: usize, const D: usize>(
         &mut self,
@@ -81,11 +82,11 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         p
     }
 
-    /// The factor that normalises O, and the LSE: the natural logarithm, -inf for a row that saw no key. Such
-    /// a row gets a negative factor, because its O may be 0 times infinity.
+    /// The factor that normalises O, and the LSE (natural logarithm; -inf for a row that saw no key). The
+    /// factor of such a row is negative, because O of the row may be 0 times infinity.
     ///
-    /// A `sink` is one more key with this natural logit, below infinity, and with value 0. The kernel adds it
-    /// at the end, so probabilities keep their precision however large the sink is.
+    /// A `sink` is one more key, with value 0 and with this natural logit, which is below infinity. The
+    /// kernel adds the sink at the end, so probabilities keep their precision even if the sink is large.
     #[inline(always)]
     pub fn finish(&self, sink: Option<f32>, warp: Warp) -> (RowVec<1>, RowVec<1>) {
         let sum = self.row_sum.across(warp, |a, b| a + b);
@@ -102,7 +103,7 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (factor.zip(sum, |factor, sum| if sum == 0.0 { -1.0 } else { factor }), lse)
     }
 
-    /// Raises the maxima to the scores, with headroom. Returns the factors of sums and O.
+    /// Raises the maxima to the scores, with headroom. Returns the factors of the sums and of O.
     #[inline(always)]
     fn raise<E: Mma, const N: usize>(&mut self, s: &Acc<1, N>, warp: Warp) -> RowVec<1> {
         let seen = s.lane_max().across(warp, f32::max);

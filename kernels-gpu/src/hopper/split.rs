@@ -34,7 +34,8 @@ impl MapTile for KvSplit {
     }
 }
 
-/// The splits of one block. The splits of a work tile are neighbours, so that they end together.
+/// The splits of one block. The splits of a work tile are neighbours, so that they end at about the same
+/// time.
 struct Splits {
     order: TileOrder,
     partials: Partials,
@@ -82,7 +83,8 @@ impl<
             block,
             smem,
             |view, so_far, q_tile, group| {
-                // Release Q first: the copy of the next split's queries need not wait for the stores.
+                // The consumers release Q before they store, so that the copy of the next split's queries
+                // does not wait for the stores.
                 drop(q_tile);
                 view.store(so_far, group, |o, [row, ..], group| {
                     let KvSplit { index, head, partials, .. } = view.tile;

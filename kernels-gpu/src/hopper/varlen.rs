@@ -1,7 +1,7 @@
-//! Varlen tensors on Hopper. Each producer thread finds a work tile's sequence from the device's integers
-//! while the consumers compute the tile before. The first producer thread broadcasts tile info with the
-//! tile's queries. The kernel then treats the work tile like any other: tensor maps end where its sequence
-//! ends.
+//! Varlen tensors on Hopper. Each producer thread finds the sequence of a work tile from the device's
+//! integers, while the consumers compute the previous tile. The first producer thread broadcasts the tile
+//! info together with the tile's queries. The kernel then treats the work tile like any other, because the
+//! tensor maps end where the sequence ends.
 use crate::entries::RunAs;
 use crate::hopper::scheduler::{MapTile, Scheduler};
 use crate::hopper::{Body, HopperKernel};
@@ -18,8 +18,9 @@ use tile::pipeline::{Consumer, Producer};
 use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
-/// The sequence of query block `m_block`, the sequence's queries, and the number of them before the block. If
-/// the current lengths leave the block without a sequence, that number is at least the number of queries.
+/// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
+/// the block. If no sequence contains the block at the current lengths, that number is at least the number of
+/// queries.
 #[inline(always)]
 pub fn sequence_of(
     sequences: &Sequences,
@@ -36,9 +37,9 @@ pub fn sequence_of(
 }
 
 impl SequenceTile {
-    /// The tile of a head that starts at query `before` of a sequence. The sequence's first query has
-    /// position `aligned`. A tile without a sequence has no query and no key: TMA loads zeros for it and
-    /// stores nothing.
+    /// The tile of a head that starts at query `before` of a sequence. `aligned` is the position of the
+    /// sequence's first query. A tile without a sequence has no query and no key: TMA loads zeros and stores
+    /// nothing.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -50,8 +51,8 @@ impl SequenceTile {
         SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
     }
 
-    /// The tile info of this tile. If masks or scores have parameters (`told`), the info includes the tile's
-    /// place in the sequence, because they may depend on it.
+    /// The tile info that describes this tile. If masks or scores have parameters (`told`), the info includes
+    /// the tile's place in the sequence, which they may need.
     #[inline(always)]
     pub fn info(&self, told: bool) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
@@ -59,7 +60,7 @@ impl SequenceTile {
         [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
-    /// The tile that tile info describes, without the place of its keys: consumers copy no keys.
+    /// The tile that a tile info describes. It lacks the place of its keys, because consumers copy no keys.
     #[inline(always)]
     pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
         let queries = Span::of_words([first, queries]);
@@ -74,8 +75,8 @@ impl SequenceTile {
         RaggedRow::new(row, self.tile.head, self.queries.first(), self.queries.rows())
     }
 
-    /// The LSE of the tile's queries. A head has `rows` queries of all sequences; `batch` returns the batch
-    /// of the tile's first query.
+    /// The LSE of the tile's queries. A head has `rows` queries, over all sequences; `batch` returns the
+    /// batch of the tile's first query.
     #[inline(always)]
     pub fn lse(&self, lse: &Lse, rows: u32, batch: impl FnOnce(u32) -> u32) -> GlobalVec {
         let first = self.queries.first();
@@ -83,8 +84,9 @@ impl SequenceTile {
         if lse.base == 0 {
             return of_all;
         }
-        // `opaque` keeps this a branch. Without it, LLVM joins the end of a tile with the start of the next.
-        // ptxas then assumes that lanes leave the loop one by one, and serialises products.
+        // `opaque` makes LLVM keep this branch. Without it, LLVM joins the end of a tile with the start of
+        // the next. ptxas then assumes that lanes leave the loop one by one, and serialises the `wgmma`
+        // products.
         of_all.part(opaque(first), self.queries.rows())
     }
 }
@@ -112,7 +114,7 @@ impl MapTile for SequenceTile {
 
 /// A work tile that the producer finds and broadcasts.
 pub trait Found: MapTile {
-    /// The tile of `tile_m` queries.
+    /// Finds the tile of `tile_m` queries that `tile` names.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// See [`SequenceTile::info`].
     fn info(&self, told: bool) -> TileInfo;
@@ -147,7 +149,7 @@ impl Found for SequenceTile {
     }
 }
 
-/// The tile scheduler of varlen queries, for kernels `K`. Some of its work tiles have no sequence.
+/// The tile scheduler of kernel `K` with varlen queries. Some work tiles have no sequence.
 pub struct VarlenScheduler<'p, T: Found, K> {
     p: &'p T::Params,
     tiles: OwnTiles,
@@ -155,7 +157,7 @@ pub struct VarlenScheduler<'p, T: Found, K> {
 }
 
 impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
-    /// Whether masks or scores have parameters.
+    /// Whether the kernel's masks or scores have parameters.
     const TOLD: bool = spec::has_params::<K>();
 
     /// The scheduler of block `index` of `count`.

@@ -1,5 +1,5 @@
-//! Forward attention for wide head dims: O is stored through Q's shared memory, and the next work tile starts
-//! afterwards.
+//! Forward attention for wide head dims: O is stored through Q's shared memory, so the next work tile starts
+//! after the store.
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
@@ -12,13 +12,13 @@ use tile::pipeline::{MbarrierPipeline, StageGuard};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
-/// A block's shared memory: one place for Q and O, and pipelines of K and V.
+/// A block's shared memory: one tile for Q and O, and the pipelines of K and V.
 type Shared<S, E, const W: usize, const N: usize, const D: usize, const DV: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
     (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, DV, STAGES>),
 );
 
-/// Processes work tile after work tile. `store` gets a tile's results and the guard of its Q.
+/// Processes one work tile after the other. `store` gets a tile's results and the guard of the tile's Q.
 #[inline(always)]
 pub fn one_by_one<
     S: Scheduler,
@@ -54,8 +54,8 @@ pub fn one_by_one<
         },
         |mut group, (mut q, (mut k, mut v))| {
             let (warp, first_row) = (group.warp(), group.first_row());
-            // Not `for`: if a loop ends at its top, ptxas assumes that lanes leave the loop one by one, and
-            // that each lane has its own descriptors.
+            // This is not a `for` loop: if a loop ends at its top, ptxas assumes that lanes leave the loop
+            // one by one and have different descriptors.
             let mut tiles = source(index, count);
             let Some(mut tile) = tiles.receive(&mut q) else { return };
             loop {

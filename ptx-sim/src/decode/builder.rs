@@ -1,4 +1,4 @@
-//! Register and constant rows of one function.
+//! Rows for the registers and constants of one function.
 
 use std::collections::HashMap;
 
@@ -10,49 +10,49 @@ use crate::{
     regs::{Args, Kind, R, Run, alu},
 };
 
-/// Start of the generic addresses of shared memory; the windows of local and parameter memory follow.
+/// Start of the generic addresses of shared memory. The windows of local memory and of parameters follow.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 60;
-/// See [`SHARED_WINDOW`].
+/// Start of the generic addresses of local memory.
 pub(crate) const LOCAL_WINDOW: u64 = 2 << 60;
-/// See [`SHARED_WINDOW`].
+/// Start of the generic addresses of parameters.
 pub(crate) const PARAM_WINDOW: u64 = 3 << 60;
 
-/// The initial value of a constant row.
+/// The initial value of a constant's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     Value(u64),
     Special(Special),
-    /// Byte of the frame's memory.
+    /// The address of a byte in the frame's memory.
     Frame(u32),
 }
 
-/// Everything that a call of a function needs.
+/// The data that a call of a function needs.
 #[derive(Debug)]
 pub(crate) struct FunctionCode {
     pub start: u32,
     pub n32: u32,
     pub n64: u32,
     pub n_pred: u32,
-    /// Constant rows and their register files.
+    /// The constants: register file, row and initial value of each.
     pub constants: Vec<(Kind, R, Constant)>,
     pub frame_bytes: u32,
-    /// Offsets and sizes of parameters and results in the frame.
+    /// Offsets and sizes of parameters and results in the frame's memory.
     pub params: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,
 }
 
-/// Decoder of one function.
+/// Decodes one function.
 pub(super) struct Builder<'a> {
     pub module: &'a Module,
     pub function: &'a Function,
     pub guard: Option<Guard>,
     pub rejoin: u32,
-    /// Set by a comparison: [`super::Program::equal`].
+    /// The comparison of a `setp`, for [`super::Program::equal`].
     pub equal: Option<(Run, Args)>,
     /// Operations that run before the instruction that is being decoded.
     pub prelude: Vec<Op>,
     shared: &'a Symbols,
-    /// Functions of the program.
+    /// The functions of the program.
     pub order: &'a [usize],
     carry: Option<R>,
     index: Vec<(RegClass, R)>,
@@ -138,7 +138,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Row of register `id` in its file.
+    /// The row of register `id` in its register file.
     pub fn index(&self, id: u32) -> R {
         self.index.get(id as usize).map_or(0, |&(_, row)| row)
     }
@@ -147,7 +147,7 @@ impl<'a> Builder<'a> {
         self.frame.get(variable as usize).copied().unwrap_or((0, 0))
     }
 
-    /// A fresh register for intermediate values.
+    /// A new register for intermediate values.
     pub fn scratch(&mut self, kind: Kind) -> R {
         let count = &mut self.counts[file(kind) as usize];
         *count += 1;
@@ -240,7 +240,7 @@ impl<'a> Builder<'a> {
         Ok(self.constant(kind, value))
     }
 
-    /// Address of a variable within its own state space.
+    /// The address of a variable within the variable's own state space.
     fn symbol(&self, symbol: &Symbol, offset: i64) -> Result<Constant, String> {
         let value = match symbol {
             Symbol::Named(name) => {
@@ -281,7 +281,7 @@ impl<'a> Builder<'a> {
         self.function.entry && (index as usize) < self.function.n_params
     }
 
-    /// The address operand, and its space if its base determines one.
+    /// The operand as an address, and the state space that its base determines, or else `space`.
     pub fn address(&mut self, operand: &Operand, space: Space) -> Result<(Addr, Space), String> {
         let (base, offset) = match operand {
             Operand::Address(base, offset, rest) if rest.is_empty() => (base, *offset),
@@ -301,7 +301,7 @@ impl<'a> Builder<'a> {
                 Ok((Addr { wide: true, base, offset }, space))
             }
             Base::Symbol(symbol) => {
-                // A parameter of a device function, or of a call under preparation, is frame memory.
+                // Parameters of device functions, and of calls that are being prepared, are frame memory.
                 let own = match symbol {
                     Symbol::Variable(index) if space == Space::Param && !self.is_entry_param(*index) => {
                         Space::Local
@@ -314,7 +314,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The register of a load or store, of any width.
+    /// The register of a load or store, which may have any width.
     pub fn slot(&mut self, operand: &Operand, kind: Kind, write: bool) -> Result<Slot, String> {
         match operand {
             Operand::Sink => Ok(Slot::Sink),
@@ -331,7 +331,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Register rows of `{a, b, c, d}`, or of a single register.
+    /// The register rows of `{a, b, c, d}`, or of a single register.
     pub fn rows(&mut self, operand: &Operand, write: bool) -> Result<Vec<R>, String> {
         let parts = match operand {
             Operand::Vector(parts) => parts.as_slice(),

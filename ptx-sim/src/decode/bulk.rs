@@ -1,4 +1,4 @@
-//! Bulk copies, prefetches and reductions.
+//! Decodes bulk copies, prefetches and reductions.
 
 use super::{Builder, memory::space_of};
 use crate::{
@@ -11,7 +11,7 @@ type Found = Result<Option<Vec<Op>>, String>;
 
 impl Builder<'_> {
     pub(super) fn bulk(&mut self, op: &str, mods: &[&str], operands: &[Source]) -> Found {
-        // `tile` is the only mode of boxes that the simulator has.
+        // `tile` is the only mode of boxes that the simulator executes.
         let mods: Vec<&str> = mods.iter().copied().filter(|word| *word != "tile").collect();
         let bulk = match (op, mods.as_slice(), operands) {
             ("prefetch", [.., "tensormap"], [map]) => {
@@ -74,7 +74,8 @@ impl Builder<'_> {
         Ok(Region::Bytes { addr, bytes: self.source(bytes, Kind::B32)? })
     }
 
-    /// The box at the coordinates of `operand`, in a tensor of `rank` dimensions (`3d`).
+    /// The box that `operand` selects by its coordinates, in a tensor of `rank` dimensions (for example
+    /// `3d`).
     fn tensor_region(&mut self, operand: &Source, rank: &str) -> Result<Region, String> {
         let Source::Address(base, offset, coordinates) = operand else {
             return Err("a tensor map and its coordinates are missing".into());

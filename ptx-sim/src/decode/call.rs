@@ -1,4 +1,4 @@
-//! Calls and returns, and parameters that are registers.
+//! Decodes calls, returns, and parameters that are registers.
 
 use super::{Builder, Constant, Decoded, code_address};
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
     regs::Kind,
 };
 
-/// Arguments or results of a call: their places in the frame, and the operations that move their registers to
-/// or from it.
+/// The arguments or results of a call: their places in the frame's memory, and the operations that copy
+/// registers to or from them.
 type Passed = (Vec<(u32, u32)>, Vec<Op>);
 
 impl Builder<'_> {
@@ -82,7 +82,7 @@ impl Builder<'_> {
         Ok((places, moves))
     }
 
-    /// A load from the frame, or a store to it.
+    /// A load from the frame's memory, or a store to it.
     fn frame_access(&mut self, (offset, bytes): (u32, u32), slot: Slot, load: bool) -> Op {
         let base = self.constant(Kind::B64, Constant::Frame(offset));
         let access = Box::new(Access {
@@ -97,7 +97,7 @@ impl Builder<'_> {
         if load { Op::Load(access) } else { Op::Store(access) }
     }
 
-    /// Operations that move parameters into their registers, or results out of their registers.
+    /// Operations that copy parameters into their registers, or results out of their registers.
     pub(super) fn in_registers(&mut self, results: bool) -> Decoded {
         let function = self.function;
         let of = |&&(variable, _): &&(u32, u32)| (variable as usize >= function.n_params) == results;
@@ -122,13 +122,13 @@ impl Builder<'_> {
         known.map_or_else(|| Callee::Unknown(name.into()), Callee::Function)
     }
 
-    /// Address of a function, for calls through a pointer.
+    /// The address of a function, for calls through a pointer.
     pub(super) fn function_address(&self, name: &str) -> Option<u64> {
         self.module.function(name).map(code_address)
     }
 }
 
-/// Whether `function` is a panic of Rust's core library: only panics never return there.
+/// Whether `function` is a panic of Rust's core library: in that library, only panics never return.
 fn is_panic(function: &Function) -> bool {
     function.noreturn && function.name.contains("4core")
 }

@@ -1,4 +1,4 @@
-//! Multi-word arithmetic: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
+//! Decodes multi-word arithmetic: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
 
 use super::{Builder, Constant, integer};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     regs::{Alu, Kind, alu},
 };
 
-/// `$wide` holds a sum of two words and a carry.
+/// Defines an operation with a carry. The type `$wide` must hold the sum of two words and a carry.
 macro_rules! with_carry {
     ($word:ty, $wide:ty, $subtract:expr) => {
         if $subtract {
@@ -61,7 +61,7 @@ impl Builder<'_> {
         let flag = self.carry_flag();
         let before = if reads { flag } else { self.constant(Kind::Pred, Constant::Value(0)) };
         let after = self.scratch(Kind::Pred);
-        // The result may overwrite a source, so this computes the carry first.
+        // The carry is computed first, because the result may overwrite a source.
         let alu = |alu: Alu, d| Op::Alu { run: alu.run, args: [d, a, b, before, 0] };
         ops.push(alu(carry, after));
         ops.push(alu(value, self.destination(d, kind)?));

@@ -1,4 +1,4 @@
-//! `setp`, `set`, `selp`, `slct`.
+//! Decodes `setp`, `set`, `selp` and `slct`.
 
 use super::{Builder, Decoded, integer};
 use crate::{
@@ -22,8 +22,8 @@ macro_rules! compare {
     ($t:ty, $cmp:expr) => { compare!($t, $cmp, x => x) };
 }
 
-/// Unordered forms (`ltu`, true when either is NaN), `num` and `nan`. `ne` is unordered in no form: PTX `ne`
-/// is false on NaN.
+/// The comparisons of floats, including unordered forms (such as `ltu`, which is true if either operand is
+/// NaN), `num` and `nan`. PTX `ne` is not an unordered form: it is false on NaN.
 macro_rules! compare_float {
     ($t:ty, $cmp:expr, $x:ident => $key:expr) => {
         match $cmp {
@@ -55,7 +55,7 @@ macro_rules! compare_float {
     };
 }
 
-/// `lo ls hi hs` are the unsigned names of `lt le gt ge`.
+/// Replaces `lo ls hi hs` by `lt le gt ge`, because they are the unsigned names of these comparisons.
 fn unsigned(cmp: &str) -> &str {
     match cmp {
         "lo" => "lt",
@@ -83,7 +83,7 @@ impl Builder<'_> {
             None => 0,
         };
         let [a, b, ..] = sources else { return Err("operands are missing".into()) };
-        // A destination may also be a source, so all values go through scratch registers first.
+        // A destination may also be a source, so all values pass through scratch registers.
         let [yes, no] = [self.scratch(Kind::Pred), self.scratch(Kind::Pred)];
         let args = [yes, self.source(a, compare.s[0])?, self.source(b, compare.s[1])?, 0, 0];
         self.equal = setp("eq", ty, ftz).map(|equal| (equal.run, [no, args[1], args[2], 0, 0]));
@@ -128,7 +128,7 @@ pub(super) fn setp(cmp: &str, ty: &str, ftz: bool) -> Option<Alu> {
     }
 }
 
-/// Selections.
+/// The selection with this opcode.
 pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     match (op, mods) {
         ("selp", ["b16" | "u16" | "s16" | "f16"]) => {
@@ -158,7 +158,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     }
 }
 
-/// A selection may read an uninitialised register, because LLVM emits selections of undefined values.
+/// A selection. It may read an uninitialised register, because LLVM emits selections of undefined values.
 fn selection(kind: Kind, run: Run) -> Alu {
     let s: &[Kind] = match kind {
         Kind::B32 => &[Kind::B32, Kind::B32, Kind::Pred],

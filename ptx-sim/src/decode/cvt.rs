@@ -1,4 +1,4 @@
-//! Conversions.
+//! Decodes conversions.
 
 use super::{
     Builder, Decoded,
@@ -10,7 +10,7 @@ use crate::{
     regs::{Alu, Kind, alu},
 };
 
-/// Rounds to an integer as `mode` says, in f64.
+/// Rounds `x` to an integer by the rounding mode `mode`, in f64.
 #[inline(always)]
 fn round(x: f64, mode: u8) -> f64 {
     match mode {
@@ -23,7 +23,7 @@ fn round(x: f64, mode: u8) -> f64 {
 
 macro_rules! to_int {
     ($d:ty, $s:ty, $mode:expr, |$x:ident| $from:expr) => {
-        // `as` saturates and sends NaN to zero, as PTX does.
+        // Rust's `as` saturates and converts NaN to zero, as PTX does.
         match $mode {
             "rni" => Some(alu!($d => |$x: $s| round($from, b'n') as $d)),
             "rzi" => Some(alu!($d => |$x: $s| round($from, b'z') as $d)),
@@ -88,7 +88,8 @@ macro_rules! from_int {
     };
 }
 
-/// `cvt` with the modifiers `mods`; the last two are the destination's and the source's type.
+/// The conversion with the modifiers `mods`, the last two of which are the destination's type and the
+/// source's type.
 pub(super) fn find(mods: &[&str]) -> Option<Alu> {
     let [flags @ .., d, s] = mods else { return None };
     let (mut mode, mut ftz, mut sat, mut relu) = ("", false, false, false);
@@ -97,7 +98,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             "ftz" => ftz = true,
             "sat" => sat = true,
             "relu" => relu = true,
-            // Only conversions to eight bits have the word, and all of them have it.
+            // Only conversions to eight bits have this word, and all of them have it.
             "satfinite" if *d == "e4m3x2" => {}
             flag => mode = flag,
         }
@@ -203,7 +204,7 @@ fn relu_of(x: f32) -> f32 {
 
 fn toward_zero_f16(x: f32) -> u16 {
     let near = to_f16(x);
-    // Steps back by one ulp if rounding went away from zero, overflow to infinity included.
+    // If rounding went away from zero (even to infinity), this steps back by one ulp.
     if near & 0x7fff <= 0x7c00 && from_f16(near).abs() > x.abs() { near - 1 } else { near }
 }
 
@@ -211,7 +212,7 @@ fn toward_zero_bf16(x: f32) -> u16 {
     if x.is_nan() { 0x7fff } else { (x.to_bits() >> 16) as u16 }
 }
 
-/// Integer conversions that clamp to the destination's range.
+/// The integer conversion that clamps to the destination's range.
 fn saturating(d: &str, s: &str) -> Option<Alu> {
     macro_rules! clamp {
         ($s:ty, $($name:literal $d:ty),*) => {

@@ -1,12 +1,12 @@
-//! Floating-point instructions.
+//! Decodes floating-point instructions.
 //!
-//! `add`, `sub`, `mul`, `fma`, `min`, `max` are exact as PTX defines them. The approximations (`ex2`, `lg2`,
-//! `rcp`, `rsqrt`, `tanh`, `sin`, `cos`) return the exact value, rounded once. Hardware may differ by the few
-//! ulps that the PTX ISA allows.
+//! `add`, `sub`, `mul`, `fma`, `min` and `max` are exact as PTX defines them. The approximations (`ex2`,
+//! `lg2`, `rcp`, `rsqrt`, `tanh`, `sin`, `cos`) return the exact value, rounded once. Hardware may differ by
+//! the few ulps that the PTX ISA allows.
 
 use crate::regs::{Alu, Args, LANES, Lane, Regs, alu};
 
-/// The one NaN that f32 arithmetic returns.
+/// The NaN that every f32 operation returns.
 const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
 /// Flushes a subnormal number to zero of the same sign.
@@ -30,23 +30,24 @@ fn saturate(x: f32) -> f32 {
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
-/// binary16 to f32.
+/// Converts binary16 to f32.
 #[inline(always)]
 pub(crate) fn from_f16(x: u16) -> f32 {
-    // Scaling by 2^112 moves the exponent and normalises subnormals. Infinity and NaN need a full exponent.
+    // The multiplication by 2^112 moves the exponent and normalises subnormal numbers. Infinity and NaN need
+    // a full exponent.
     let magnitude = u32::from(x & 0x7fff);
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x7c00 { magnitude << 13 | 0x7f80_0000 } else { scaled.to_bits() };
     f32::from_bits(bits | u32::from(x & 0x8000) << 16)
 }
 
-/// bfloat16 to f32.
+/// Converts bfloat16 to f32.
 #[inline(always)]
 pub(crate) fn from_bf16(x: u16) -> f32 {
     f32::from_bits(u32::from(x) << 16)
 }
 
-/// f32 to binary16, nearest even; NaN is 0x7fff.
+/// Converts f32 to binary16, rounded to nearest even; NaN becomes 0x7fff.
 #[inline(always)]
 pub(crate) fn to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -61,7 +62,7 @@ pub(crate) fn to_f16(x: f32) -> u16 {
     if magnitude > 0x7f80_0000 { 0x7fff } else { value as u16 | sign }
 }
 
-/// f32 to bfloat16, nearest even; NaN is 0x7fff.
+/// Converts f32 to bfloat16, rounded to nearest even; NaN becomes 0x7fff.
 #[inline(always)]
 pub(crate) fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -69,7 +70,7 @@ pub(crate) fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { 0x7fff } else { rounded as u16 }
 }
 
-/// OCP's E4M3 to f32, by its definition.
+/// Converts OCP's E4M3 to f32, by the definition of E4M3.
 pub(crate) fn from_e4m3(x: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
     let magnitude = match x & 0x7f {
@@ -80,26 +81,26 @@ pub(crate) fn from_e4m3(x: u8) -> f32 {
     if x < 0x80 { magnitude } else { -magnitude }
 }
 
-/// f32 to OCP's E4M3, nearest even. A magnitude above the largest number becomes the largest number. NaN is
-/// 0x7f.
+/// Converts f32 to OCP's E4M3, rounded to nearest even. A magnitude above the largest number becomes the
+/// largest number. NaN becomes 0x7f.
 pub(crate) fn to_e4m3(x: f32) -> u8 {
     if x.is_nan() {
         return 0x7f;
     }
     let magnitude = x.abs().min(448.0);
-    // Exponents below -6 are subnormal: their numbers have equal distances.
+    // Exponents below -6 belong to subnormal numbers, which have the same distances.
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
     let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
     ((exponent + 6) as u8 * 8 + eighths as u8) | sign
 }
 
-/// f64 to binary16, rounded once.
+/// Converts f64 to binary16, rounded once.
 pub(crate) fn f64_to_f16(x: f64) -> u16 {
     if x.is_nan() { 0x7fff } else { half::f16::from_f64(x).to_bits() }
 }
 
-/// f64 to bfloat16, rounded once.
+/// Converts f64 to bfloat16, rounded once.
 pub(crate) fn f64_to_bf16(x: f64) -> u16 {
     if x.is_nan() { 0x7fff } else { half::bf16::from_f64(x).to_bits() }
 }
@@ -128,7 +129,7 @@ fn min_nan(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() { NAN } else { min(a, b) }
 }
 
-/// Coefficients of 2^t for t from -1/2 to 1/2: ln(2)^n / n!.
+/// The coefficients ln(2)^n / n! of 2^t, for t from -1/2 to 1/2.
 const EXP2: [f64; 13] = {
     let mut all = [1.0; 13];
     let mut n = 1;
@@ -139,7 +140,8 @@ const EXP2: [f64; 13] = {
     all
 };
 
-/// 2^x in f64 arithmetic, accurate to well below half a unit of f32, equal on every machine.
+/// Computes 2^x in f64, with an error well below half a unit of f32, and with the same result on every
+/// machine.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = f64::from(x);
@@ -155,13 +157,13 @@ pub(crate) fn exp2(x: f32) -> f32 {
     if x.is_nan() { NAN } else { value }
 }
 
-/// Halves of a packed register.
+/// The two halves of a packed register.
 #[inline(always)]
 pub(crate) fn halves(x: u32) -> [u16; 2] {
     [x as u16, (x >> 16) as u16]
 }
 
-/// Two halves into a packed register.
+/// Packs two halves into a register.
 #[inline(always)]
 pub(crate) fn pack([low, high]: [u16; 2]) -> u32 {
     u32::from(low) | u32::from(high) << 16
@@ -206,7 +208,7 @@ macro_rules! half_floats {
     };
 }
 
-/// Single instructions with base name `op`; `mods` is the rest of the opcode.
+/// The arithmetic instruction with base name `op`; `mods` is the rest of the opcode.
 pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     let (&ty, flags) = mods.split_last()?;
     let (mut ftz, mut sat, mut approx, mut nan) = (false, false, false, false);
@@ -283,7 +285,7 @@ fn ex2_rows(regs: &mut Regs, args: &Args, mask: u32) {
     let row = <f32 as Lane>::row(regs, args[1], mask);
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the feature.
+        // SAFETY: the processor has the feature that the function needs.
         let row = unsafe { ex2_wide(&row) };
         return regs.set32(args[0], mask, &row);
     }
@@ -305,7 +307,7 @@ fn fma_rows(regs: &mut Regs, args: &Args, mask: u32) {
     let rows = [1, 2, 3].map(|at| <f32 as Lane>::row(regs, args[at], mask));
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has both features.
+        // SAFETY: the processor has both features that the function needs.
         let row = unsafe { fma_wide(&rows) };
         return regs.set32(args[0], mask, &row);
     }

@@ -1,8 +1,8 @@
-//! Integer, logic and bit instructions.
+//! Decodes integer, logic and bit instructions.
 
 use crate::regs::{Alu, alu};
 
-/// One closure for every integer type named by `$ty`.
+/// Makes a closure for each integer type that `$ty` may name.
 macro_rules! int {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {
@@ -18,7 +18,7 @@ macro_rules! int {
     (@ $t:ty, |$($x:ident),*| $e:expr) => { Some(alu!($t => |$($x: $t),*| $e)) };
 }
 
-/// One closure for every untyped width.
+/// Makes a closure for each untyped width.
 macro_rules! bits {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {
@@ -31,7 +31,7 @@ macro_rules! bits {
     };
 }
 
-/// Products of twice the width.
+/// Makes a product of twice the width.
 macro_rules! wide {
     ($ty:expr, |$a:ident, $b:ident $(, $c:ident)?| $e:expr) => {
         match $ty {
@@ -52,7 +52,7 @@ macro_rules! wide {
     };
 }
 
-/// The upper half of a product.
+/// Makes the upper half of a product.
 macro_rules! high {
     ($ty:expr, |$h:ident $(, $c:ident)?| $e:expr) => {
         match $ty {
@@ -79,7 +79,7 @@ macro_rules! high {
     };
 }
 
-/// The instruction with base name `op` and the rest of the opcode `mods`.
+/// The integer instruction with base name `op`, where `mods` is the rest of the opcode.
 pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     match (op, mods) {
         ("add", ["sat", "s32"]) => Some(alu!(i32 => |a: i32, b: i32| a.saturating_add(b))),
@@ -116,7 +116,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
         ("mad", ["lo", ty]) => int!(*ty, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         ("mad", ["hi", ty]) => high!(*ty, |h, c| h.wrapping_add(c)),
         ("mad", ["wide", ty]) => wide!(*ty, |a, b, c| (a * b).wrapping_add(c)),
-        // PTX leaves division by zero unspecified. The hardware's instruction sequence gives all ones.
+        // PTX does not specify a division by zero. The hardware's instruction sequence gives all ones.
         ("div", [ty]) => int!(*ty, |a, b| if b == 0 { !0 } else { a.wrapping_div(b) }),
         ("rem", [ty]) => int!(*ty, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
         ("min", [ty]) => int!(*ty, |a, b| a.min(b)),
@@ -182,7 +182,7 @@ fn signed24(a: i32) -> i64 {
     i64::from(a << 8 >> 8)
 }
 
-/// 32 of the 48 bits of a product, from bit `shift` on.
+/// 32 bits, from bit `shift` on, of the 48 bits of a product.
 fn product24(a: i64, b: i64, shift: u32) -> u32 {
     ((a * b) >> shift) as u32
 }
@@ -230,7 +230,7 @@ fn dot4(x: &str, y: &str) -> Option<Alu> {
     })
 }
 
-/// `n` ones from bit `at` on, limited to the width.
+/// A mask of `n` ones from bit `at` on, limited to 32 bits.
 fn mask(at: u32, n: u32) -> u32 {
     (ones(n) << at) as u32
 }
@@ -252,7 +252,7 @@ fn bfe_signed(a: i64, at: u32, n: u32, bits: u32) -> i64 {
     let top = (at.saturating_add(n) - 1).min(bits - 1);
     let sign = a >> top & 1;
     let field = if at >= bits { 0 } else { (a as u64 & ones(bits)) >> at };
-    // Bits of the field beyond the value, and all bits above the field, are copies of the sign.
+    // Field bits beyond the value, and all bits above the field, are copies of the sign.
     let width = n.min(bits.saturating_sub(at));
     if sign != 0 { (field | !ones(width)) as i64 } else { (field & ones(width)) as i64 }
 }

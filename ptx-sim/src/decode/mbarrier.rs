@@ -1,4 +1,4 @@
-//! `mbarrier` instructions.
+//! Decodes `mbarrier` instructions.
 
 use super::{Builder, memory::space_of};
 use crate::{
@@ -44,7 +44,8 @@ impl Builder<'_> {
                 } else {
                     Phase::State(self.source(phase, Kind::B64)?)
                 };
-                // The time for which the hardware may suspend the thread. The simulator does not suspend it.
+                // This operand is the time for which the hardware may suspend the thread. The simulator does
+                // not suspend threads.
                 limit.iter().try_for_each(|limit| self.source(limit, Kind::B32).map(|_| ()))?;
                 let addr = self.address(a, space)?.0;
                 Mbar::Test { dst: self.destination(d, Kind::Pred)?, addr, phase, relaxed }

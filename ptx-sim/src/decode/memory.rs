@@ -1,4 +1,4 @@
-//! Loads, stores, atomics, address conversions.
+//! Decodes loads, stores, atomics and address conversions.
 
 use super::{Builder, Decoded, builder, kind};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     regs::{Kind, alu},
 };
 
-/// The state space named by one of the modifiers.
+/// The state space that one of the modifiers names.
 pub(super) fn space_of(mods: &[&str]) -> Space {
     mods.iter().find_map(|word| named_space(word)).unwrap_or(Space::Generic)
 }
@@ -132,12 +132,12 @@ impl Builder<'_> {
         }
     }
 
-    /// `cvta` and `cvta.to`: between an address in its space and a generic one.
+    /// Decodes `cvta` and `cvta.to`, which convert between an address in a state space and a generic address.
     pub(super) fn cvta(&mut self, mods: &[&str], operands: &[Operand]) -> Decoded {
         let [d, s] = operands else { return Err("cvta takes two operands".into()) };
         let to = mods.first() == Some(&"to");
         let s = match s {
-            // `cvta.shared.u64 %rd, name` and `[name]` both occur.
+            // PTX contains both `cvta.shared.u64 %rd, name` and `[name]`.
             Operand::Address(Base::Symbol(symbol), offset, _) => Operand::Symbol(symbol.clone(), *offset),
             other => other.clone(),
         };
@@ -170,8 +170,8 @@ fn order_of(mods: &[&str]) -> Order {
     }
 }
 
-/// The scope named by one of the modifiers. Without one it is the device: the scope of atomics and
-/// `volatile`.
+/// The scope that one of the modifiers names. Without such a modifier, the scope is the device, as for
+/// atomics and `volatile`.
 pub(super) fn scope_of(mods: &[&str]) -> Scope {
     if mods.iter().any(|word| matches!(*word, "cta" | "cluster")) { Scope::Block } else { Scope::Device }
 }

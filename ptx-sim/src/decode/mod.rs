@@ -32,47 +32,47 @@ use crate::{
     regs::{Alu, Args, Kind, Run},
 };
 
-/// Everything a launch executes.
+/// The decoded code and data of a launch.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// All functions, one after the other.
+    /// The code of all functions, one after the other.
     pub code: Vec<Code>,
     pub functions: Vec<FunctionCode>,
-    /// Index into `functions` by [`code_address`].
+    /// Indices into `functions`, by [`code_address`].
     pub addresses: HashMap<u64, usize>,
     pub sites: Vec<Site>,
-    /// A comparison of the operands of each `setp`, by site, for coverage.
+    /// For each `setp`, by its site, a comparison of its operands for equality (for coverage).
     pub equal: HashMap<u32, (Run, Args)>,
-    /// Whether some reachable instruction is a global atomic or waits for another block.
+    /// Whether the program contains a global atomic, or a wait for another block.
     pub blocks_communicate: bool,
-    /// Parts of the text that the simulator does not execute. If there are any, it refuses launches of the
-    /// module.
+    /// Parts of the text that the simulator does not execute. If there are any, the simulator refuses
+    /// launches of the module.
     pub refused: Vec<Unsupported>,
-    /// Bytes of static shared memory from the start of the window; dynamic memory follows.
+    /// Bytes of static shared memory, from the start of the window. Dynamic shared memory follows.
     pub static_shared: u32,
     pub dynamic_base: u32,
 }
 
-/// The origin of an instruction in the text.
+/// The place of an instruction in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     pub function: u32,
     pub instruction: u32,
 }
 
-/// Start of shared memory in its window: the first KiB belongs to the system since sm_80.
+/// Start of shared memory in its window. Since sm_80, the first KiB belongs to the system.
 pub(crate) const SHARED_BASE: u32 = 1024;
 
-/// Addresses of module variables.
+/// Addresses of the module's variables, by name.
 pub(crate) type Symbols = HashMap<Box<str>, u64>;
 
-/// Address of a module's function, in a window of addresses that no load can read.
+/// The address of a function of the module. No load can read addresses in this window.
 pub(crate) fn code_address(function: usize) -> u64 {
     (4 << 60) + 16 * (function as u64 + 1)
 }
 
-/// `entry` and all functions that it can call: by name, or through an address that a function or an
-/// initialiser takes.
+/// The functions that `entry` can call, including `entry`: by name, or through an address that a function or
+/// an initialiser contains.
 fn called(module: &Module, entry: usize) -> Vec<usize> {
     let used = crate::parse::reachable(module, &module.functions[entry]);
     let others = module.functions.iter().enumerate().filter(|(index, function)| {
@@ -84,16 +84,18 @@ fn called(module: &Module, entry: usize) -> Vec<usize> {
     std::iter::once(entry).chain(others.map(|(index, _)| index)).collect()
 }
 
-/// Checks that the module's target and version have every instruction of `entry` and of its callees.
+/// Checks that the module's target and version have all instructions of `entry` and of the functions that it
+/// calls.
 ///
 /// # Errors
-/// [`LaunchError::Needs`], which names the first line with an instruction that the target or version lacks.
+/// Returns [`LaunchError::Needs`], which names the first line with an instruction that the target or version
+/// lacks.
 pub(crate) fn check(module: &Module, entry: usize) -> Result<(), LaunchError> {
     let functions = called(module, entry).into_iter().map(|index| &module.functions[index]);
     needs::check(module, functions.flat_map(|function| &function.instructions))
 }
 
-/// Parts of `functions`, and of the module's directives, that the simulator does not know.
+/// The parts of `functions`, and of the module's directives, that the simulator does not know.
 fn refused(module: &Module, functions: &[usize]) -> Vec<Unsupported> {
     let functions = || functions.iter().map(|&index| &module.functions[index]);
     let directives = module.refused.iter().chain(functions().flat_map(|function| &function.refused));
@@ -108,7 +110,7 @@ fn refused(module: &Module, functions: &[usize]) -> Vec<Unsupported> {
     found
 }
 
-/// Decodes `entry` (an index into the module's functions) and all it can call.
+/// Decodes `entry` (an index into the module's functions) and all functions that it can call.
 pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Program {
     let mut program = Program {
         code: Vec::new(),
@@ -175,17 +177,18 @@ pub(crate) fn program(module: &Module, entry: usize, symbols: &Symbols) -> Progr
 /// An instruction that the simulator does not execute.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unsupported {
-    /// Line of the PTX, from one.
+    /// Number of the line in the PTX, from 1.
     pub line: u32,
-    /// The instruction.
+    /// The text of the instruction.
     pub instruction: String,
-    /// Why.
+    /// The reason why the simulator does not execute the instruction.
     pub reason: String,
 }
 
 impl Module {
-    /// Parts of `entry`, of its callees and of the module's directives that the simulator does not execute.
-    /// [`launch`](crate::Gpu::launch) refuses a kernel with any. Empty for an unknown entry.
+    /// The parts of `entry`, of the functions that it calls, and of the module's directives that the
+    /// simulator does not execute. If there are any, [`launch`](crate::Gpu::launch) refuses the kernel. The
+    /// list is empty for an unknown entry.
     pub fn unsupported(&self, entry: &str) -> Vec<Unsupported> {
         let Some(index) = self.function(entry) else { return Vec::new() };
         let variables = self.globals.iter().filter(|variable| !variable.opaque);
@@ -222,7 +225,8 @@ fn relocate(op: &mut Op, starts: &[u32]) {
     }
 }
 
-/// Places every shared variable that the entry reaches; all `extern` arrays begin after the static ones.
+/// Assigns places to all shared variables that the entry uses. All `extern` arrays begin after the static
+/// variables.
 fn shared_layout(module: &Module, entry: &Function, program: &mut Program) -> Symbols {
     use crate::ast::Space;
     let used = crate::parse::reachable(module, entry);
@@ -255,7 +259,7 @@ fn shared_layout(module: &Module, entry: &Function, program: &mut Program) -> Sy
     symbols
 }
 
-/// Key of a shared variable declared inside a function.
+/// The key of a shared variable that is declared inside a function.
 pub(crate) fn scoped_shared(function: &str, variable: &str) -> Box<str> {
     format!("{function}/{variable}").into()
 }
@@ -294,7 +298,8 @@ impl Builder<'_> {
         self.alu(found, operands)
     }
 
-    /// Branches, calls, moves, comparisons, conversions, and instructions without effect here.
+    /// Decodes branches, calls, moves, comparisons, conversions, and instructions that have no effect in the
+    /// simulator.
     fn control(&mut self, op: &str, mods: &[&str], operands: &[Operand]) -> Result<Option<Vec<Op>>, String> {
         let ops = match (op, mods, operands) {
             ("mov", [ty], _) => self.mov(ty, operands)?,
@@ -311,7 +316,7 @@ impl Builder<'_> {
             ("ret", ..) => self.ret()?,
             ("exit", ..) => vec![Op::Exit],
             ("trap" | "brkpt", ..) => vec![Op::Trap],
-            // Tables of labels, hints, and instructions that order or measure launches.
+            // These are tables of labels, hints, and instructions that order or measure launches.
             ("" | "prefetchu" | "applypriority" | "nanosleep" | "pmevent" | "griddepcontrol", ..) => {
                 vec![Op::Nop]
             }
@@ -357,7 +362,7 @@ impl Builder<'_> {
     }
 }
 
-/// The register kind of operands of a type such as `u32`.
+/// The register kind for operands of a type such as `u32`.
 pub(crate) fn kind(ty: &str) -> Result<Kind, String> {
     Ok(match ty {
         "pred" => Kind::Pred,

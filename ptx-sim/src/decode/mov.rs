@@ -1,4 +1,4 @@
-//! `mov`: between registers, of addresses and special registers, packing and unpacking.
+//! Decodes `mov`: between registers, of addresses and special registers, packing and unpacking.
 
 use super::{Builder, Decoded, kind};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Builder<'_> {
-    /// `mov`, with packing and unpacking of vectors, addresses and special registers.
+    /// Decodes `mov`, including packing and unpacking of vectors, addresses and special registers.
     pub(super) fn mov(&mut self, ty: &str, operands: &[Operand]) -> Decoded {
         let [d, s] = operands else { return Err("mov takes two operands".into()) };
         if let Operand::Special(name) = s {
@@ -38,7 +38,7 @@ impl Builder<'_> {
         }
     }
 
-    /// `mov.v4.u32 %q, %tid;`, or between vectors.
+    /// Decodes `mov.v4.u32 %q, %tid;` and moves between vectors.
     pub(super) fn mov_vector(&mut self, ty: &str, operands: &[Operand]) -> Decoded {
         let [Operand::Vector(to), from] = operands else { return Err("mov.v takes two vectors".into()) };
         let from: Vec<Operand> = match from {
@@ -55,7 +55,7 @@ impl Builder<'_> {
             Kind::B64 | Kind::F64 => Op::Move64 { d, s },
             _ => Op::Move32 { d, s },
         };
-        // A destination may also be a source.
+        // A destination may also be a source, so all values pass through scratch registers.
         let held: Vec<_> = to.iter().map(|_| self.scratch(kind)).collect();
         let mut ops = Vec::new();
         for (&d, from) in held.iter().zip(&from) {
@@ -86,7 +86,7 @@ impl Builder<'_> {
             ("b16", 2) => &[alu!(u8 => |a: u16| a as u8), alu!(u8 => |a: u16| (a >> 8) as u8)],
             _ => return Err(format!("mov.{ty} into {} parts is not executed", parts.len())),
         };
-        // A destination may also be the source, so this copies the source first.
+        // A destination may also be the source, so this code copies the source first.
         let hold = self.scratch(if ty == "b64" { Kind::B64 } else { Kind::B32 });
         let mut ops = vec![if ty == "b64" {
             Op::Move64 { d: hold, s: self.source(s, Kind::B64)? }

@@ -7,18 +7,18 @@ use crate::{
     ast::{Instruction, Module, Operand},
 };
 
-/// Instructions, words of their opcodes, `.target`, `.version`.
+/// For instructions and words of their opcodes: the lowest `.target` and `.version`.
 ///
-/// Instruction or special register, further words, lowest PTX version and target. The first column lists
-/// first words. The opcode must match every word of the second column: `a|b` matches either word, `!a` an
-/// opcode without the word, `#3` three operands. A target with a suffix means that target alone. A target
-/// without a suffix means it and all later ones.
+/// The columns: instruction or special register; further words of the opcode; lowest target; lowest PTX
+/// version. The first column lists first words. The opcode must match every word of the second column: `a|b`
+/// matches either word, `!a` matches an opcode without the word, `#3` matches three operands. A target with a
+/// suffix means only that target. A target without a suffix means that target and all later ones.
 type Row = (&'static str, &'static str, &'static str, (u32, u32));
 
 /// Instructions that the simulator executes, or knows by name, with the targets and versions that ptxas 13.0
 /// accepts. The lowest target of ptxas 13.0 is `sm_75`.
 const ROWS: [Row; 60] = [
-    // Words that need this target in any instruction.
+    // These words need the target in any instruction.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
     ("*", "L2::64B|L2::128B|L2::256B", "sm_75", (7, 4)),
@@ -33,7 +33,7 @@ const ROWS: [Row; 60] = [
     ("%cluster_ctarank|%cluster_nctarank|%is_explicit_cluster", "", "sm_90", (7, 8)),
     ("%aggr_smem_size", "", "sm_90", (8, 1)),
     ("%reserved_smem_offset_begin|%reserved_smem_offset_end|%reserved_smem_offset_cap", "", "sm_80", (7, 6)),
-    // Tensor cores and their memory.
+    // Tensor cores, and copies of their matrices.
     ("ldmatrix", "", "sm_75", (6, 5)),
     ("stmatrix", "", "sm_90", (7, 8)),
     ("movmatrix", "", "sm_75", (7, 8)),
@@ -49,7 +49,7 @@ const ROWS: [Row; 60] = [
     ("prefetch", "tensormap", "sm_90", (8, 0)),
     ("discard|applypriority|createpolicy", "", "sm_80", (7, 4)),
     ("st|red", "async", "sm_90", (8, 1)),
-    // Barriers, fences, warps.
+    // Barriers, fences, and instructions of whole warps.
     ("bar", "cta", "sm_70", (7, 8)),
     ("mbarrier", "", "sm_80", (7, 0)),
     ("mbarrier", "parity", "sm_80", (7, 1)),
@@ -66,7 +66,7 @@ const ROWS: [Row; 60] = [
     ("redux", "", "sm_80", (7, 0)),
     ("redux", "f32", "sm_100a", (8, 6)),
     ("griddepcontrol|mapa|getctarank", "", "sm_90", (7, 8)),
-    // Memory.
+    // Loads, stores and caches.
     ("ld|st", "v8", "sm_100", (8, 8)),
     ("ld|st", "v4 b64|u64|s64|f64", "sm_100", (8, 8)),
     ("ld|st", "mmio", "sm_70", (8, 2)),
@@ -92,11 +92,12 @@ const ROWS: [Row; 60] = [
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];
 
-/// Checks `instructions` against `module`'s target and version. Like ptxas, it also checks instructions that
-/// no thread reaches.
+/// Checks `instructions` against the target and the version of `module`. Like ptxas, it also checks
+/// instructions that no thread reaches.
 ///
 /// # Errors
-/// [`LaunchError::Needs`] for the first instruction that the module's `.target` or `.version` does not have.
+/// Returns [`LaunchError::Needs`] for the first instruction that the module's `.target` or `.version` does
+/// not have.
 pub(crate) fn check<'m>(
     module: &'m Module,
     instructions: impl Iterator<Item = &'m Instruction>,
@@ -127,7 +128,7 @@ fn concerns(&(first, columns, ..): &Row, text: &str, count: usize) -> bool {
     (first == "*" || first.split('|').any(|name| name == op)) && has_words(columns, parts, count)
 }
 
-/// Whether a row's columns match these words and this number of operands.
+/// Whether the columns of a row match these words and this number of operands.
 pub(super) fn has_words<'w>(
     columns: &str,
     words: impl Iterator<Item = &'w str> + Clone,
@@ -165,7 +166,8 @@ fn met(
     Ok(())
 }
 
-/// The number of an architecture such as `sm_90`, and whether a suffix restricts code to this architecture.
+/// The number of an architecture such as `sm_90`, and whether a suffix restricts the code to this
+/// architecture.
 pub(crate) fn architecture(target: &str) -> Option<(u32, bool)> {
     let name = target.strip_prefix("sm_")?;
     let number = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());

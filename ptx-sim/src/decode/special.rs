@@ -1,4 +1,4 @@
-//! Special registers, `%tid.x` and the like.
+//! Decodes special registers such as `%tid.x`.
 
 /// Special registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(crate) enum LaneMask {
     Ge,
 }
 
-/// The register of this name.
+/// The special register with this name.
 pub(super) fn special(name: &str) -> Option<Special> {
     let axis = |name: &str| match name {
         "x" => Some(0),

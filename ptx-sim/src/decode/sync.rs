@@ -1,4 +1,4 @@
-//! Barriers, votes, shuffles, asynchronous copies.
+//! Decodes barriers, votes, shuffles and asynchronous copies.
 
 use super::{Builder, memory::scope_of};
 use crate::{
@@ -141,7 +141,7 @@ impl Builder<'_> {
         one(Op::Vote { mode, d, p, negated, members: self.source(members, Kind::B32)? })
     }
 
-    /// A predicate register, or a literal 0 or 1.
+    /// The predicate that the operand names, which may also be the literal 0 or 1.
     fn predicate(&mut self, operand: &Operand) -> Result<u32, String> {
         match operand {
             Operand::Int(value) => {

@@ -1,4 +1,4 @@
-//! Matrix loads, stores and products.
+//! Decodes loads, stores and products of matrices.
 
 use super::{Builder, memory::space_of};
 use crate::{

@@ -1,4 +1,4 @@
-//! Words of opcodes. The simulator refuses an instruction with an unknown word.
+//! The words of opcodes. The simulator refuses an instruction that has an unknown word.
 
 mod forms;
 
@@ -9,12 +9,12 @@ use forms::{CLASSES, FORMS, Form, REFUSED};
 use super::{Unsupported, needs};
 use crate::ast::{Instruction, Module};
 
-/// The word that adds an operand with a cache policy.
+/// The word that adds an operand, which is a cache policy.
 pub(super) const HINT: &str = "L2::cache_hint";
 /// The largest number of words that a message lists.
 const SHOWN: usize = 12;
 
-/// The instructions whose opcode or number of operands the simulator does not know.
+/// The instructions whose opcode, or whose number of operands, the simulator does not know.
 pub(super) fn unknown<'m>(
     module: &'m Module,
     instructions: impl Iterator<Item = &'m Instruction>,
@@ -43,7 +43,7 @@ pub(super) fn unknown<'m>(
 /// Checks that the simulator executes `opcode` with this number of operands.
 ///
 /// # Errors
-/// The unknown word, and the words that are valid at its position.
+/// Returns the unknown word, and the words that are valid in its place.
 fn check(opcode: &str, operands: usize) -> Result<(), String> {
     let (name, words) = split(opcode);
     let hints = words.iter().filter(|word| **word == HINT).count();
@@ -72,23 +72,23 @@ fn check(opcode: &str, operands: usize) -> Result<(), String> {
     Err(met.missing(opcode, &words))
 }
 
-/// Name and words of an opcode.
+/// The name and the words of an opcode.
 fn split(opcode: &str) -> (&str, Vec<&str>) {
     let mut parts = opcode.split('.');
     (parts.next().unwrap_or(""), parts.collect())
 }
 
-/// The number of words of an opcode that a form matches.
+/// How far the words of an opcode match a form.
 #[derive(Default)]
 struct Met {
-    /// The position of the first word that no form has.
+    /// The index of the first word that no form has.
     at: usize,
-    /// Words that the forms allow at that position.
+    /// The words that the forms allow there.
     expected: Vec<&'static str>,
 }
 
 impl Met {
-    /// Whether the words from `at` on match `form`.
+    /// Whether the words from index `at` on match `form`.
     fn follow(&mut self, form: &'static str, words: &[&str], at: usize) -> bool {
         let form = form.trim_start();
         if form.is_empty() {
@@ -107,7 +107,7 @@ impl Met {
         self.slot(slot, words, at) && self.follow(rest, words, at + 1)
     }
 
-    /// Whether word `at` is one of `slot`.
+    /// Whether word `at` is one of the words of `slot`.
     fn slot(&mut self, slot: &'static str, words: &[&str], at: usize) -> bool {
         let all = alternatives(slot);
         if words.get(at).is_some_and(|word| all.iter().any(|one| is(one, word))) {
@@ -117,7 +117,7 @@ impl Met {
         false
     }
 
-    /// Notes that word `at` is not among `expected`.
+    /// Records that word `at` is not among `expected`.
     fn note(&mut self, at: usize, expected: Vec<&'static str>) {
         if at > self.at {
             *self = Met { at, expected: Vec::new() };
@@ -127,7 +127,7 @@ impl Met {
         }
     }
 
-    /// The message: the unknown or missing word, and the words that the form allows there.
+    /// The message that names the unknown or missing word, and the words that the forms allow there.
     fn missing(mut self, opcode: &str, words: &[&str]) -> String {
         self.expected.sort_unstable();
         self.expected.dedup();
@@ -155,7 +155,7 @@ fn alternatives(slot: &'static str) -> Vec<&'static str> {
     slot.split('|').flat_map(|word| class(word).map_or_else(|| vec![word], alternatives)).collect()
 }
 
-/// Whether `word` matches `pattern`, in which `*` is any number.
+/// Whether `word` matches `pattern`, in which `*` stands for any number.
 fn is(pattern: &str, word: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else { return pattern == word };
     let number = word.strip_prefix(head).and_then(|word| word.strip_suffix(tail));
@@ -166,7 +166,8 @@ fn is(pattern: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// An opcode of each form, with the first word of each slot. `optional` includes the optional words.
+    /// An opcode that a form allows, with the first word of each slot. It has the optional words if
+    /// `optional` is true.
     fn example(&(name, words, ..): &Form, optional: bool) -> String {
         let words = words.split(['[', ']']).enumerate().filter(|(at, _)| optional || at % 2 == 0);
         let words = words.flat_map(|(_, part)| part.split_whitespace());

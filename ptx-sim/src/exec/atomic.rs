@@ -1,4 +1,4 @@
-//! Atomics: read, modify and write, one lane after the other.
+//! Executes atomics: each lane reads, modifies and writes, one lane after the other.
 
 use super::{
     Block,
@@ -64,7 +64,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The new value of an atomic operation.
+/// The value that an atomic operation writes.
 pub(super) fn apply(op: AtomicOp, ty: AtomicType, old: u64, x: u64, new: u64) -> u64 {
     let add_f16 = |a: u16, b: u16| f64_to_f16(f64::from(from_f16(a)) + f64::from(from_f16(b)));
     let add_bf16 = |a: u16, b: u16| f64_to_bf16(f64::from(from_bf16(a)) + f64::from(from_bf16(b)));

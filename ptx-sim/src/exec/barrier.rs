@@ -1,4 +1,4 @@
-//! `bar` and `barrier`: all threads, or a number of them, of the block.
+//! Executes `bar` and `barrier`, which wait for all threads of the block, or for a number of them.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,31 +14,31 @@ use crate::{
     report::Kind,
 };
 
-/// One of the sixteen barriers.
+/// One of the sixteen barriers of a block.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
-    /// Threads that the barrier waits for; `None`: the whole block.
+    /// The number of threads for which the barrier waits; `None` means the whole block.
     expected: Option<u32>,
     pub arrived: u32,
     arrivals: Vec<Arrival>,
-    /// Knowledge that the arrived warps hand over.
+    /// The knowledge that arrived warps hand over to the waiting warps.
     knowledge: Handover,
-    /// Accumulated reduction: count, and, or.
+    /// The result of a reduction so far: count, and, or.
     reduction: (u32, bool, bool),
 }
 
-/// Lanes of a warp that arrived together.
+/// Lanes of one warp that arrived together.
 #[derive(Debug)]
 struct Arrival {
     warp: usize,
     lanes: u32,
     waits: bool,
-    /// The destination of the reduction's result.
+    /// The destination of a reduction's result.
     result: Option<(BarKind, Slot, R)>,
 }
 
 impl Barrier {
-    /// Lanes of `warp` that have arrived.
+    /// The lanes of `warp` that have arrived.
     fn lanes_of(&self, warp: usize) -> u32 {
         let arrivals = self.arrivals.iter().filter(|arrival| arrival.warp == warp);
         arrivals.fold(0, |lanes, arrival| lanes | arrival.lanes)
@@ -110,7 +110,7 @@ impl<'a> Block<'a> {
             );
             return self.bad_barrier(warp, mask, message);
         }
-        // A warp may arrive for one phase and then wait in the next one.
+        // A warp may arrive in one phase and then wait in the next phase.
         let arrived =
             |arrival: &Arrival| arrival.warp == warp.index && !arrival.waits && arrival.lanes == mask;
         let itself =
@@ -124,7 +124,7 @@ impl<'a> Block<'a> {
         barrier.arrived += mask.count_ones();
         let whole = earlier | mask == warp.live;
         if whole {
-            // Lanes that have exited, and lanes that never existed, count with their warp.
+            // Lanes that have exited, or that never existed, arrive together with their warp.
             barrier.arrived += (!warp.live).count_ones();
         }
         let waits = bar.kind != BarKind::Arrive;
@@ -150,7 +150,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Lanes of `warp` have exited, and all other lanes may already be at a barrier.
+    /// Completes barriers after lanes of `warp` have exited, if all other lanes are already at a barrier.
     pub(super) fn lanes_left(&mut self, warp: &mut Warp<'a>) {
         for id in 0..BARRIERS {
             let lanes = self.barriers[id].lanes_of(warp.index);
@@ -166,7 +166,7 @@ impl<'a> Block<'a> {
         self.stop = Some(Stop::Reported);
     }
 
-    /// Completes barrier `id` if all have arrived. `running` is the warp that is being executed.
+    /// Completes barrier `id` if all threads have arrived. `running` is the warp that is being executed.
     fn release(&mut self, id: usize, running: Option<&mut Warp<'a>>) {
         let barrier = &self.barriers[id];
         let live = self.warps.iter().enumerate().filter(|(index, warp)| match warp {
@@ -204,7 +204,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Called after a warp has exited. A barrier for the whole block can never complete again.
+    /// Reports a barrier for the whole block that can never complete, because a warp has exited. The block
+    /// calls this function after the exit.
     pub(super) fn check_participants(&mut self, id: usize, exited: Option<usize>) {
         let Some(exited) = exited else { return };
         if self.barriers[id].arrived == 0 || self.barriers[id].expected.is_some() {

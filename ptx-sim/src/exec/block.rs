@@ -1,4 +1,4 @@
-//! One thread block: its shared memory, its warps and their schedule.
+//! One thread block: shared memory, warps, and the schedule of the warps.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -28,13 +28,13 @@ use crate::{
     shadow::{CELL, Readers, Shadow},
 };
 
-/// Barriers of a block.
+/// Number of barriers of a block.
 pub(super) const BARRIERS: usize = 16;
 
 /// The reason why a block ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// A report states the reason.
+    /// A report states why.
     Reported,
     Error(LaunchError),
 }
@@ -45,9 +45,9 @@ pub(crate) struct Finished {
     pub instructions: u64,
     pub output: String,
     pub error: Option<LaunchError>,
-    /// Coverage by site, if [`crate::Options::coverage`] is on.
+    /// Coverage of each instruction, by site, if [`crate::Options::coverage`] is on.
     pub coverage: Vec<Met>,
-    /// A digest of its effects, if [`crate::Options::coverage`] is on.
+    /// A digest of the block's effects, if [`crate::Options::coverage`] is on.
     pub digest: u64,
 }
 
@@ -56,26 +56,26 @@ pub(crate) struct Block<'a> {
     pub(super) id: [u32; 3],
     /// The block's index within the grid, modulo 2^32.
     pub(super) number: u32,
-    /// Shared memory from [`SHARED_BASE`] on.
+    /// The bytes of shared memory from [`SHARED_BASE`] on.
     pub(super) shared: Vec<u8>,
-    /// Bytes of shared memory that were ever written, as a mask per cell.
+    /// For each cell of shared memory, a mask of the bytes that were ever written.
     pub(super) written: Vec<u16>,
     pub(super) shadow: Shadow,
     pub(super) clocks: Clocks,
     pub(super) agents: Agents,
-    /// The warp that each agent of an mbarrier acts for.
+    /// For each agent of an mbarrier, the warp for which it acts.
     pub(super) owners: Vec<usize>,
     pub(super) warpgroups: Vec<Warpgroup<'a>>,
-    /// Registers that no warp owns: [`crate::op::Op::SetRegisters`].
+    /// Number of registers that no warp owns: see [`crate::op::Op::SetRegisters`].
     pub(super) free_registers: u32,
     /// Bulk loads that have not landed, oldest first.
     pub(super) loads: VecDeque<Load>,
     pub(super) barriers: [Barrier; BARRIERS],
     pub(super) cluster: ClusterBarrier,
     pub(super) mbarriers: BTreeMap<u32, MBarrier>,
-    /// Bytes of shared memory that belong to live mbarriers, as a mask per cell.
+    /// For each cell of shared memory, a mask of the bytes that belong to live mbarriers.
     pub(super) guarded: Vec<u16>,
-    /// The number of mbarriers initialised so far.
+    /// Number of mbarriers that were initialised so far.
     pub(super) initialised: u32,
     pub(super) warps: Vec<Option<Warp<'a>>>,
     pub(super) reports: Vec<Report>,
@@ -83,30 +83,30 @@ pub(crate) struct Block<'a> {
     pub(super) output: String,
     pub(super) instructions: u64,
     pub(super) random: Random,
-    /// The view of each warp: its knowledge besides its clocks.
+    /// For each warp, the knowledge that its clocks do not contain.
     pub(super) views: Vec<View>,
-    /// Knowledge published through shared memory.
+    /// Knowledge that the block's warps have published through shared memory.
     pub(super) published: Published,
-    /// Addresses through which the block has published knowledge to itself.
+    /// The addresses in device memory at which the block's warps have published knowledge for each other.
     pub(super) published_at: Vec<u64>,
-    /// Buffers for the cells that instructions touch.
+    /// Buffers for sets of touched cells, which instructions use again.
     pub(super) spare: Vec<Vec<Touch>>,
-    /// Chunks of operands of products, by descriptor, extent and order.
+    /// The offsets of an operand's chunks, by descriptor, extent and order.
     pub(super) operands: HashMap<(u64, usize, bool), Arc<[usize]>>,
     pub(super) stop: Option<Stop>,
     /// Coverage by site; empty if [`crate::Options::coverage`] is off.
     pub(super) coverage: Vec<Met>,
     /// Effects by warp; empty if [`crate::Options::coverage`] is off.
     pub(super) effects: Vec<Effects>,
-    /// Whether an event on which waiting warps may depend has happened since [`Self::flushed`] was set.
+    /// Whether an event for which warps may wait has happened since [`Self::flushed`] was set.
     pub(super) moved: bool,
-    /// Instructions that are already counted in the launch's [`super::Progress`].
+    /// Number of instructions that the launch's [`super::Progress`] already counts.
     pub(super) flushed: u64,
-    /// The warp that ran last.
+    /// Index of the warp that ran last.
     pub(super) last: usize,
 }
 
-/// SplitMix64.
+/// A SplitMix64 random number generator.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -170,7 +170,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Offset in [`Self::shared`] of the shared address `at`, where `bytes` bytes fit.
+    /// The offset in [`Self::shared`] of the shared address `at`, if `bytes` bytes lie there.
     pub(super) fn shared_offset(&self, at: u64, bytes: usize) -> Option<usize> {
         let offset = at.checked_sub(u64::from(SHARED_BASE))? as usize;
         let size = (self.context.program.dynamic_base + self.context.dynamic_shared - SHARED_BASE) as usize;
@@ -178,5 +178,5 @@ impl<'a> Block<'a> {
     }
 }
 
-/// A warp is 32 lanes; masks below rely on it.
+/// A warp must have 32 lanes, because the masks below rely on this number.
 const _: () = assert!(LANES == 32);

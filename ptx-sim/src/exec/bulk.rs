@@ -1,6 +1,6 @@
-//! Bulk copies (TMA): `cp.async.bulk`, with tensor maps and without. A load is in flight until its mbarrier's
-//! phase ends. The simulator lets it land when no warp can proceed. A store is in flight until its thread
-//! waits for its group. It reads its source at this wait.
+//! Executes bulk copies (TMA): `cp.async.bulk`, with and without tensor maps. A load is in flight until its
+//! mbarrier's phase ends. The simulator completes the load when no warp can proceed. A store is in flight
+//! until its thread waits for its group. It reads its source at this wait.
 
 mod region;
 mod store;
@@ -93,8 +93,8 @@ impl<'a> Block<'a> {
         self.loads.push_back(Load { copy, warp: warp.index, mbar: at, phase });
     }
 
-    /// Checks the device memory that a load reads; false if the load is illegal. The load reads until its
-    /// phase ends: a warp that waits for the phase knows that the load has read.
+    /// Checks the device memory that a load reads. Returns false if the load is illegal. The load reads until
+    /// its phase ends, so a warp that waits for the phase knows that the load has read.
     fn check_rows(&mut self, warp: &mut Warp<'a>, copy: &Copy, (agent, clock): (usize, u32)) -> bool {
         let lane = copy.lane;
         for row in copy.rows.iter().filter(|row| row.bytes > 0) {
@@ -135,7 +135,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Lets a load land: the oldest, or a random one.
+    /// Completes one load: the oldest, or a random one.
     pub(super) fn land_load(&mut self) -> bool {
         if self.loads.is_empty() {
             return false;
@@ -175,7 +175,7 @@ impl<'a> Block<'a> {
         true
     }
 
-    /// Reports an action of `warp` at `site`, while the warp is not running.
+    /// Makes a report about an action of `warp` at `site` while the warp is not running.
     pub(super) fn of_warp(&mut self, warp: usize, site: u32, say: impl FnOnce(&mut Self, &Warp<'a>)) {
         let Some(mut found) = self.warps[warp].take() else { return };
         let here = std::mem::replace(&mut found.site, site);

@@ -1,4 +1,4 @@
-//! Calls of device functions and of the device runtime.
+//! Executes calls of device functions and of the device runtime.
 
 use super::{
     Block,
@@ -12,9 +12,9 @@ use crate::{
     report::{Address, Kind},
 };
 
-/// Deepest nesting of calls.
+/// Largest nesting depth of calls.
 const MAX_FRAMES: usize = 64;
-/// Longest text that `printf` reads.
+/// Largest number of bytes of a text that `printf` reads.
 const MAX_TEXT: usize = 4096;
 
 impl<'a> Block<'a> {
@@ -54,8 +54,8 @@ impl<'a> Block<'a> {
         copy_frame(warp, mask, call.args.iter().zip(params), caller, callee);
     }
 
-    /// Lanes may call different functions. Lanes with the first lane's function run now. The other lanes
-    /// execute this instruction again.
+    /// Calls functions through pointers, which may differ between lanes. The lanes that call the first lane's
+    /// function run now. The other lanes execute this instruction again later.
     fn call_pointer(&mut self, warp: &mut Warp<'a>, call: &'a Call, address: R, mask: u32) {
         let addresses = *warp.regs().row64(address, mask);
         let Some(first) = lanes(mask).next() else { return };
@@ -82,7 +82,8 @@ impl<'a> Block<'a> {
         self.enter(warp, call, function, together);
     }
 
-    /// A panic ends the launch. The report has the place of Rust's `Location`, the last argument.
+    /// Ends the launch because of a panic. The report shows the position in Rust's `Location`, which is the
+    /// last argument.
     fn panicked(&mut self, warp: &mut Warp<'a>, call: &'a Call, function: &str, mask: u32) {
         let lane = mask.trailing_zeros() as usize & 31;
         let argument = |at: usize| call.args.get(at).map(|&(offset, _)| self.frame_u64(warp, offset, lane));
@@ -99,7 +100,8 @@ impl<'a> Block<'a> {
         self.stop = Some(Stop::Reported);
     }
 
-    /// The text ` at file:line:column` of a `core::panic::Location`: a string and its length, two numbers.
+    /// The text ` at file:line:column` for a `core::panic::Location`, which contains a string with its length
+    /// and two numbers.
     fn location(&self, warp: &Warp<'a>, at: u64, lane: usize) -> Option<String> {
         let field = |offset: u64, bytes: usize| {
             let found = self.peek(warp, at + offset, lane, bytes)?;
@@ -111,7 +113,7 @@ impl<'a> Block<'a> {
         Some(format!(" at {file}:{line}:{column}"))
     }
 
-    /// Leaves the running frame, which has no lanes left.
+    /// Leaves the running frame, in which no lanes are left.
     pub(super) fn leave(&mut self, warp: &mut Warp<'a>) {
         let Some(frame) = warp.frames.pop() else { return };
         let Some(caller) = warp.frames.last() else {
@@ -136,7 +138,7 @@ impl<'a> Block<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// `count` bytes at a generic address, without checks.
+    /// Reads `count` bytes at a generic address, without checks.
     fn peek(&self, warp: &Warp<'a>, at: u64, lane: usize, count: usize) -> Option<Vec<u8>> {
         let within = (at & ((1 << 60) - 1)) as usize;
         match at >> 60 {
@@ -199,7 +201,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Copies (from, to) pairs of offsets between two frames of each lane.
+/// For each lane, copies between two frames. The pairs are offsets (from, to).
 fn copy_frame<'p>(
     warp: &mut Warp<'_>,
     mask: u32,
@@ -219,7 +221,8 @@ fn copy_frame<'p>(
     }
 }
 
-/// C's `printf`: integers, floats, characters, text, pointers. `next(wide, is_text)` takes the next argument.
+/// Formats text like C's `printf`: integers, floats, characters, text and pointers. `next(wide, is_text)`
+/// returns the next argument.
 fn format_text(template: &str, mut next: impl FnMut(bool, bool) -> (u64, String)) -> String {
     let mut out = String::new();
     let mut rest = template.chars();

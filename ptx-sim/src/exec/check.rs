@@ -1,4 +1,4 @@
-//! Race and initialisation checks of an instruction's accesses.
+//! Checks the accesses of an instruction for races and for uninitialised memory.
 
 use super::{
     Block,
@@ -16,22 +16,22 @@ use crate::{
     stamp::{Stamp, UNKNOWN},
 };
 
-/// The accessor, if it is not a warp: TMA or a tensor core, through the asynchronous proxy.
+/// An accessor that is not a warp: TMA or a tensor core, which access memory through the asynchronous proxy.
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'k> {
     pub agent: usize,
     pub clock: u32,
     /// The engine's knowledge of the agents of its block.
     pub row: &'k [u32],
-    /// The engine's knowledge of other blocks; `None` means the warp's present knowledge.
+    /// The engine's knowledge of other blocks, or `None` for the warp's current knowledge.
     pub others: Option<&'k Knowledge>,
-    /// The writes of the block's agents that the engine's proxy sees; `None` if the access needs no proxy
+    /// The writes of the block's agents that the engine's proxy sees, or `None` if the access needs no proxy
     /// fence.
     pub proxy: Option<&'k [u32]>,
 }
 
 impl<'a> Block<'a> {
-    /// Checks and notes the cells that one instruction touched.
+    /// Checks and records the cells that one instruction touched.
     pub(super) fn check_access(
         &mut self,
         warp: &mut Warp<'a>,
@@ -42,7 +42,7 @@ impl<'a> Block<'a> {
         self.check_engine(warp, None, touched, access, order);
     }
 
-    /// Checks and notes an access of `warp` itself, or of an engine.
+    /// Checks and records an access of `warp` itself, or of an engine.
     pub(super) fn check_engine(
         &mut self,
         warp: &mut Warp<'a>,
@@ -71,7 +71,7 @@ impl<'a> Block<'a> {
         let mut hazards = Vec::new();
         let mut page = None;
         for touch in touched.cells() {
-            // An atomic does not split the records of neighbouring bytes.
+            // An atomic access does not split the records of neighbouring bytes.
             let bytes = (touch.mask, if access == Access::Atomic { touch.mask } else { touch.changed });
             let mut hazard = None;
             if let Some(cell) = touch.cell.checked_sub(SHARED_CELLS) {
@@ -89,7 +89,7 @@ impl<'a> Block<'a> {
             } else if race {
                 let number = touch.cell / PAGE_CELLS;
                 if page.as_ref().is_none_or(|(last, _)| *last != number) {
-                    // Releases the lock, so that it never holds two.
+                    // The lock is released here, so that the code never holds two locks.
                     drop(page.take());
                     page = self.context.memory.shadow(touch.cell).map(|shadow| (number, shadow));
                 }
@@ -129,7 +129,7 @@ impl<'a> Block<'a> {
         self.report(warp, Kind::UninitialisedShared, touch.lanes, Some(address), message);
     }
 
-    /// The first byte of `mask` in `cell`, in words.
+    /// The address of the first byte that `mask` marks in `cell`, for reports.
     fn cell_address(&self, cell: u64, mask: u16) -> Address {
         let at = cell * CELL as u64 + u64::from(mask.trailing_zeros());
         match at.checked_sub(SHARED_CELLS * CELL as u64) {
@@ -200,7 +200,7 @@ impl<'a> Block<'a> {
         self.report_pair(warp, kind, touch.lanes, Some(address), Some(first), message);
     }
 
-    /// A strong access of one lane may order warps: see [`super::order`].
+    /// Lets a strong access of one lane order warps: see [`super::order`].
     pub(super) fn speak(
         &mut self,
         warp: &Warp<'a>,

@@ -1,4 +1,4 @@
-//! `barrier.cluster`, in clusters of one block.
+//! Executes `barrier.cluster`, in clusters of one block.
 
 use super::{
     Block,
@@ -8,16 +8,17 @@ use super::{
 };
 use crate::{op::ClusterStep, report::Kind};
 
-/// The barrier of a cluster: each thread arrives, then waits for all threads. It stores lanes per warp.
+/// The barrier of a cluster, at which each thread arrives and then waits for all threads. It stores a mask of
+/// lanes for each warp.
 #[derive(Debug)]
 pub(super) struct ClusterBarrier {
-    /// Lanes that have arrived in the present phase.
+    /// The lanes that have arrived in the current phase.
     arrived: Vec<u32>,
-    /// Lanes that arrived in the last phase and have not waited yet.
+    /// The lanes that arrived in the previous phase and have not waited yet.
     passing: Vec<u32>,
-    /// Knowledge from the arrivals of the present phase, for its waiters.
+    /// The knowledge that arrivals of the current phase hand over to the waiting warps.
     knowledge: Handover,
-    /// Knowledge from the arrivals of the last phase, for its waiters.
+    /// The knowledge that arrivals of the previous phase hand over to the waiting warps.
     done: Handover,
 }
 
@@ -27,7 +28,7 @@ impl ClusterBarrier {
         ClusterBarrier { arrived: vec![0; warps], passing: vec![0; warps], knowledge, done }
     }
 
-    /// Whether no lane of `warp` has a wait ahead.
+    /// Whether all lanes of `warp` have waited.
     pub fn is_complete(&self, warp: usize) -> bool {
         self.arrived[warp] == 0
     }
@@ -87,7 +88,7 @@ impl<'a> Block<'a> {
             return self.bad_cluster_barrier(warp, missing, message);
         }
         if arrived & mask != 0 {
-            // The warp executes the instruction again after all have arrived.
+            // The warp executes the instruction again after all threads have arrived.
             if let Some(path) = warp.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
                 path.pc -= 1;
             }

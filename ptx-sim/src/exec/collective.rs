@@ -1,4 +1,4 @@
-//! Instructions that the lanes of a warp execute together.
+//! Executes instructions that the lanes of a warp execute together.
 
 use super::{Block, block::Stop, memory::shared_cells, touched::Touched, warp::Warp};
 use crate::{
@@ -9,10 +9,10 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The members of a `.sync` instruction if all of them have arrived. Otherwise it reports.
+    /// The members of a `.sync` instruction, if all of them have arrived. Otherwise makes a report.
     fn members(&mut self, warp: &mut Warp<'a>, row: R, mask: u32, what: &str) -> bool {
         let members = *warp.regs().row32(row, mask);
-        // This is nearly always true.
+        // This condition is nearly always true.
         if members.iter().all(|&members| members == mask) {
             return true;
         }
@@ -168,7 +168,7 @@ impl<'a> Block<'a> {
         warp.regs().set32(d, FULL, &out);
     }
 
-    /// Offsets of the rows of all matrices in shared memory, indexed by the lane that gives the row's
+    /// The offsets in shared memory of the rows of all matrices, indexed by the lane that gives the row's
     /// address.
     fn matrix_rows(
         &mut self,
@@ -249,7 +249,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// An 8x8 matrix of 16-bit values from its fragment.
+/// Assembles an 8x8 matrix of 16-bit values from its fragment.
 fn rows_of(row: &Row32) -> [[u16; 8]; 8] {
     let mut matrix = [[0; 8]; 8];
     for (lane, &value) in row.iter().enumerate() {

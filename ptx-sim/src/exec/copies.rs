@@ -1,4 +1,4 @@
-//! `cp.async`: a copy is in flight from its issue until a wait for it.
+//! Executes `cp.async`. A copy is in flight from its issue until a wait for it.
 
 use super::{
     Block,
@@ -79,7 +79,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The source of one lane's copy: `read` of `bytes` bytes.
+    /// Checks the source of one lane's copy, which reads `read` of `bytes` bytes.
     fn check_source(
         &mut self,
         warp: &mut Warp<'a>,
@@ -103,7 +103,7 @@ impl<'a> Block<'a> {
         true
     }
 
-    /// Copies the bytes.
+    /// Copies the bytes of the lanes in `mask`.
     fn transfer(&mut self, copies: &Copies, mask: u32) {
         for lane in lanes(mask) {
             let (at, bytes, read) =
@@ -118,7 +118,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Marks the copies of `mask` as landed and visible to `agent`.
+    /// Marks the copies of the lanes in `mask` as landed and visible to `agent`.
     fn complete(&mut self, copies: &mut Copies, mask: u32, agent: usize, epoch: u32) {
         if !copies.landed {
             self.transfer(copies, mask);
@@ -132,13 +132,13 @@ impl<'a> Block<'a> {
         copies.mask &= !mask;
     }
 
-    /// Marks all but the last `keep` groups of each lane as landed.
+    /// Marks all groups of each lane as landed, except for its last `keep` groups.
     pub(super) fn cp_wait(&mut self, warp: &mut Warp<'a>, keep: Option<u32>, mask: u32) {
         let limits = warp.commits.map(|commits| keep.map_or(u32::MAX, |keep| commits.saturating_sub(keep)));
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
-        // Copies before an mbarrier arrival count as accesses of the copy engine. A warp that waits for the
-        // mbarrier sees them too.
+        // Copies before an mbarrier arrival count as accesses of the agent that stands for asynchronous
+        // copies. A warp that waits for the mbarrier therefore sees them too.
         let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive(_))).unwrap_or(0);
         for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {
@@ -162,7 +162,8 @@ impl<'a> Block<'a> {
         self.agents.engine(warp.index)
     }
 
-    /// Removes landed copies from the front of the queue. The arrivals that waited for them then happen.
+    /// Removes landed copies from the front of the queue. The mbarrier arrivals that waited for these copies
+    /// then happen.
     fn settle(&mut self, warp: &mut Warp<'a>) {
         while let Some(front) = warp.pending.front() {
             match front {
@@ -179,7 +180,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Lets the copies before the first mbarrier arrival land.
+    /// Completes all copies that precede the first mbarrier arrival.
     pub(super) fn land_until_arrive(&mut self, warp: &mut Warp<'a>) {
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let Some(end) = warp.pending.iter().position(|pending| matches!(pending, Pending::Arrive(_))) else {
@@ -195,8 +196,8 @@ impl<'a> Block<'a> {
         self.settle(warp);
     }
 
-    /// Lanes exit, and copies that they have not waited for are lost. An mbarrier keeps other threads from
-    /// reading such a copy too early. PTX does not say that a copy outlives its thread.
+    /// Reports the copies for which exiting lanes have not waited: these copies are lost. An mbarrier keeps
+    /// other threads from reading such a copy too early. PTX does not state that a copy outlives its thread.
     pub(super) fn unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let left = warp.pending.iter().find_map(|pending| match pending {
             Pending::Copies(copies) if copies.mask & mask != 0 => Some((copies.mask & mask, copies.site)),

@@ -1,7 +1,7 @@
-//! A block's observable effects: a digest of its accesses and of its waits.
+//! A digest of the effects of a block that others can observe: its accesses and its waits.
 //!
 //! The order of a warp's accesses between two synchronisations does not change the digest. If one access
-//! decides the value of another, the stored values change the digest.
+//! determines the value of another access, the stored values change the digest.
 
 use super::{Block, warp::Warp};
 use crate::{
@@ -9,19 +9,20 @@ use crate::{
     regs::{R, lanes},
 };
 
-/// Bits of an address within its allocation. The addresses of allocations differ between launches.
+/// A mask of the bits of an address within its allocation. The addresses of allocations differ from launch to
+/// launch.
 const WITHIN: u64 = (1 << 36) - 1;
 
 /// The effects of one warp so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Effects {
-    /// A digest of all effects up to the last synchronisation, in order.
+    /// A digest of all effects up to the last synchronisation. Their order matters.
     past: u64,
-    /// A digest of the effects since then, in any order.
+    /// A digest of the effects since then. Their order does not matter.
     present: u64,
 }
 
-/// A number in which every bit depends on all of `a` and `b` (SplitMix64's finaliser).
+/// A number whose bits all depend on all bits of `a` and `b` (the finaliser of SplitMix64).
 fn mix(a: u64, b: u64) -> u64 {
     let z = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +31,7 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 impl<'a> Block<'a> {
-    /// Notes the effects of `op` before its execution.
+    /// Records the effects of `op` before `op` is executed.
     pub(super) fn note_effects(&mut self, warp: &mut Warp<'a>, op: &Op, mask: u32) {
         match op {
             Op::Load(access) => self.accesses(warp, 1, Some(&access.addr), &[], mask),
@@ -60,8 +61,8 @@ impl<'a> Block<'a> {
                 self.synchronises(warp, 8 + (u64::from(keep.unwrap_or(u32::MAX)) << 8), None, &[], mask)
             }
             Op::Bar(bar) => {
-                // The barrier's number does not count. The values that warps read from each other show which
-                // warps meet.
+                // The number of the barrier does not matter. The values that warps read from each other show
+                // which warps meet.
                 let operands = words(bar.threads);
                 self.synchronises(warp, 9, None, &operands, mask);
             }
@@ -78,7 +79,7 @@ impl<'a> Block<'a> {
                 Mbar::Transaction { addr, bytes, .. } => {
                     self.synchronises(warp, 16, Some(addr), &words([*bytes]), mask);
                 }
-                // The number of tests depends on timing, so tests do not count.
+                // The number of tests depends on the schedule, so tests do not count.
                 Mbar::Test { .. } => {}
             },
             Op::Wgmma(wgmma) => self.products(warp, wgmma, mask),
@@ -92,7 +93,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The effects of `wgmma`. Registers count by name.
+    /// Records the effects of `wgmma`. Registers are recorded by name.
     fn products(&mut self, warp: &mut Warp<'a>, wgmma: &Wgmma, mask: u32) {
         match wgmma {
             Wgmma::Fence => self.synchronises(warp, 19, None, &[], mask),
@@ -174,7 +175,7 @@ impl<'a> Block<'a> {
         effects.present = effects.present.wrapping_add(digest);
     }
 
-    /// A digest of all that the block has done.
+    /// A digest of all effects of the block.
     pub(super) fn digest(&self) -> u64 {
         let warps = self.effects.iter().zip(0u64..);
         let all = warps.map(|(effects, warp)| mix(mix(effects.past, effects.present), warp));

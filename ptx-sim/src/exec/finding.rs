@@ -1,4 +1,4 @@
-//! Messages about wrong memory accesses.
+//! Messages about accesses to wrong addresses.
 
 use super::{Block, warp::Warp};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// Names the address for a report.
+    /// Names the address, for a report.
     pub(super) fn address(&self, space: Space, at: u64) -> Address {
         let simple =
             |buffer: &str, base: u64| Address { buffer: buffer.into(), offset: at.wrapping_sub(base) as i64 };
@@ -24,7 +24,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Reports an access of `bytes` bytes that cannot be made.
+    /// Reports an access of `bytes` bytes that is not possible.
     pub(super) fn fault(
         &mut self,
         warp: &Warp<'a>,

@@ -1,5 +1,5 @@
-//! The blocks of a launch. They run concurrently if no block waits for another block. Otherwise the blocks
-//! that a device holds at a time take turns.
+//! Executes the blocks of a launch. The blocks run concurrently if no block waits for another block.
+//! Otherwise, the blocks that the device can hold at once take turns.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -37,8 +37,8 @@ pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
     all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).outcome(context)
 }
 
-/// A block runs until it ends or waits, then another block runs. A new block goes first while the device has
-/// room.
+/// Runs each block until it ends or waits, and then another block. New blocks start first, while the device
+/// can hold more blocks.
 fn in_turns<'a>(
     context: &Context<'a>,
     all: &Mutex<Collected>,
@@ -50,7 +50,7 @@ fn in_turns<'a>(
     let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
     let room = room.max(1) as usize;
     let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
-    // Number of consecutive turns without a change.
+    // `stuck` is the number of consecutive turns in which nothing changed.
     let (mut next, mut stuck) = (0, 0);
     loop {
         let turn = if next < blocks && begun.len() < room {
@@ -77,19 +77,19 @@ fn in_turns<'a>(
 
 type Numbered = (u64, usize, Report);
 
-/// Results of the ended blocks. Its size does not grow with their number.
+/// The results of the blocks that have ended. The size of this value does not grow with the number of blocks.
 #[derive(Default)]
 struct Collected {
     outcome: Outcome,
     output: BTreeMap<u64, String>,
-    /// For each kind and pair of PTX lines, the report of the lowest block, with its place among that block's
-    /// reports.
+    /// For each kind and pair of PTX lines, the report of the block with the lowest index, and the index of
+    /// the report in that block.
     reports: HashMap<(Kind, Option<u32>, u32), Numbered>,
     error: Option<(u64, LaunchError)>,
 }
 
 impl Collected {
-    /// Adds the results of a block. An error means that no other block needs to run.
+    /// Adds the results of a block. Returns an error if no other block needs to run.
     fn add(&mut self, context: &Context<'_>, linear: u64, finished: Finished) -> Result<(), ()> {
         context.progress.ended();
         self.outcome.instructions += finished.instructions;
@@ -98,7 +98,7 @@ impl Collected {
         if !finished.output.is_empty() {
             self.output.insert(linear, finished.output);
         }
-        // With parallel blocks, the reports that come first would depend on chance.
+        // If blocks run in parallel, the first reports would depend on the schedule.
         let mut ends = !context.options.parallel && finished.reports.len() >= context.options.max_reports;
         for (at, report) in finished.reports.into_iter().enumerate() {
             ends |= report.kind == Kind::Runaway;

@@ -1,27 +1,27 @@
-//! Knowledge of the agents of other blocks. Owners share equal parts of their knowledge, so a handover costs
-//! only the new part.
+//! Knowledge of the agents of other blocks. Owners share the parts of their knowledge that are equal, so a
+//! handover only costs the new part.
 
 use std::{array, sync::Arc};
 
 use crate::clocks::merge;
 
-/// Children of a node.
+/// Number of children of a node.
 const FAN: usize = 32;
 
 #[derive(Clone, Debug)]
 enum Node {
     Inner(Box<[Tree; FAN]>),
-    /// Clocks of the agents of one block.
+    /// The clocks of one block's agents.
     Row(Vec<u32>),
 }
 
 type Tree = Option<Arc<Node>>;
 
-/// Clocks of the agents of some blocks.
+/// The clocks of the agents of several blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Knowledge {
     root: Tree,
-    /// Levels of inner nodes, enough for the largest block index.
+    /// Number of levels of inner nodes, which suffices for the largest block index.
     height: u32,
 }
 
@@ -30,7 +30,7 @@ impl Knowledge {
         self.root.is_none()
     }
 
-    /// Clocks of `block`'s agents.
+    /// The clocks of the agents of block `block`.
     pub fn row(&self, block: u32) -> &[u32] {
         let (mut tree, mut height) = (&self.root, self.height);
         if !fits(block, height) {
@@ -97,7 +97,7 @@ impl Knowledge {
     }
 }
 
-/// Whether a tree of `height` levels holds `block`.
+/// Whether a tree of `height` levels can contain `block`.
 fn fits(block: u32, height: u32) -> bool {
     u64::from(block) < (FAN as u64).pow(height)
 }
@@ -106,8 +106,8 @@ fn digit(block: u32, height: u32) -> usize {
     (u64::from(block) / (FAN as u64).pow(height)) as usize % FAN
 }
 
-/// The union of both trees, if it has more than `mine`. If `theirs` contains the union, the result is
-/// `theirs`: equal knowledge is shared.
+/// The union of both trees. If `theirs` contains the union, the result is `theirs` itself, so that equal
+/// knowledge is shared.
 fn union(mine: &Tree, theirs: &Tree) -> Tree {
     let (Some(a), Some(b)) = (mine, theirs) else { return theirs.clone() };
     if Arc::ptr_eq(a, b) {
@@ -170,8 +170,8 @@ mod tests {
             let mut both = all[mine].clone();
             both.merge(&all[theirs]);
             assert_eq!(of(&both), expected);
-            // An owner that already has all of it keeps its tree. An owner that has nothing shares the other
-            // tree.
+            // An owner that already has all of the knowledge keeps its tree. An owner that has no knowledge
+            // shares the other tree.
             let before = both.clone();
             both.merge(&all[theirs]);
             assert!(Arc::ptr_eq(both.root.as_ref().unwrap(), before.root.as_ref().unwrap()));

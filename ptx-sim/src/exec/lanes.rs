@@ -1,20 +1,20 @@
-//! Fair turns for the diverged lanes of a warp.
+//! Gives fair turns to the diverged lanes of a warp.
 //!
-//! Lanes rejoin where their paths meet, as compilers arrange it. Lanes that wait there may block the other
-//! lanes, for example if they hold a lock. If no other lanes can proceed, waiting lanes *stray*: they run on
-//! alone, up to the next collective instruction.
+//! Lanes reconverge where their paths meet, as compilers intend. Lanes that wait for reconvergence may block
+//! other lanes, for example if they hold a lock. If no other lanes can proceed, the waiting lanes *stray*:
+//! they continue alone, up to the next collective instruction.
 
 use super::warp::{Frame, Path, Wait, Warp};
 use crate::op::Op;
 
-/// Number of paths that split from path `at`.
+/// Number of paths into which path `at` was split.
 fn parts(paths: &[Path], at: usize) -> u32 {
     paths[at + 1..].iter().fold(0, |lanes, part| lanes | part.mask) & paths[at].mask
 }
 
 impl Warp<'_> {
-    /// Switches to lanes of another path that can run; false if there are none. `stray` prefers lanes that
-    /// wait for reconvergence.
+    /// Switches to lanes of another path that can run. Returns false if there are none. If `stray`, the
+    /// function prefers lanes that wait for reconvergence.
     pub fn other_lanes(&mut self, stray: bool) -> bool {
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return false };
         let mut others = (0..paths.len().saturating_sub(1)).filter(|&at| paths[at].waits.is_none());
@@ -34,8 +34,8 @@ impl Warp<'_> {
         found.is_some()
     }
 
-    /// Before a collective instruction, strayed lanes wait for the other lanes and proceed with them. False
-    /// if the running lanes must wait.
+    /// Makes strayed lanes wait for the other lanes before a collective instruction. Returns false if the
+    /// running lanes must wait.
     pub fn gather(&mut self) -> bool {
         let live = self.live;
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return true };
@@ -52,7 +52,7 @@ impl Warp<'_> {
         if waits.is_none() || self.other_lanes(false) {
             return waits.is_none();
         }
-        // No other lane can still arrive.
+        // No other lane can arrive any more.
         if let Some(path) = self.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
             path.waits = None;
         }
@@ -60,7 +60,7 @@ impl Warp<'_> {
     }
 }
 
-/// Whether lanes execute `op` together.
+/// Whether all lanes must execute `op` together.
 pub(super) fn together(op: &Op) -> bool {
     matches!(
         op,

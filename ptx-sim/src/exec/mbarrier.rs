@@ -1,4 +1,4 @@
-//! `mbarrier`: barriers in shared memory with phases.
+//! Executes `mbarrier` instructions: barriers in shared memory that have phases.
 
 mod object;
 
@@ -135,14 +135,14 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Number of phases of an mbarrier that `warp` knows to be complete. A warp that arrives without knowing
-    /// that the previous phase is complete may arrive in that phase: it then has one arrival too many, and
-    /// the next phase one too few.
+    /// Number of phases of an mbarrier that `warp` knows to be complete. A warp that arrives without this
+    /// knowledge of the previous phase may arrive in the previous phase: that phase then has one arrival too
+    /// many, and the next phase one too few.
     fn phases_known(&self, warp: usize, number: u32) -> u64 {
         self.views[warp].phases.get(&number).copied().unwrap_or(0)
     }
 
-    /// The addresses of the lanes, after the checks.
+    /// The addresses of the lanes, after checks.
     pub(super) fn mbar_addresses(
         &mut self,
         warp: &mut Warp<'a>,
@@ -152,7 +152,7 @@ impl<'a> Block<'a> {
         let addresses = self.addresses(warp, addr, mask);
         let mut found = Vec::new();
         for lane in lanes(mask) {
-            // A 32-bit register holds a shared address; a 64-bit register may hold a generic address.
+            // A 32-bit register contains a shared address; a 64-bit register may contain a generic address.
             let space = if addresses[lane] >> 60 == 1 { Space::Generic } else { Space::Shared };
             let Some((space, at)) = self.place(warp, space, addresses[lane], 8, lane, "mbarrier") else {
                 continue;
@@ -166,7 +166,8 @@ impl<'a> Block<'a> {
         found
     }
 
-    /// The mbarrier that a lane uses, if it is initialised and the warp knows of the initialisation.
+    /// The mbarrier that a lane uses, if the mbarrier is initialised and the warp knows of the
+    /// initialisation.
     pub(super) fn mbar_object(&mut self, warp: &Warp<'a>, at: u32, lane: usize) -> Option<&mut MBarrier> {
         let Some(bar) = self.mbarriers.get(&at) else {
             self.mbar_error(
@@ -232,7 +233,7 @@ impl<'a> Block<'a> {
             Phase::State(row) => *warp.regs().row64(row, mask),
         };
         let found = self.mbar_addresses(warp, addr, mask);
-        // A lane without an mbarrier gets a report and does not wait.
+        // A lane without a valid mbarrier gets a report and does not wait.
         let mut passed = found.iter().fold(mask, |passed, (lane, _)| passed & !(1 << lane));
         let mut waiting = None;
         for (lane, at) in found {
@@ -246,7 +247,8 @@ impl<'a> Block<'a> {
             let (number, phase_now) = (bar.number, bar.phase);
             let known = self.phases_known(warp.index, number);
             let behind = match phase {
-                // The next phase that the warp does not know to be complete, or else a phase that it does.
+                // A parity names the next phase that the warp does not know to be complete, or else the last
+                // phase that the warp knows to be complete.
                 Phase::Parity(_) => known & 1 == wanted[lane] & 1 && known + 2 <= phase_now,
                 Phase::State(_) => wanted[lane].saturating_add(2) <= phase_now,
             };
@@ -286,11 +288,11 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The copies before a `cp.async.mbarrier.arrive` have landed. A warp that waits sees their writes, but
-    /// no other writes of the issuing warp.
+    /// Completes an arrival of `cp.async.mbarrier.arrive`, whose copies have landed. A waiting warp then sees
+    /// the writes of these copies, but no other writes of the issuing warp.
     pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, arrival: &AsyncArrival) {
         let agent = self.engine(warp);
-        // A completed phase is a fact, so any agent may hand it over.
+        // The completion of a phase is a fact, so any agent may hand it over.
         let handover = self.handover(agent).and(&arrival.phases);
         for lane in lanes(arrival.mask) {
             let Some(bar) = self.mbarriers.get_mut(&arrival.bar[lane]) else { continue };
@@ -304,7 +306,8 @@ impl<'a> Block<'a> {
         self.clocks.tick(agent, arrival.site);
     }
 
-    /// Called when the block has ended. Arrivals and bytes that mbarriers still expect will never come.
+    /// Reports the mbarriers that the ended block leaves in the middle of a phase. The arrivals and bytes
+    /// that these mbarriers still expect will never come.
     pub(super) fn mbarriers_left(&mut self) {
         if self.stop.is_some() {
             return;
@@ -323,8 +326,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The mbarrier at `at` is gone. If no warp knows that a phase is complete, the copies of the phase may
-    /// have landed later than everything else. `running` is the warp that is being executed.
+    /// Checks the copies of the mbarrier at `at`, which no longer exists. If no warp knows that a phase is
+    /// complete, the copies of the phase may have landed after the block's last access. `running` is the warp
+    /// that is being executed.
     fn unknown_copies(&mut self, at: u32, bar: &MBarrier, mut running: Option<&mut Warp<'a>>) {
         let known = self.views.iter().filter_map(|view| view.phases.get(&bar.number)).max().copied();
         let unknown = bar.fed.iter().filter(|fed| known.unwrap_or(0) <= fed.phase);
@@ -372,7 +376,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Marks the bytes at `at` as a live mbarrier's, or as no longer a live mbarrier's.
+    /// Marks whether the bytes at `at` belong to a live mbarrier.
     fn guard(&mut self, at: u32, live: bool) {
         let offset = (at - SHARED_BASE) as usize;
         let bytes = 0xff << (offset % CELL);

@@ -1,4 +1,4 @@
-//! Loads and stores.
+//! Executes loads and stores.
 
 use super::{
     Block,
@@ -15,7 +15,7 @@ use crate::{
     shadow::{self, CELL},
 };
 
-/// Windows of the generic address space, see [`crate::decode`].
+/// Number of address bits within a window of the generic address space (see [`crate::decode`]).
 pub(super) const WINDOW_BITS: u32 = 60;
 
 /// The access of one lane.
@@ -27,7 +27,7 @@ pub(super) struct LaneAccess {
 }
 
 impl<'a> Block<'a> {
-    /// The space and the address in it to which an instruction of `space` resolves `address`.
+    /// The state space, and the address in this space, to which an instruction of `space` resolves `address`.
     #[inline]
     pub(super) fn locate(space: Space, address: u64) -> Result<(Space, u64), Space> {
         let within = address & ((1 << WINDOW_BITS) - 1);
@@ -54,7 +54,7 @@ impl<'a> Block<'a> {
         warp.regs().set_pred(p, mask, value);
     }
 
-    /// Checks one lane's address: the space it is in and the offset there.
+    /// Checks one lane's address. Returns its state space and the offset in this space.
     #[inline]
     pub(super) fn place(
         &mut self,
@@ -74,7 +74,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Reports an address that is in another space, or that is not a multiple of `bytes`, a power of two.
+    /// Reports an address that lies in another state space, or that is not a multiple of `bytes` (a power of
+    /// two).
     #[cold]
     fn misplaced(
         &mut self,
@@ -102,7 +103,7 @@ impl<'a> Block<'a> {
         self.report(warp, kind, 1 << lane, address, message);
     }
 
-    /// Reads `out.len()` bytes for one lane; false if it could read nothing.
+    /// Reads `out.len()` bytes for one lane. Returns false if it could not read.
     pub(super) fn read_lane(
         &mut self,
         warp: &mut Warp<'a>,
@@ -282,12 +283,12 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The position of byte `offset` of shared memory among all cells.
+/// The index of the cell at byte `offset` of shared memory, among all cells.
 pub(super) fn shared_cells(offset: usize) -> u64 {
     SHARED_CELLS * CELL as u64 + offset as u64
 }
 
-/// A mask of the bytes in which `old` and `new` differ.
+/// A mask of the bytes at which `old` and `new` differ.
 fn differences(old: &[u8], new: &[u8]) -> u64 {
     old.iter().zip(new).enumerate().fold(0, |bits, (i, (a, b))| bits | u64::from(a != b) << i)
 }

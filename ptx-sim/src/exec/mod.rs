@@ -1,4 +1,4 @@
-//! Executes a launch: block by block, and the warps of each block.
+//! Executes a launch, block by block, and the warps of each block.
 
 mod atomic;
 mod barrier;
@@ -52,7 +52,7 @@ pub(crate) struct Context<'a> {
     pub threads: u32,
     pub warps: usize,
     pub dynamic_shared: u32,
-    /// 32-bit registers of a thread at the launch.
+    /// Number of 32-bit registers of a thread when the launch begins.
     pub registers: u32,
     /// Alignment of the parameters in memory.
     pub param_align: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The reads of device memory that the shadow stores.
+    /// The reads of device memory that the shadow must remember.
     pub fn readers(&self) -> Readers {
         if self.program.blocks_communicate { Readers::All } else { Readers::Last }
     }

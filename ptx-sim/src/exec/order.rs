@@ -1,10 +1,10 @@
-//! Order between warps without barriers: release and acquire, with fences, as in PTX's memory model.
+//! Order between warps that use no barrier: release and acquire, with fences, as in PTX's memory model.
 //!
-//! A *release pattern* is a release, or a fence and then a strong write by the same warp. It publishes the
-//! warp's knowledge at the release or at the fence. An *acquire pattern* is an acquire, or a strong read and
-//! then a fence. The scope limits the pattern: a release with block scope publishes to the block only. A
-//! barrier hands over three things: the knowledge, the fenced knowledge, and the knowledge that awaits a
-//! fence.
+//! A *release pattern* is a release, or a fence that a strong write of the same warp follows. It publishes
+//! the knowledge that the warp has at the release or at the fence. An *acquire pattern* is an acquire, or a
+//! strong read that a fence follows. The scope limits the pattern: a release with block scope publishes to
+//! the block only. A barrier hands over three things: the knowledge, the fenced knowledge, and the knowledge
+//! that awaits a fence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,22 +18,22 @@ use crate::{
     stamp::Stamp,
 };
 
-/// Knowledge of a warp besides its row of the block's clocks. An array has one element per [`Scope`].
+/// The knowledge of a warp that the block's clocks do not contain. An array has one element per [`Scope`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// Knowledge of other blocks.
     others: Knowledge,
-    /// Knowledge from strong reads that awaits a fence.
+    /// Knowledge from strong reads that a fence has not made available yet.
     pending: [Knowledge; 2],
-    /// Knowledge at the last fence. Later strong writes publish it.
+    /// The knowledge that the warp had at its last fence. Later strong writes publish it.
     fenced: [Knowledge; 2],
-    /// For each mbarrier, the number of phases known to be complete.
+    /// For each mbarrier, the number of phases that the warp knows to be complete.
     pub phases: Phases,
     /// For each agent of the block, the writes to shared memory that the asynchronous proxy sees.
     pub proxy: Vec<u32>,
 }
 
-/// Completed phases by the number of the mbarrier.
+/// The number of completed phases, by the number of the mbarrier.
 pub(super) type Phases = BTreeMap<u32, u64>;
 
 impl View {
@@ -55,7 +55,7 @@ impl View {
     }
 }
 
-/// Knowledge that arrivals at a barrier hand over to its waiters.
+/// The knowledge that arrivals at a barrier hand over to the waiting warps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handover {
     row: Vec<u32>,
@@ -63,14 +63,14 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// A handover of the fact that `agent` has reached `clock`.
+    /// A handover which states that `agent` has reached `clock`.
     pub fn of(agent: usize, clock: u32) -> Handover {
         let mut row = vec![0; agent + 1];
         row[agent] = clock;
         Handover { row, view: View::default() }
     }
 
-    /// This handover, with these phases.
+    /// This handover, with the phases `phases` in addition.
     pub fn and(mut self, phases: &Phases) -> Handover {
         self.view.phases.clone_from(phases);
         self
@@ -82,15 +82,15 @@ impl Handover {
     }
 }
 
-/// Decides whether an earlier access is ordered before the present access of a warp.
+/// Decides whether an earlier access is ordered before the current access of a warp.
 pub(super) struct Observer<'b> {
     /// The warp's knowledge of the agents of its block.
     pub row: &'b [u32],
     /// The warp's knowledge of other blocks.
     pub others: &'b Knowledge,
     pub block: u32,
-    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents, of
-    /// which some write through the generic proxy.
+    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents of the
+    /// block, some of which write through the generic proxy.
     pub proxy: Option<(&'b [u32], Agents)>,
 }
 
@@ -112,19 +112,19 @@ impl crate::shadow::Knows for Observer<'_> {
     }
 }
 
-/// Knowledge published through one address: to each block, and to all blocks.
+/// The knowledge that was published through one address: for each block, and for all blocks.
 #[derive(Debug, Default)]
 struct Publication {
     block: BTreeMap<u32, Knowledge>,
     device: Knowledge,
 }
 
-/// Knowledge published through each address.
+/// The knowledge that was published through each address.
 #[derive(Debug, Default)]
 pub(crate) struct Published(HashMap<u64, Publication>);
 
 impl Published {
-    /// Block `number` has ended: drops the knowledge that it published to itself at `addresses`.
+    /// Drops the knowledge that block `number`, which has ended, published for its own warps at `addresses`.
     pub fn forget(&mut self, number: u32, addresses: &[u64]) {
         for address in addresses {
             if let Some(publication) = self.0.get_mut(address) {
@@ -134,15 +134,15 @@ impl Published {
     }
 }
 
-/// The published knowledge of a grid.
+/// The published knowledge of all blocks of a grid.
 pub(crate) type Released = Mutex<Published>;
 
-/// The effect of a strong access at its address.
+/// The effect of a strong access on the publications at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touches {
     Read,
     Write,
-    /// Earlier publications remain.
+    /// The access reads and writes, so earlier publications remain.
     ReadAndWrite,
 }
 
@@ -158,7 +158,8 @@ impl Block<'_> {
         self.views[warp].merge(&handover.view);
     }
 
-    /// The knowledge that a relaxed arrival of `warp` hands over: that of its last fence.
+    /// The knowledge that a relaxed arrival of `warp` hands over, which is the knowledge at the warp's last
+    /// fence.
     pub(super) fn fenced_handover(&self, warp: usize) -> Handover {
         let view = &self.views[warp];
         let fenced = &view.fenced[Scope::Block as usize];
@@ -170,13 +171,13 @@ impl Block<'_> {
         Handover { row: fenced.row(self.number).to_vec(), view }
     }
 
-    /// Takes a handover in a relaxed wait. The warp's next fence completes it.
+    /// Receives a handover in a relaxed wait. The warp's next fence makes the knowledge available.
     pub(super) fn take_over_with_fence(&mut self, warp: usize, handover: &Handover) {
         let mut all = handover.view.others.clone();
         all.add(self.number, &handover.row);
         let view = &mut self.views[warp];
         view.pending[Scope::Block as usize].merge(&all);
-        // Writes that the asynchronous proxy sees are facts, and imply no order.
+        // Visibility of writes to the asynchronous proxy is a fact, and implies no order.
         merge(&mut view.proxy, &handover.view.proxy);
     }
 
@@ -185,7 +186,7 @@ impl Block<'_> {
         self.views[warp].others.merge(what);
     }
 
-    /// Everything that `warp` knows now.
+    /// All knowledge that `warp` has now.
     fn snapshot(&self, warp: usize) -> Knowledge {
         let mut all = self.views[warp].others.clone();
         all.add(self.number, self.clocks.row(warp));
@@ -208,7 +209,7 @@ impl Block<'_> {
         warp.epoch += 1;
     }
 
-    /// A strong access of one lane acquires and publishes.
+    /// Executes the acquire and the release of one lane's strong access.
     pub(super) fn communicate(
         &mut self,
         warp: &Warp<'_>,

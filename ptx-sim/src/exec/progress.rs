@@ -1,4 +1,4 @@
-//! Progress of a launch, and detection of launches that make none.
+//! Progress of a launch, and detection of launches without progress.
 
 use std::{
     fmt,
@@ -10,11 +10,11 @@ use crate::Options;
 /// Progress of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Warp instructions executed.
+    /// Number of warp instructions that were executed.
     pub instructions: u64,
-    /// Blocks that have ended.
+    /// Number of blocks that have ended.
     pub ended: u64,
-    /// Blocks of the grid.
+    /// Number of blocks of the grid.
     pub blocks: u64,
 }
 
@@ -25,16 +25,16 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Receiver of progress, see [`crate::Gpu::watch`].
+/// A function that receives progress: see [`crate::Gpu::watch`].
 pub(crate) type Watcher = dyn Fn(Progress) + Send + Sync;
 
-/// Instructions between two calls of the watcher.
+/// Number of instructions between two calls of the watcher.
 const STEP: u64 = 1 << 24;
 
 /// The counters of one launch.
 pub(crate) struct Counter<'a> {
     spent: AtomicU64,
-    /// The number of instructions at the last change.
+    /// Number of instructions at the last change.
     moved: AtomicU64,
     ended: AtomicU64,
     blocks: u64,
@@ -52,13 +52,13 @@ impl<'a> Counter<'a> {
         self.ended.fetch_add(1, Relaxed);
     }
 
-    /// Instructions since the last change.
+    /// Number of instructions since the last change.
     pub fn idle(&self) -> u64 {
         self.spent.load(Relaxed).saturating_sub(self.moved.load(Relaxed))
     }
 
-    /// Adds `new` instructions. `moved` says that waiting warps may depend on their effects. Returns the
-    /// reason if the launch must end.
+    /// Adds `new` instructions. `moved` states that waiting warps may depend on the effects of these
+    /// instructions. Returns the reason if the launch must end.
     pub fn spend(&self, new: u64, moved: bool, options: &Options) -> Option<String> {
         let total = self.spent.fetch_add(new, Relaxed) + new;
         let last =

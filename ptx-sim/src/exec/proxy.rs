@@ -1,7 +1,8 @@
 //! Proxies: the writes to shared memory that `wgmma` and bulk copies see.
 //!
 //! Order alone does not make writes of the generic proxy visible to `wgmma` and bulk copies. A
-//! `fence.proxy.async` by an agent that knows the write does. Barriers and mbarriers pass this visibility on.
+//! `fence.proxy.async` makes them visible if its agent knows the write. Barriers and mbarriers hand this
+//! visibility over.
 
 use super::{Block, warp::Warp};
 use crate::{clocks::merge, op::Proxy};

@@ -1,4 +1,4 @@
-//! Fair turns for the warps of a block, for diverged lanes, and for blocks that wait for other blocks.
+//! Gives fair turns to the warps of a block, to diverged lanes, and to blocks that wait for other blocks.
 
 use super::{
     Block,
@@ -11,21 +11,21 @@ use crate::{
     report::Kind,
 };
 
-/// Instructions per turn of a warp, without a random schedule.
+/// Number of instructions that a warp executes in its turn, unless the schedule is random.
 const SHARE: u32 = 1 << 12;
-/// The share of a warp with diverged lanes, which may wait for each other.
+/// The same number for a warp with diverged lanes, which may wait for each other.
 const SPLIT_SHARE: u32 = 1 << 8;
-/// After this number of polls of an mbarrier without any change in its block, a warp waits for another block,
-/// or forever.
+/// After this number of polls of an mbarrier without any change in its block, the warp waits for another
+/// block, or forever.
 const MAX_POLLS: u32 = 64;
-/// Lanes stray after this fraction of the launch's patience: see [`super::lanes`].
+/// Lanes stray after the launch's patience divided by this number: see [`super::lanes`].
 const STRAY: u64 = 1000;
-/// Instructions without effect on waiting warps after which other blocks run.
+/// Number of instructions without effect on waiting warps after which other blocks run.
 const IDLE: u64 = 1 << 12;
-/// Instructions after which other blocks run in any case.
+/// Number of instructions after which other blocks run in any case.
 const TURN: u64 = 1 << 20;
 
-/// The end of a block's turn.
+/// The reason why a block's turn ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The block has ended.
@@ -75,7 +75,7 @@ impl<'a> Block<'a> {
         Turn::Ended
     }
 
-    /// Reports a deadlock: no warp can make progress.
+    /// Reports a deadlock, in which no warp can make progress.
     pub fn deadlock(&mut self) {
         let starved = self.warps.iter().flatten().any(|warp| matches!(warp.status, Status::Registers(_)));
         let (kind, message) = match starved {
@@ -89,7 +89,7 @@ impl<'a> Block<'a> {
         (0..self.warps.len()).filter(|&warp| matches!(self.status(warp), Status::Polling(..)))
     }
 
-    /// The block's results.
+    /// The results of the block.
     pub fn finish(self) -> Finished {
         let digest = self.digest();
         super::lock(self.context.released).forget(self.number, &self.published_at);
@@ -117,7 +117,7 @@ impl<'a> Block<'a> {
         self.warps[warp].as_ref().map_or(Status::Done, |warp| warp.status)
     }
 
-    /// The next warp to run, and its number of instructions.
+    /// The next warp to run, and the number of instructions in its turn.
     fn pick(&mut self) -> Option<(usize, u32)> {
         let seed = self.context.options.seed;
         let completion = self.context.options.completion;
@@ -164,7 +164,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Lets one watched group of copies land.
+    /// Completes one group of copies that an mbarrier watches.
     fn land_one(&mut self) -> bool {
         if self.land_load() {
             return true;
@@ -183,7 +183,7 @@ impl<'a> Block<'a> {
         false
     }
 
-    /// Runs `warp` until it blocks, ends, or has used its share.
+    /// Runs `warp` until it blocks, ends, or has used its turn.
     fn run_warp(&mut self, warp: &mut Warp<'a>, quantum: u32) {
         match std::mem::replace(&mut warp.status, Status::Ready) {
             Status::Products(group) => self.settle_products(warp, group),

@@ -1,4 +1,4 @@
-//! The position of every warp in a deadlock.
+//! Describes the position of every warp in a deadlock.
 
 use super::{Block, block::Stop, warp::Status};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The position of every warp, one per line, and the barriers with pending arrivals.
+    /// The position of every warp, one per line, and the barriers at which some threads have arrived.
     fn standing(&self) -> String {
         let mut text = String::new();
         for warp in self.warps.iter().flatten() {

@@ -32,7 +32,7 @@ impl<'a> Block<'a> {
             }
             match wait {
                 Wait::Barrier(id) => warp.status = Status::Barrier(id),
-                // No other lane can still arrive.
+                // No other lane can arrive any more.
                 Wait::Company => {
                     warp.frames.iter_mut().filter_map(|frame| frame.paths.last_mut()).for_each(|path| {
                         path.waits = path.waits.filter(|wait| *wait != Wait::Company);
@@ -149,7 +149,7 @@ impl<'a> Block<'a> {
         );
     }
 
-    /// Checks that every live lane executes an `.aligned` instruction, and reports if one does not.
+    /// Checks that every live lane executes an `.aligned` instruction. Makes a report if a lane does not.
     pub(super) fn converged(&mut self, warp: &mut Warp<'a>, mask: u32, what: &str) -> bool {
         if mask == FULL {
             return true;
@@ -187,7 +187,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Addresses of the lanes of `mask`.
+    /// The addresses of the lanes in `mask`.
     pub(super) fn addresses(&self, warp: &mut Warp<'a>, addr: &Addr, mask: u32) -> Row64 {
         let regs = warp.regs();
         if addr.wide {

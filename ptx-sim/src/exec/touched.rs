@@ -6,45 +6,45 @@ use crate::{
     stamp::{SEVERAL, UNKNOWN, Words},
 };
 
-/// Number of the first cell of shared memory. Cells are numbered by generic address.
+/// The number of the first cell of shared memory. Cells are numbered by generic address.
 pub(super) const SHARED_CELLS: u64 = (1 << super::memory::WINDOW_BITS) / CELL as u64;
 
-/// Bytes of one cell that one instruction touches.
+/// The bytes of one cell that one instruction touches.
 #[derive(Clone, Copy)]
 pub(super) struct Touch {
-    /// Address over [`CELL`].
+    /// The address, divided by [`CELL`].
     pub cell: u64,
     pub mask: u16,
-    /// Bytes that a write changes.
+    /// A mask of the bytes whose values a write changes.
     pub changed: u16,
     pub lanes: u32,
     pub words: Words,
-    /// Whether two lanes write different values to one byte.
+    /// Whether two lanes write different values to the same byte.
     pub clash: bool,
 }
 
 const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, changed: 0, lanes: 0, words: [UNKNOWN; 4], clash: false };
 
-/// Cells that one instruction touches, merged over neighbouring lanes.
+/// The cells that one instruction touches. The touches of neighbouring lanes are merged.
 pub(super) struct Touched {
-    /// At most [`MOST`].
+    /// The cells, at most [`MOST`] of them.
     cells: Vec<Touch>,
-    /// Whether one instruction of the whole warp touches them.
+    /// Whether one instruction of the whole warp touches the cells.
     pub collective: bool,
 }
 
-/// Two cells per lane.
+/// Largest number of cells: two per lane.
 const MOST: usize = 2 * LANES;
 
 impl Touched {
-    /// An empty set, in the buffer of an earlier set if there is one.
+    /// An empty set. It uses the buffer of an earlier set if there is one.
     pub fn new(room: Option<Vec<Touch>>) -> Touched {
         let mut cells = room.unwrap_or_else(|| Vec::with_capacity(MOST));
         cells.clear();
         Touched { cells, collective: false }
     }
 
-    /// The buffer, for another set.
+    /// The buffer of this set, for another set.
     pub fn room(self) -> Vec<Touch> {
         self.cells
     }
@@ -53,11 +53,12 @@ impl Touched {
         &self.cells
     }
 
-    /// Adds `bytes` bytes at `address`, at most two cells; the access changes the bytes in `changed`.
+    /// Adds `bytes` bytes at `address`, which lie in at most two cells. The access changes the bytes in
+    /// `changed`.
     pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
         let cell = address / CELL as u64;
         let fresh = self.cells.last().is_none_or(|last| last.cell != cell);
-        // The common case in fast kernels.
+        // This is the common case in fast kernels.
         if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.cells.len() < MOST {
             let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
             let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);
@@ -87,7 +88,7 @@ impl Touched {
                     (_, true, _) if *owner == lane as u8 => *owner,
                     (_, false, true) => lane as u8,
                     (_, true, true) => SEVERAL,
-                    // For parts of words, the lane is known only while one lane has them all.
+                    // For parts of words, the lane is known only if one lane touches all of the parts.
                     (_, false, false) => lane as u8,
                     (_, true, false) => UNKNOWN,
                 };

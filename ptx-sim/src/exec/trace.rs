@@ -1,4 +1,4 @@
-//! Maps instructions to source lines, and files reports.
+//! Maps instructions to source lines, and collects reports.
 
 use super::{Block, Context, block::Stop, warp::Warp};
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) fn place(context: &Context<'_>, site: u32) -> Place {
 }
 
 impl<'a> Block<'a> {
-    /// The warp that an agent acts for.
+    /// The warp for which an agent acts.
     pub fn warp_of(&self, agent: usize) -> usize {
         match agent.checked_sub(self.agents.all()) {
             Some(mbarrier) => self.owners.get(mbarrier).copied().unwrap_or(0),
@@ -29,7 +29,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The agent's name in reports.
+    /// The name of an agent in reports.
     pub fn agent_name(&self, agent: usize) -> String {
         let (agents, warp) = (self.agents, self.warp_of(agent));
         match agent {
@@ -44,7 +44,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// One side of a report. For another block, only the place is known.
+    /// One of the two accesses in a report. For an access of another block, only the place is known.
     fn side(&self, block: u32, site: u32, agent: usize, clock: u32) -> Side {
         let here = (block == self.number).then_some(&self.clocks);
         let last_sync = here.and_then(|clocks| clocks.last_sync(agent, clock));
@@ -55,7 +55,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Files a report about the instruction that `warp` executes.
+    /// Adds a report about the instruction that `warp` is executing.
     pub fn report(
         &mut self,
         warp: &Warp<'a>,

@@ -1,4 +1,4 @@
-//! State of one warp: call frames, divergence stack, thread memory, copies in flight.
+//! The state of one warp: call frames, paths of diverged lanes, memory of threads, copies in flight.
 
 use std::{cell::Cell, collections::VecDeque};
 
@@ -10,7 +10,7 @@ use crate::{
     regs::{FULL, Kind, LANES, Regs},
 };
 
-/// Lanes that run together until they reach `rejoin`.
+/// Lanes that run together until they reach instruction `rejoin`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub pc: u32,
@@ -22,18 +22,19 @@ pub(crate) struct Path {
 /// The event for which diverged lanes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The barrier with this number.
+    /// They wait at the barrier with this number.
     Barrier(usize),
-    /// The warp's other lanes.
+    /// They wait for the other lanes of the warp.
     Company,
 }
 
-/// One function activation.
+/// The call frame of one function.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub function: usize,
     pub regs: Regs,
-    /// The last entry runs. A split path comes before its parts and waits for them.
+    /// The paths of the frame, the last of which runs. A split path stands before its parts, and waits for
+    /// them.
     pub paths: Vec<Path>,
     /// Start of the frame in the warp's local memory.
     pub base: u32,
@@ -41,24 +42,25 @@ pub(crate) struct Frame<'a> {
     pub mask: u32,
 }
 
-/// The reason why a warp does not run.
+/// The state of a warp: it runs, or it waits for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ready,
-    /// Waits at the barrier with this number.
+    /// The warp waits at the barrier with this number.
     Barrier(usize),
-    /// Polls the mbarrier at this address, which had this version at the last poll.
+    /// The warp polls the mbarrier at this address. The second number is the version of the mbarrier at the
+    /// last poll.
     Polling(u32, u32),
-    /// Waits until its warpgroup has completed this group of products.
+    /// The warp waits until its warpgroup has completed this group of products.
     Products(u64),
-    /// Waits until other warps have released this number of registers.
+    /// The warp waits until other warps have released this number of registers.
     Registers(u32),
-    /// Waits until all threads of its cluster have arrived.
+    /// The warp waits until all threads of its cluster have arrived.
     Cluster,
     Done,
 }
 
-/// The copies of one `cp.async`, for all lanes that are still in flight.
+/// The copies of one `cp.async` instruction, for all lanes whose copies are in flight.
 #[derive(Debug)]
 pub(crate) struct Copies {
     pub mask: u32,
@@ -68,16 +70,16 @@ pub(crate) struct Copies {
     pub read: [u8; LANES],
     pub bytes: u32,
     pub site: u32,
-    /// Whether the bytes have arrived. For the checkers the copies are still in flight.
+    /// Whether the bytes have been copied. The checks treat the copies as still in flight.
     pub landed: bool,
 }
 
-/// `cp.async.mbarrier.arrive` of one instruction.
+/// The arrivals of one `cp.async.mbarrier.arrive` instruction.
 #[derive(Debug)]
 pub(crate) struct AsyncArrival {
     pub mask: u32,
     pub bar: [u32; LANES],
-    /// The phase that each lane's arrival must count for.
+    /// For each lane, the phase in which its arrival must count.
     pub phase: [u64; LANES],
     /// The warp's knowledge of all mbarriers.
     pub phases: Phases,
@@ -88,20 +90,20 @@ pub(crate) struct AsyncArrival {
 #[derive(Debug)]
 pub(crate) enum Pending {
     Copies(Box<Copies>),
-    /// Arrives on the mbarrier at `bar[lane]` after everything before it has landed.
+    /// An arrival at the mbarrier `bar[lane]`, after all earlier operations of the queue have landed.
     Arrive(Box<AsyncArrival>),
 }
 
-/// A product that a warp has issued and not waited for.
+/// A product that a warp has issued and for which it has not waited.
 #[derive(Debug)]
 pub(crate) struct Flying<'a> {
-    /// Groups that the warp had committed before.
+    /// Number of groups that the warp had committed before.
     pub group: u64,
     pub product: &'a Product,
-    /// Index of its accumulators.
+    /// Index of the product's accumulators.
     pub tile: usize,
     pub site: u32,
-    /// The call frame that owns its registers.
+    /// Index of the call frame that owns the product's registers.
     pub frame: usize,
 }
 
@@ -109,30 +111,31 @@ pub(crate) struct Flying<'a> {
 pub(crate) struct Warp<'a> {
     pub index: usize,
     pub frames: Vec<Frame<'a>>,
-    /// Lanes that have not exited.
+    /// A mask of the lanes that have not exited.
     pub live: u32,
     pub status: Status,
-    /// Local memory: `LANES` slices of `local_size` bytes, and which bytes were written.
+    /// Local memory, which consists of `LANES` slices of `local_size` bytes, and the bytes of it that were
+    /// written.
     pub local: Vec<u8>,
     pub local_written: Vec<bool>,
     pub local_size: usize,
     pub pending: VecDeque<Pending>,
-    /// Groups each lane has committed.
+    /// For each lane, the number of groups that it has committed.
     pub commits: [u32; LANES],
-    /// Counts synchronisations of the warp.
+    /// Number of synchronisations of the warp.
     pub epoch: u32,
-    /// Instruction in progress.
+    /// Site of the instruction that the warp is executing.
     pub site: u32,
     pub polls: u32,
-    /// Products that this warp has not waited for.
+    /// The products for which this warp has not waited.
     pub flying: Vec<Flying<'a>>,
-    /// Bulk stores that have not landed.
+    /// The bulk stores that have not landed.
     pub stores: Vec<Store>,
-    /// Landed bulk stores that no wait has covered:
+    /// The bulk stores that have landed and for which no thread has waited:
     pub landed: Vec<(usize, u32, u32)>,
-    /// Bulk groups that each lane has committed.
+    /// For each lane, the number of bulk groups that it has committed.
     pub bulk_commits: [u32; LANES],
-    /// Whether some lanes did not wait for reconvergence: see [`super::lanes`].
+    /// Whether some lanes run alone instead of waiting for reconvergence: see [`super::lanes`].
     pub strayed: bool,
 }
 
@@ -189,7 +192,7 @@ impl<'a> Warp<'a> {
         if size <= self.local_size {
             return;
         }
-        // Zeroed pages take no memory before the first access. Reads of unwritten bytes return poison.
+        // Pages of zeros take no memory before the first access. Reads of unwritten bytes return poison.
         let mut local = vec![0; size * LANES];
         let mut written = vec![false; size * LANES];
         for lane in 0..LANES {
@@ -214,7 +217,7 @@ impl<'a> Warp<'a> {
     }
 }
 
-/// A frame's registers with its constants filled in.
+/// The registers of a frame, with the values of its constants.
 fn registers(context: &Context<'_>, code: &FunctionCode, block: [u32; 3], warp: usize, base: u32) -> Regs {
     let mut regs = Regs {
         r32: vec![[0xffff_ffff; LANES]; code.n32 as usize],

@@ -1,4 +1,4 @@
-//! Warpgroups: four warps that execute the same steps (`wgmma`, `setmaxnreg`), each at a different time.
+//! Warpgroups. Their four warps execute the same steps (`wgmma`, `setmaxnreg`), each at a different time.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ use crate::{
     stamp::Stamp,
 };
 
-/// Warps of a warpgroup.
+/// Number of warps of a warpgroup.
 pub(super) const MEMBERS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Warpgroup<'a> {
-    /// Steps that some of the warps have reached and others have not, oldest first.
+    /// The steps that some of the warps have reached and others have not, oldest first.
     steps: VecDeque<Step>,
-    /// The number of steps that all warps have completed, and the number that each warp has.
+    /// The number of steps that all warps have completed, and the number of steps that each warp has reached.
     done: u64,
     made: [u64; MEMBERS],
-    /// Registers of each warp's threads, if `setmaxnreg` has changed them.
+    /// For each warp, the number of registers of its threads, if `setmaxnreg` has changed it.
     registers: [Option<u32>; MEMBERS],
     pub products: Products<'a>,
 }
@@ -33,11 +33,11 @@ pub(super) struct Warpgroup<'a> {
 #[derive(Debug)]
 pub(super) struct Step {
     site: u32,
-    /// The first warp at the step.
+    /// Index of the first warp that reached the step.
     warp: usize,
-    /// Operands that must be equal in all warps.
+    /// Operands that must be the same in all warps.
     operands: [u64; 3],
-    /// For a product: the index of its accumulators, the common knowledge of the warps at the step, and the
+    /// For a product: the index of its accumulators, the knowledge that all warps have at the step, and the
     /// writes that their proxy sees.
     pub tile: usize,
     pub row: Vec<u32>,
@@ -46,14 +46,15 @@ pub(super) struct Step {
 
 /// The result of a warp's arrival at a step.
 pub(super) enum Came {
-    /// Other warps have not arrived yet.
+    /// Other warps have not reached the step yet.
     Early,
     Last(Step),
 }
 
 impl<'a> Block<'a> {
-    /// `warp` arrives at the next step of its warpgroup; `meet` adds the warp's data to the step. If the step
-    /// differs from the other warps' step, or if not all warps can arrive, it reports and returns nothing.
+    /// Lets `warp` arrive at the next step of its warpgroup; `meet` adds the warp's data to the step. If the
+    /// step differs from the step of the other warps, or if some warp cannot arrive, the function makes a
+    /// report and returns nothing.
     pub(super) fn come(
         &mut self,
         warp: &mut Warp<'a>,
@@ -116,13 +117,13 @@ impl<'a> Block<'a> {
         Some(Came::Early)
     }
 
-    /// The side of a report for an earlier action of `warp` at `site`.
+    /// The earlier access in a report: an action of `warp` at `site`.
     pub(super) fn earlier(&self, site: u32, warp: usize) -> Stamp {
         let clock = self.clocks.now(warp);
         Stamp { block: self.number, agent: warp as u16, site, clock, ..Stamp::NONE }
     }
 
-    /// Reports that the warps of a warpgroup diverged at the step of this site.
+    /// Reports that the warps of a warpgroup execute different steps at this site.
     fn parted(
         &mut self,
         warp: &Warp<'a>,
@@ -139,7 +140,8 @@ impl<'a> Block<'a> {
         None
     }
 
-    /// `warp` has exited. No warp of its warpgroup may be ahead of it, and no product may be in flight.
+    /// Checks a warpgroup after `warp` has exited. No warp of the warpgroup may be ahead of `warp`, and no
+    /// product may be in flight.
     pub(super) fn leave_warpgroup(&mut self, warp: &mut Warp<'a>) {
         if let Some(flying) = warp.flying.first() {
             let exit = std::mem::replace(&mut warp.site, flying.site);
@@ -158,7 +160,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// `setmaxnreg`.
+    /// Executes `setmaxnreg`.
     pub(super) fn set_registers(&mut self, warp: &mut Warp<'a>, more: bool, count: u32, mask: u32) {
         let operands = [u64::from(more), u64::from(count), 0];
         if self.come(warp, mask, operands, |_, _, _| {}).is_none() {

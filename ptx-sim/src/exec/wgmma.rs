@@ -1,6 +1,6 @@
-//! `wgmma`: a product is in flight from its issue until a wait for it. The simulator executes a product as
-//! late as the waits allow, after all four warps have committed it: only then does it read the operands and
-//! write the accumulators.
+//! Executes `wgmma`. A product is in flight from its issue until a wait for it. The simulator executes a
+//! product as late as the waits allow, after all four warps have committed it. Only then does it read the
+//! operands and write the accumulators.
 
 mod tile;
 
@@ -32,10 +32,10 @@ use crate::{
 /// The products of a warpgroup.
 #[derive(Debug, Default)]
 pub(super) struct Products<'a> {
-    /// Accumulators in flight, by index, and the number of indices used so far.
+    /// The accumulators in flight, by index, and the number of indices that were used so far.
     tiles: BTreeMap<usize, Tile<'a>>,
     numbers: usize,
-    /// Products that all warps have issued, but not all have committed.
+    /// The products that all warps have issued but not all warps have committed.
     open: Vec<Issued<'a>>,
     groups: VecDeque<Vec<Issued<'a>>>,
     /// The number of groups that all warps have committed, and the number of completed groups.
@@ -43,7 +43,7 @@ pub(super) struct Products<'a> {
     done: u64,
     /// The number of groups that each warp has committed.
     commits: [u64; MEMBERS],
-    /// The tensor cores' clock at the end of each group.
+    /// For each group, the clock of the tensor cores at its end.
     ends: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ struct Issued<'a> {
     product: &'a Product,
     tile: usize,
     accumulates: bool,
-    /// Offsets of the chunks of A, if A is in shared memory, and of B.
+    /// The offsets of the chunks of B, and of A if A is in shared memory.
     a: Arc<[usize]>,
     b: Arc<[usize]>,
 }
@@ -103,7 +103,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Completes the first `target` groups, and `warp` learns of it.
+    /// Completes the first `target` groups, and adds this to the knowledge of `warp`.
     pub(super) fn settle_products(&mut self, warp: &mut Warp<'a>, target: u64) {
         self.execute(warp, target);
         let group = warp.index / MEMBERS;
@@ -127,7 +127,7 @@ impl<'a> Block<'a> {
         let Some(operands) = self.uniform_operands(warp, product, mask) else { return };
         self.check_registers(warp, product);
         let (group, member, frame) = (warp.index / MEMBERS, warp.index % MEMBERS, warp.frames.len() - 1);
-        // A product of an earlier group may have these accumulators, unless it is complete.
+        // A product of an earlier group may use the same accumulators, unless it is complete.
         let tiles = &self.warpgroups[group].products.tiles;
         let known = warp.flying.iter().rfind(|it| it.product.d == product.d).map(|it| it.tile);
         let known = known.filter(|tile| tiles.contains_key(tile));
@@ -165,7 +165,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Descriptors of A and B, and whether the product adds to D: equal in all lanes.
+    /// The descriptors of A and B, and whether the product adds to D. They must be the same in all lanes.
     fn uniform_operands(&mut self, warp: &mut Warp<'a>, product: &Product, mask: u32) -> Option<[u64; 3]> {
         let regs = warp.regs();
         let mut uniform = true;
@@ -189,8 +189,8 @@ impl<'a> Block<'a> {
         Some([a, b, u64::from(accumulates != 0)])
     }
 
-    /// Checks that a fence follows the last access to the product's registers, and that no other product uses
-    /// them.
+    /// Checks that a fence follows the last access to the registers of the product, and that no other product
+    /// uses them.
     fn check_registers(&mut self, warp: &mut Warp<'a>, product: &Product) {
         let a: &[R] = if let Operand::Registers(a) = &product.a { a } else { &[] };
         let Some(regs) = warp.frames.last().map(|frame| &frame.regs) else { return };
@@ -203,7 +203,7 @@ impl<'a> Block<'a> {
         regs.missing.set(regs.missing.get() | unwritten);
         let unfenced = product.d.iter().chain(a).find(late).is_some();
         let flying = |r: &&R| regs.flying[**r as usize];
-        // Accumulators may be shared with products of the same shape. Several products may read A.
+        // Products of the same shape may share accumulators. Several products may read the same A.
         let chained = |it: &Flying<'_>| it.product.d == product.d;
         let mut other = product.d.iter().find(flying).copied();
         if product.d.iter().all(|r| flying(&r)) && warp.flying.iter().any(chained) {
@@ -223,7 +223,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Reports that an instruction touched registers of a product in flight.
+    /// Reports that an instruction has accessed registers of a product in flight.
     pub(super) fn disturbed(&mut self, warp: &mut Warp<'a>, register: R) {
         let flying = warp.flying.iter().rfind(|flying| registers(flying.product).any(|r| r == register));
         let earlier = flying.map(|flying| self.earlier(flying.site, warp.index));
@@ -234,7 +234,7 @@ impl<'a> Block<'a> {
         self.report_pair(warp, Kind::PendingProduct, FULL, None, earlier, message);
     }
 
-    /// All four warps have issued `product`: from now on it reads its operands.
+    /// Begins a product that all four warps have issued. From now on, it reads its operands.
     fn launch(&mut self, warp: &mut Warp<'a>, product: &'a Product, step: &Step, operands: [u64; 3]) {
         let a = self.operand(warp, &product.a, operands[0], ROWS, step);
         let b = self.operand(warp, &product.b, operands[1], product.columns, step);
@@ -243,7 +243,7 @@ impl<'a> Block<'a> {
         products.open.push(Issued { product, tile: step.tile, accumulates, a, b });
     }
 
-    /// Offsets of the chunks of an operand, after the checks; `None` if the descriptor is invalid.
+    /// The offsets of an operand's chunks, after checks, or `None` if the descriptor is invalid.
     fn operand(
         &mut self,
         warp: &mut Warp<'a>,
@@ -266,7 +266,8 @@ impl<'a> Block<'a> {
         chunks
     }
 
-    /// The chunks of a descriptor, from a cache: a kernel has few descriptors, and uses each repeatedly.
+    /// The chunks that a descriptor selects. They are cached, because a kernel has few descriptors and uses
+    /// each of them often.
     fn chunks(&mut self, warp: &Warp<'a>, key: (u64, usize, bool)) -> Option<Arc<[usize]>> {
         if let Some(known) = self.operands.get(&key) {
             return Some(Arc::clone(known));
@@ -289,7 +290,7 @@ impl<'a> Block<'a> {
         Some(chunks)
     }
 
-    /// Executes the groups up to number `target`. `running` is the warp that is being executed.
+    /// Executes all groups up to number `target`. `running` is the warp that is being executed.
     fn execute(&mut self, running: &mut Warp<'a>, target: u64) {
         let group = running.index / MEMBERS;
         let (mut a, mut b) = (Vec::new(), Vec::new());
@@ -368,7 +369,7 @@ fn registers(product: &Product) -> impl Iterator<Item = R> {
     product.d.iter().chain(a).copied()
 }
 
-/// The knowledge that both have.
+/// Reduces `mine` to the knowledge that `theirs` has too.
 fn least(mine: &mut Vec<u32>, theirs: &[u32]) {
     mine.truncate(theirs.len());
     mine.iter_mut().zip(theirs).for_each(|(mine, &theirs)| *mine = theirs.min(*mine));

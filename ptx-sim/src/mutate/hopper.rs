@@ -13,7 +13,8 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     } else if opcode.starts_with("setmaxnreg") {
         if let [Operand::Int(count)] = instruction.operands.as_slice() {
             push(Operator::Registers, format!("{opcode} {};", count + 8));
-            // The number of registers that a thread needs is unknown, so too few registers are no finding.
+            // The test cannot know the number of registers that a thread needs, so a mutant with fewer
+            // registers would be no finding.
             if opcode.contains(".dec.") {
                 push(Operator::Registers, String::new());
             }
@@ -28,15 +29,15 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     }
 }
 
-/// `text`, before which `change` modifies `value` in a new register and scope.
+/// The instruction `text`, before which `change` modifies `value` in a new register in its own scope.
 fn with(ty: &str, change: &str, value: &str, by: u64, text: &str) -> String {
     format!("{{ .reg .{ty} mutant; {change} mutant, {}, {by}; {text} }}", value.trim())
 }
 
-/// Mutants of a product: a descriptor with another start, swizzle or stride; accumulators that are set
-/// instead of added to; a transposed operand.
+/// Mutants of a product: a descriptor has another start, swizzle or stride; the product overwrites its
+/// accumulators instead of adding to them; an operand is transposed.
 fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
-    // The accumulators are in braces, and so is A if it is in registers.
+    // The accumulators stand in braces, and A does too if it is in registers.
     let Some(end) = old.rfind('}').or_else(|| old.find('}')) else { return };
     let (head, tail) = old.split_at(end + 1);
     let parts: Vec<&str> = tail.trim_end().trim_end_matches(';').split(',').skip(1).collect();
@@ -51,7 +52,8 @@ fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
         return;
     }
     for (at, descriptor) in parts.iter().enumerate().take(descriptors) {
-        // Two chunks further; a row of 128 bytes further; another swizzle; another stride between groups.
+        // The descriptor begins two chunks further, or a row of 128 bytes further; or it has another swizzle,
+        // or another stride between groups.
         for (change, by) in [("add.u64", 2), ("add.u64", 64), ("xor.b64", 3 << 62), ("add.u64", 1 << 32)] {
             push(Operator::Descriptor, with("b64", change, descriptor, by, &replaced(at, " mutant")));
         }
@@ -65,7 +67,7 @@ fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
     }
 }
 
-/// Mutants whose box begins one element further, along each dimension.
+/// Mutants in which the box begins one element further, along each dimension.
 fn coordinates(old: &str, push: &mut Push<'_>) {
     let (Some(open), Some(close)) = (old.find('{'), old.find('}')) else { return };
     let parts: Vec<&str> = old[open + 1..close].split(',').collect();

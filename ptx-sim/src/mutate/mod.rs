@@ -1,5 +1,5 @@
-//! Mutation testing: plants one small bug at a time in a kernel's PTX, to test whether checkers or results
-//! reveal it.
+//! Mutation testing. It plants one small bug at a time in a kernel's PTX, to test whether checkers or results
+//! reveal the bug.
 
 mod hopper;
 mod values;
@@ -10,7 +10,7 @@ use crate::{
     cfg, debug,
 };
 
-/// The change of a mutant.
+/// The way in which a mutant changes the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
@@ -26,68 +26,68 @@ pub enum Operator {
     DeleteArrive,
     /// Deletes the initialisation of an mbarrier.
     DeleteInit,
-    /// `wait_group n` becomes `wait_group n + 1`.
+    /// Weakens a wait: `wait_group n` becomes `wait_group n + 1`.
     WeakenWait,
     /// Gives a barrier another number.
     BarrierNumber,
-    /// A barrier waits for one warp more or less, or an mbarrier for one arrival more or less.
+    /// Makes a barrier wait for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
-    /// A wait for an mbarrier waits for the other parity.
+    /// Makes a wait for an mbarrier wait for the other parity.
     WrongPhase,
     /// Deletes the guard of a load, store, copy or atomic.
     DeleteGuard,
     /// Negates the guard of a load, store, copy or atomic.
     NegateGuard,
-    /// The source size of a `cp.async` is always the full size.
+    /// Makes the source size of a `cp.async` the full size in every lane.
     ConstantSourceSize,
     /// Negates the condition of a branch.
     NegateBranch,
-    /// Always takes a conditional branch.
+    /// Makes a conditional branch always jump.
     AlwaysBranch,
-    /// Never takes a conditional branch.
+    /// Makes a conditional branch never jump.
     NeverBranch,
-    /// Adds or removes equality in a comparison: `lt` becomes `le`.
+    /// Adds equality to a comparison or removes it: `lt` becomes `le`.
     OffByOne,
     /// Swaps an instruction with the next one, if their order matters.
     SwapNeighbours,
-    /// A constant grows by one, or an address by one element.
+    /// Adds one to a constant, or one element to an address.
     ShiftImmediate,
-    /// Replaces a guard by another predicate, or makes a selection take the other value.
+    /// Replaces a guard by another predicate, or makes a selection return the other value.
     ChangePredicate,
-    /// The constant of a comparison, a minimum or a maximum grows by one.
+    /// Adds one to the constant of a comparison, a minimum or a maximum.
     Bound,
-    /// A shuffle takes another lane's value, a vote returns another result, a matrix is transposed, a lane is
-    /// missing, or a thread uses another thread index.
+    /// Changes lanes: a shuffle reads another lane, a vote returns another result, a matrix is transposed, a
+    /// lane is missing, or a thread uses another thread index.
     Lanes,
-    /// A source operand becomes the register of its kind that was written last.
+    /// Replaces a source operand by the register of its kind that was written last.
     Operand,
-    /// An operand of a product has another place in shared memory, or another order.
+    /// Gives an operand of a product another place in shared memory, or another order.
     Descriptor,
-    /// A product overwrites its accumulators instead of adding to them, or adds instead of overwriting.
+    /// Makes a product overwrite its accumulators instead of adding to them, or the reverse.
     Accumulate,
-    /// Changes the number of bytes that an mbarrier's phase expects.
+    /// Changes the number of bytes that a phase of an mbarrier expects.
     TransactionCount,
-    /// A warp takes or gives back another number of registers, or none.
+    /// Makes a warp take or release another number of registers, or none.
     Registers,
 }
 
-/// Receives a mutant: its operator, and the replacement of the instruction.
+/// A function that receives a mutant: its operator, and the text that replaces the instruction.
 type Push<'p> = dyn FnMut(Operator, String) + 'p;
 
-/// One planted bug.
+/// One bug that can be planted.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Mutant {
     /// The kind of change.
     pub operator: Operator,
-    /// Line of the instruction, from one.
+    /// Number of the instruction's line, from 1.
     pub line: u32,
     /// Source lines of the instruction, innermost first, as in reports.
     pub source: Vec<SourceLine>,
-    /// The change in words: the instruction before and after.
+    /// The change in words, with the instruction before and after it.
     pub description: String,
-    /// The replaced bytes of the text.
+    /// The first and the last byte of the replaced text.
     pub span: (usize, usize),
-    /// The replacement.
+    /// The text that replaces it.
     pub replacement: String,
 }
 
@@ -98,8 +98,8 @@ impl Mutant {
         format!("{}{}{}", &text[..start], self.replacement, &text[end..])
     }
 
-    /// Whether the bug can change a launch in which the original kernel had this coverage. If not, every
-    /// thread behaves as before, and the launch need not be repeated.
+    /// Whether the bug can change a launch in which the original kernel had the coverage `coverage`. If not,
+    /// every thread behaves as before, and no test needs to repeat the launch.
     pub fn differs(&self, coverage: &Coverage) -> bool {
         let met = coverage.at(self.span.0);
         match self.operator {
@@ -132,10 +132,11 @@ impl Mutant {
     }
 }
 
-/// Every mutant of `entry` and of its callees, in the order of the text. Apply them to the same `text`.
+/// Every mutant of `entry` and of its callees, in the order of the text. They must be applied to the same
+/// `text`.
 ///
 /// # Errors
-/// If `text` is not PTX. An unknown entry has no mutants.
+/// Returns an error if `text` is not PTX. An unknown entry has no mutants.
 pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
     let module = Module::parse(text)?;
     let Some(index) = module.function(entry) else { return Ok(Vec::new()) };
@@ -157,7 +158,7 @@ pub fn mutants(text: &str, entry: &str) -> Result<Vec<Mutant>, ParseError> {
     Ok(all)
 }
 
-/// Swaps instruction `at` and the next one.
+/// The mutant that swaps instruction `at` with the next one.
 fn swapped(text: &str, module: &Module, function: &Function, at: usize) -> Option<Mutant> {
     let [first, second] = [at, at + 1].map(|at| &function.instructions[at]);
     let [a, b] = [first, second].map(|it| (it.span.0 as usize, it.span.1 as usize));
@@ -257,7 +258,7 @@ fn of_instruction(
     values::of_instruction(function, at, old, &mut push);
 }
 
-/// Mutants of a barrier with another number, and with another count.
+/// Mutants that give a barrier another number or another count.
 fn barrier_operands(
     old: &str,
     opcode: &str,
@@ -280,8 +281,8 @@ fn barrier_operands(
     }
 }
 
-/// Mutants of an mbarrier: one arrival more or less, a wait that has already passed, and a wait for the other
-/// phase. The operands are text.
+/// Mutants of an mbarrier: one arrival more or less, a wait that is already over, and a wait for the other
+/// phase. The operands are given as text.
 fn mbarrier_operands(
     old: &str,
     opcode: &str,
@@ -292,7 +293,7 @@ fn mbarrier_operands(
         return;
     }
     let Some((head, last)) = old.trim_end_matches(';').rsplit_once(',') else { return };
-    // Uses a new register in a new scope.
+    // The change uses a new register in its own scope.
     let changed =
         |change: &str| format!("{{ .reg .b32 mutant; {change} mutant, {last}, 1; {head}, mutant; }}");
     if opcode.starts_with("mbarrier.init") {

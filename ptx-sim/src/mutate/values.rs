@@ -8,7 +8,7 @@ use crate::{
     cfg,
 };
 
-/// Instructions with effects beyond their registers.
+/// Instructions that have effects other than writes of registers.
 const EFFECTS: [&str; 17] = [
     "ld",
     "ldu",
@@ -28,9 +28,9 @@ const EFFECTS: [&str; 17] = [
     "activemask",
     "wgmma",
 ];
-/// The effects that only read.
+/// Those of these instructions that only read.
 const READS: [&str; 3] = ["ld", "ldu", "ldmatrix"];
-/// Number of earlier instructions in which to look for registers of one kind.
+/// Number of earlier instructions that are searched for registers of the same kind.
 const NEAR: usize = 64;
 
 /// The mutants of instruction `at`, which reads `old`.
@@ -64,12 +64,12 @@ pub(super) fn of_instruction(function: &Function, at: usize, old: &str, push: &m
     }
 }
 
-/// Operands of an instruction as text.
+/// The operands of an instruction, as texts.
 fn split(tail: &str) -> Vec<&str> {
     tail.trim_end().trim_end_matches(';').split(',').collect()
 }
 
-/// Mutants with a constant that is off by one, or an address that is off by one element.
+/// Mutants in which a constant is off by one, or an address is off by one element.
 fn immediates(
     base: &str,
     opcode: &str,
@@ -116,13 +116,14 @@ fn immediates(
     }
 }
 
-/// The byte of `tail` at which the bracket of operand `at` is. Addresses are in order.
+/// The byte of `tail` at which the bracket of operand `at` stands. The addresses stand in the order of the
+/// operands.
 fn nth(tail: &str, bracket: char, at: usize, instruction: &Instruction) -> Option<usize> {
     let before = instruction.operands[..at].iter().filter(|o| matches!(o, Operand::Address(..))).count();
     tail.match_indices(bracket).nth(before).map(|(at, _)| at)
 }
 
-/// Bytes that a load, store or copy moves for one lane.
+/// Number of bytes that a load, store or copy moves for one lane.
 fn access_bytes(opcode: &str) -> i64 {
     let words: Vec<&str> = opcode.split('.').collect();
     let element = words.last().and_then(|ty| crate::parse::type_bytes(ty)).unwrap_or(16) as i64;
@@ -185,7 +186,7 @@ fn lanes(base: &str, opcode: &str, instruction: &Instruction, old: &str, push: &
     }
 }
 
-/// Mutants with one source register replaced by the last written register of its kind.
+/// Mutants that replace one source register by the last written register of its kind.
 fn operands(function: &Function, at: usize, head: &str, tail: &str, push: &mut Push<'_>) {
     let instruction = &function.instructions[at];
     let first =
@@ -198,7 +199,7 @@ fn operands(function: &Function, at: usize, head: &str, tail: &str, push: &mut P
     for source in sources {
         let old = name(function, source);
         let Some(other) = near(function, at, source, &used) else { continue };
-        // The destination may have the same name; the last occurrence is a source.
+        // The destination may have the same name, so the last occurrence is a source.
         if let Some(place) = last_word(tail, &old) {
             let (before, after) = (&tail[..place], &tail[place + old.len()..]);
             push(Operator::Operand, format!("{head}{before}{}{after}", name(function, other)));
@@ -240,7 +241,7 @@ fn name(function: &Function, id: u32) -> String {
     }
 }
 
-/// Position of the last occurrence of `word` in `text`, as a whole word.
+/// Position of the last occurrence of `word` in `text` that is a whole word.
 fn last_word(text: &str, word: &str) -> Option<usize> {
     let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%' | '.');
     let whole =
@@ -248,8 +249,8 @@ fn last_word(text: &str, word: &str) -> Option<usize> {
     text.rmatch_indices(word).find(whole).map(|(at, _)| at)
 }
 
-/// The first of each pair of neighbours whose order matters. Either one reads or overwrites the other's
-/// registers, or both have effects and at least one of them writes.
+/// The first instruction of each pair of neighbours whose order matters. The order matters if one reads or
+/// overwrites registers of the other, or if both have effects and at least one of them writes.
 pub(super) fn swaps(text: &str, function: &Function) -> Vec<usize> {
     let labels: HashSet<u32> = function
         .instructions
@@ -291,7 +292,7 @@ fn matters(first: &Instruction, second: &Instruction) -> bool {
     let meets = |a: &[u32], b: &[u32]| a.iter().any(|register| b.contains(register));
     let depend = meets(&written(first), &touched(second)) || meets(&written(second), &touched(first));
     let [a, b] = [first, second].map(|it| cfg::base(&it.opcode));
-    // A product, and the instruction that keeps compilers from duplicating it.
+    // This pair is a product and its guard, which keeps compilers from duplicating the product.
     if matches!((a, b), ("activemask", "wgmma") | ("wgmma", "activemask")) {
         return depend;
     }

@@ -3,17 +3,17 @@
 use super::{Addr, Order, Slot};
 use crate::ast::Space;
 
-/// Read-modify-write.
+/// An atomic read-modify-write.
 #[derive(Clone, Debug)]
 pub(crate) struct Atomic {
     pub space: Space,
     pub op: AtomicOp,
     pub ty: AtomicType,
-    /// Destination of the old values, for `atom`.
+    /// The destinations of the old values, for `atom`.
     pub dst: Vec<Slot>,
     pub addr: Addr,
     pub src: Vec<Slot>,
-    /// New value of `cas`.
+    /// The new value, for `cas`.
     pub new: Option<Slot>,
     pub order: Order,
 }
@@ -34,7 +34,7 @@ pub(crate) enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The operation that this word of an opcode names.
+    /// The operation that the word `word` of an opcode names.
     pub fn by_name(word: &str) -> Option<AtomicOp> {
         Some(match word {
             "add" => AtomicOp::Add,
@@ -68,7 +68,7 @@ pub(crate) enum AtomicType {
 }
 
 impl AtomicType {
-    /// The type that this word of an opcode names.
+    /// The type that the word `word` of an opcode names.
     pub fn by_name(word: &str) -> Option<AtomicType> {
         Some(match word {
             "u32" | "b32" => AtomicType::U32,

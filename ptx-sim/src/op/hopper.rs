@@ -3,26 +3,26 @@
 use super::{Addr, AtomicOp, AtomicType, Element};
 use crate::regs::R;
 
-/// `wgmma`.
+/// The `wgmma` instructions.
 #[derive(Clone, Debug)]
 pub(crate) enum Wgmma {
     Fence,
     Commit,
-    /// Waits until at most this number of the youngest groups is in flight.
+    /// Waits until at most this number of groups, the youngest ones, is in flight.
     Wait(u32),
     Product(Product),
 }
 
-/// `wgmma.mma_async` of 64 rows and a depth of 16, with f32 accumulators.
+/// `wgmma.mma_async` with 64 rows, a depth of 16, and accumulators in f32.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
     pub element: Element,
     pub columns: usize,
-    /// The accumulator registers: a thread holds four of every eight columns.
+    /// The accumulator registers. A thread holds four of every eight columns.
     pub d: Vec<R>,
     pub a: Operand,
     pub b: Operand,
-    /// Predicate: whether the product adds to D.
+    /// The predicate that states whether the product adds to D.
     pub accumulates: R,
     /// Whether A or B is negated, so that the product is subtracted.
     pub negated: bool,
@@ -31,40 +31,40 @@ pub(crate) struct Product {
 /// The place of an operand of a product.
 #[derive(Clone, Debug)]
 pub(crate) enum Operand {
-    /// Four registers, as the fragments of `mma`.
+    /// The operand is in four registers, as the fragments of `mma`.
     Registers(Vec<R>),
-    /// In shared memory. This row holds the descriptor. `across`: neighbouring elements have equal depth
-    /// (MN-major); otherwise they have an equal row or column (K-major).
+    /// The operand is in shared memory. This row holds its descriptor. If `across`, neighbouring elements
+    /// have the same depth (MN-major); otherwise they have the same row or column (K-major).
     Shared { descriptor: R, across: bool },
 }
 
-/// `cp.async.bulk`.
+/// The `cp.async.bulk` instructions.
 #[derive(Clone, Debug)]
 pub(crate) enum Bulk {
-    /// From device to shared memory; the bytes count down the mbarrier.
+    /// Copies from device to shared memory. The bytes count down the mbarrier.
     Load {
         to: Addr,
         from: Region,
         mbar: Addr,
     },
-    /// From shared to device memory, in a bulk group.
+    /// Copies from shared to device memory, in a bulk group.
     Store {
         from: Addr,
         to: Region,
         reduction: Option<Reduction>,
     },
     Commit,
-    /// Waits until all groups but the last `keep` have read their sources, and, without `read`, have also
-    /// written.
+    /// Waits until all groups except for the last `keep` have read their sources, and, unless `read`, have
+    /// also written.
     Wait {
         keep: u32,
         read: bool,
     },
-    /// Prefetch of a tensor map; the address must be that of a tensor map.
+    /// Prefetches a tensor map, which must lie at the address.
     Map {
         map: Addr,
     },
-    /// Prefetch of a copy's source.
+    /// Prefetches the source of a copy.
     Prefetch {
         from: Region,
     },
@@ -74,7 +74,7 @@ pub(crate) enum Bulk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     pub op: AtomicOp,
-    /// Type of the elements; `None`: the tensor map has the type.
+    /// The type of the elements; `None` means that the tensor map contains the type.
     pub ty: Option<AtomicType>,
 }
 

@@ -1,9 +1,9 @@
-//! `mbarrier` instructions.
+//! The `mbarrier` instructions.
 
 use super::Addr;
 use crate::regs::R;
 
-/// `mbarrier` instructions on shared memory of this block.
+/// An `mbarrier` instruction on shared memory of this block.
 #[derive(Clone, Debug)]
 pub(crate) enum Mbar {
     Init {
@@ -13,8 +13,8 @@ pub(crate) enum Mbar {
     Inval {
         addr: Addr,
     },
-    /// `dst` takes the phase state. `drop` also lowers the expected count. `expect` first adds transaction
-    /// bytes. `relaxed` hands over only knowledge that a fence has made available.
+    /// Arrives; `dst` receives the state of the phase. `drop` also lowers the expected count. `expect` first
+    /// adds transaction bytes. `relaxed` only hands over knowledge that a fence has made available.
     Arrive {
         dst: Option<R>,
         addr: Addr,
@@ -24,27 +24,27 @@ pub(crate) enum Mbar {
         no_complete: bool,
         relaxed: bool,
     },
-    /// `relaxed`: the knowledge from the phase becomes available at the next fence.
+    /// If `relaxed`, the knowledge from the phase becomes available at the next fence.
     Test {
         dst: R,
         addr: Addr,
         phase: Phase,
         relaxed: bool,
     },
-    /// Adds bytes that are expected, or bytes that have arrived.
+    /// Adds bytes that the phase expects, or bytes that have arrived.
     Transaction {
         addr: Addr,
         bytes: R,
         complete: bool,
     },
-    /// Arrives when the thread's earlier copies have landed.
+    /// Arrives as soon as the earlier copies of the thread have landed.
     CpAsyncArrive {
         addr: Addr,
         noinc: bool,
     },
 }
 
-/// The phase that a wait names: by its parity, or by its state.
+/// The phase that a wait names, either by its parity or by its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
     Parity(R),

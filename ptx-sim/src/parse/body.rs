@@ -1,4 +1,4 @@
-//! Function headers and bodies.
+//! Parses function headers and bodies.
 
 use super::{Parser, class, scope::Meaning, scope::Scopes, space};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
     lex::Kind,
 };
 
-/// Largest nesting of `{ }` scopes and of operand lists; real code stays below ten.
+/// Largest nesting depth of `{ }` scopes and of operand lists. The nesting in compiled code is below ten.
 const MAX_DEPTH: usize = 64;
 
-/// A parameter or a result, with its register class if it is a register.
+/// A parameter or a result, and the width of its register if it is a register.
 pub(super) struct Parameter {
     variable: Variable,
     register: Option<RegClass>,
@@ -129,7 +129,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `.reg .b32 %r<9>;`, `.reg .pred p, q;` or `.reg .v2 .f32 %v;`
+    /// Parses declarations such as `.reg .b32 %r<9>;`, `.reg .pred p, q;` and `.reg .v2 .f32 %v;`.
     fn registers(&mut self, function: &mut Function, scopes: &mut Scopes) -> Result<(), ParseError> {
         self.at += 1;
         let vector = match self.kind() {
@@ -287,7 +287,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `[base+offset]`, `[base, {c0, c1}]`
+    /// Parses `[base+offset]` and `[base, {c0, c1}]`.
     fn address(&mut self, scopes: &Scopes, depth: usize) -> Result<Operand, ParseError> {
         self.expect('[')?;
         let (base, offset) = match self.kind() {

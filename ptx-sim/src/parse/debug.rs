@@ -1,4 +1,4 @@
-//! Directives about source code: files, lines, sections of DWARF.
+//! Parses directives about source code: files, lines, DWARF sections.
 
 use super::Parser;
 use crate::{ParseError, ast::Location, lex::Kind};
@@ -15,8 +15,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.loc file line column[, function_name L, inlined_at file line column]`. Line 0 means "no line": the
-    /// previous line stays.
+    /// Parses `.loc file line column[, function_name L, inlined_at file line column]`. Line 0 means that
+    /// there is no line, and the previous line stays valid.
     pub(super) fn loc(&mut self) -> Result<(), ParseError> {
         let at = self.tokens.get(self.at).map_or(0, |token| token.at);
         self.at += 1;
@@ -45,7 +45,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.section .debug_info { L: .b8 1, 2 .b64 other+4 }`. The simulator does not use the content.
+    /// Parses `.section .debug_info { L: .b8 1, 2 .b64 other+4 }`. The simulator does not use the content.
     pub(super) fn section(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if !self.word("a section name")?.starts_with(".debug_") {
@@ -71,7 +71,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A number, a label or another section, with an offset, or the distance of two labels.
+    /// Parses a number, a label or another section, with an offset, or the distance between two labels.
     fn value(&mut self) -> Result<(), ParseError> {
         if !matches!(self.kind(), Kind::Word(_)) {
             return self.int().map(|_| ());

@@ -1,4 +1,4 @@
-//! Directives between a function's parameters and its body: block shapes, register limits, clusters.
+//! Parses directives between a function's parameters and its body: block shapes, register limits, clusters.
 
 use super::Parser;
 use crate::{
@@ -7,19 +7,19 @@ use crate::{
     lex::Kind,
 };
 
-/// Largest number of registers of a thread. ptxas ignores a larger `.maxnreg` with a warning.
+/// Largest number of registers per thread. ptxas ignores a larger `.maxnreg` with a warning.
 pub(crate) const MAX_REGISTERS: u32 = 255;
 
-/// Pragmas without effect on results: unrolling of loops, places of spilled registers, hints for debuggers
-/// and profilers.
+/// Pragmas that have no effect on results: unrolling of loops, places of spilled registers, hints for
+/// debuggers and profilers.
 const PRAGMAS: [&str; 4] = ["nounroll", "used_bytes_mask", "enable_smem_spilling", "frequency"];
 
 impl Parser<'_> {
     /// Reads the directives up to the body or the semicolon.
     ///
     /// # Errors
-    /// An unknown directive, a value that ptxas refuses or ignores, or a directive that the simulator cannot
-    /// honour.
+    /// Returns an error for an unknown directive, for a value that ptxas refuses or ignores, or for a
+    /// directive that the simulator cannot follow.
     pub(super) fn performance_directives(&mut self, function: &mut Function) -> Result<(), ParseError> {
         while let Kind::Word(word) = self.kind()
             && word.starts_with('.')
@@ -49,7 +49,8 @@ impl Parser<'_> {
                 self.at += 1;
                 function.maxnreg = Some(self.positive(word, MAX_REGISTERS)?);
             }
-            // The largest cluster that a launch may ask for. Launches in the simulator ask for none.
+            // This is the largest cluster that a launch may ask for. Launches in the simulator ask for no
+            // clusters.
             (".maxclusterrank", true) => {
                 self.at += 1;
                 self.positive(word, u32::MAX)?;
@@ -94,7 +95,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.pragma "nounroll", "..";`. Returns the parts that the simulator does not know.
+    /// Parses `.pragma "nounroll", "..";`. Returns the pragmas that the simulator does not know.
     pub(super) fn pragma(&mut self) -> Result<Vec<Refused>, ParseError> {
         self.at += 1;
         let mut unknown = Vec::new();
@@ -116,12 +117,12 @@ impl Parser<'_> {
         }
     }
 
-    /// An option after the architecture in `.target`.
+    /// Parses an option behind the architecture in `.target`.
     pub(super) fn target_option(&mut self) -> Result<(), ParseError> {
         let line = self.line();
         let option = self.word("a target option")?;
         match option {
-            // Textures are not simulated, and debugging changes nothing.
+            // The simulator has no textures, and the option `debug` changes nothing.
             "texmode_unified" | "texmode_independent" | "debug" => {}
             "map_f64_to_f32" => {
                 let reason = "arithmetic of f64 by f32 is not simulated".into();
@@ -135,8 +136,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`: the arguments of a call through a
-    /// pointer, which the call's operands give too.
+    /// Parses `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`, which describes the
+    /// arguments of a call through a pointer. The operands of the call describe them too.
     pub(super) fn prototype(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if self.kind() == Kind::Punct('(') {
@@ -153,7 +154,7 @@ impl Parser<'_> {
         self.expect(';')
     }
 
-    /// One to three extents; a missing one is 1.
+    /// Parses one to three extents. A missing extent is 1.
     fn dimensions(&mut self, word: &str) -> Result<[u32; 3], ParseError> {
         self.at += 1;
         let mut all = [1; 3];

@@ -1,6 +1,6 @@
-//! Parser of PTX modules: declarations here, function bodies in [`body`].
+//! The parser of PTX modules. This file parses declarations, and [`body`] parses function bodies.
 //!
-//! The parser accepts any opcode. A launch decodes opcodes and refuses unknown ones.
+//! The parser accepts any opcode. A launch decodes the opcodes and refuses unknown ones.
 
 mod body;
 mod debug;
@@ -25,8 +25,8 @@ impl Module {
     /// Parses PTX text.
     ///
     /// # Errors
-    /// The first position where the text is not PTX. An unknown opcode is not a parse error, but a launch
-    /// refuses it.
+    /// Returns the first position at which the text is not PTX. The parser accepts an unknown opcode; a
+    /// launch refuses it.
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let mut parser = Parser {
             tokens: lex(text)?,
@@ -72,7 +72,7 @@ fn entry(module: &Module, function: &Function) -> Entry {
     }
 }
 
-/// Offset and size of each variable when laid out in order.
+/// The offset and the size of each variable, if the variables are laid out in order.
 pub(crate) fn layout(variables: &[Variable]) -> Vec<(u64, u64)> {
     let mut end = 0u64;
     let place = |variable: &Variable| {
@@ -83,7 +83,7 @@ pub(crate) fn layout(variables: &[Variable]) -> Vec<(u64, u64)> {
     variables.iter().map(place).collect()
 }
 
-/// Names of module variables and functions that `function` reaches, itself included.
+/// The names of the module variables and functions that `function` can reach, including its own name.
 pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str>> {
     fn names<'a>(operands: &'a [Operand], out: &mut Vec<&'a str>) {
         for operand in operands {
@@ -107,7 +107,7 @@ pub(crate) fn reachable(module: &Module, function: &Function) -> HashSet<Box<str
         for instruction in &function.instructions {
             names(&instruction.operands, &mut found);
         }
-        // Follow the names in the variables' initialisers.
+        // This loop follows the names in the initialisers of variables.
         while let Some(name) = found.pop() {
             if !seen.insert(name.into()) {
                 continue;
@@ -132,7 +132,7 @@ fn static_shared(module: &Module, function: &Function) -> u64 {
     layout(&all).last().map_or(0, |&(offset, size)| offset.saturating_add(size))
 }
 
-/// Bytes of a scalar type such as `b32` (no dot).
+/// Number of bytes of a scalar type such as `b32` (without a dot).
 pub(crate) fn type_bytes(name: &str) -> Option<u64> {
     Some(match name {
         "pred" | "b8" | "u8" | "s8" => 1,
@@ -157,7 +157,7 @@ struct Parser<'t> {
     tokens: Vec<Token<'t>>,
     at: usize,
     location: u32,
-    /// Tokens of initialisers that name a variable or a function.
+    /// The tokens of initialisers that name a variable or a function.
     addressed: Vec<usize>,
     module: Module,
 }
@@ -268,7 +268,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `.alias other, function;`
+    /// Parses `.alias other, function;`.
     fn alias(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         let name = self.word("a function")?;
@@ -278,7 +278,7 @@ impl<'t> Parser<'t> {
         self.expect(';')
     }
 
-    /// Initialisers may name variables and functions that are declared later.
+    /// Checks names in initialisers, which may name variables and functions that are declared later.
     fn check_addressed(&mut self) -> Result<(), ParseError> {
         for at in std::mem::take(&mut self.addressed) {
             self.at = at;
@@ -304,7 +304,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// A function or a variable, with its linkage words.
+    /// Parses a function or a variable, with its linkage words.
     fn declaration(&mut self) -> Result<(), ParseError> {
         let mut external = false;
         loop {
@@ -316,7 +316,7 @@ impl<'t> Parser<'t> {
                 }
                 Kind::Word(".entry" | ".func") => return self.function(),
                 Kind::Word(word) => {
-                    // `.tex .u64 name;` is how PTX once wrote `.global .texref name;`.
+                    // `.tex .u64 name;` is an old form of `.global .texref name;`.
                     let texture = word == ".tex";
                     let Some(space) = space(word).or(texture.then_some(Space::Global)) else {
                         return self.expected("`.entry`, `.func` or a state space");
@@ -336,7 +336,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// State space of a directive such as `.shared`.
+/// The state space that a directive such as `.shared` names.
 pub(crate) fn space(word: &str) -> Option<Space> {
     Some(match word {
         ".global" => Space::Global,

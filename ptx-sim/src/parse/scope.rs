@@ -1,29 +1,29 @@
-//! Name resolution inside a function: registers, variables and labels are scoped by `{ }`.
+//! Resolves names inside a function. Scopes in `{ }` contain registers, variables and labels.
 
 use std::collections::HashMap;
 
 use crate::ast::{Function, Operand, RegClass, RegRange, Symbol};
 
-/// One `{ }`.
+/// One scope in `{ }`.
 #[derive(Default)]
 pub(super) struct Scope {
     names: HashMap<Box<str>, Named>,
     labels: HashMap<Box<str>, u32>,
-    /// Instructions of this scope with operands that may be labels.
+    /// Instructions of this scope whose operands may be labels.
     unresolved: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 enum Named {
     Register(u32),
-    /// First register and their number.
+    /// The index of the first register, and the number of registers.
     Registers(u32, u32),
     Variable(u32),
-    /// First register and their number, for each element.
+    /// The index of the first register, and the number of registers, for each element.
     Vector(u32, u32),
 }
 
-/// Elements of vectors, by position and as colours.
+/// The names of vector elements: by position, and as colours.
 const ELEMENTS: [[&str; 2]; 4] = [["x", "r"], ["y", "g"], ["z", "b"], ["w", "a"]];
 
 /// The meaning of an identifier at this point of the text.
@@ -113,7 +113,7 @@ impl Scopes {
         true
     }
 
-    /// Vectors of `width` registers, as [`Self::registers`].
+    /// Declares vectors of `width` registers, as [`Self::registers`] does for single registers.
     pub fn vectors(
         &mut self,
         name: &str,
@@ -149,7 +149,8 @@ impl Scopes {
                 Some(&Named::Vector(first, count)) => return Meaning::Vector(first, count),
                 _ => {}
             }
-            // `%r1` may be register 1 of `%r<..>` or 21 of `%r2<..>`: try every split.
+            // `%r1` may be register 1 of `%r<..>`, and `%r21` may be 21 of `%r<..>` or 1 of `%r2<..>`: this
+            // loop tries every split.
             for split in 0..digits.len() {
                 let (more, number) = digits.split_at(split);
                 let range = scope.names.get(&name[..prefix.len() + more.len()]);

@@ -1,4 +1,4 @@
-//! Variable declarations and their initialisers.
+//! Parses variable declarations and initialisers.
 
 use super::{Parser, type_bytes};
 use crate::{
@@ -15,7 +15,7 @@ struct Initialiser {
 }
 
 impl Parser<'_> {
-    /// The declaration after the state space: `.align 8 .b8 name[4] = {1, 2, 3, 4}, other`
+    /// Parses a declaration behind its state space: `.align 8 .b8 name[4] = {1, 2, 3, 4}, other`.
     pub(super) fn variables(&mut self, space: Space) -> Result<Vec<Variable>, ParseError> {
         let (mut align, mut bytes, mut vector, mut opaque) = (None, None, 1, false);
         loop {
@@ -64,7 +64,7 @@ impl Parser<'_> {
             }
             let (name, align) = (name.into(), align.unwrap_or(element.max(1)));
             out.push(Variable { name, space, align, size, init, relocations, external: false, opaque });
-            // Parameters repeat the state space instead of a list.
+            // Parameters repeat the state space instead of listing several names.
             if space == Space::Param
                 && self.kind() == Kind::Punct(',')
                 && matches!(self.ahead(1), Kind::Word(".param" | ".reg"))
@@ -84,8 +84,8 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// `.ptr .global .align 16`: the memory that a parameter points to. It does not affect the parameter's
-    /// place.
+    /// Parses `.ptr .global .align 16`, which describes the memory that a parameter points to. It does not
+    /// affect the place of the parameter.
     fn pointee(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if matches!(self.kind(), Kind::Word(".global" | ".const" | ".shared" | ".local")) {
@@ -97,8 +97,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler, which no supported instruction
-    /// uses.
+    /// Parses `{ addr_mode_0 = clamp_to_border, filter_mode = nearest }`: a sampler, which no supported
+    /// instruction uses.
     fn texture(&mut self) -> Result<(), ParseError> {
         self.expect('{')?;
         loop {
@@ -151,7 +151,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `name`, `name+4`, `generic(name)`, `generic(name)+4`
+    /// Parses `name`, `name+4`, `generic(name)` and `generic(name)+4`.
     fn relocation(&mut self, all: &mut Initialiser, bytes: usize, shift: u32) -> Result<(), ParseError> {
         let generic = self.accept_word("generic");
         if generic {

@@ -1,24 +1,24 @@
-//! The initial content of a buffer, computed on access.
+//! The initial content of a buffer, which is computed at the first access.
 
 use super::types::Type;
 
 #[derive(Clone, Debug)]
 pub(super) enum Fill {
-    /// Uninitialised.
+    /// The buffer is uninitialised.
     Nothing,
     Zero,
-    /// Each element's index.
+    /// Each element contains its index.
     Iota,
-    /// Random numbers from this seed: floats between -1 and 1, integers below 100.
+    /// The elements are random numbers from this seed: floats between -1 and 1, integers below 100.
     Random(u64),
-    /// These bytes, repeated.
+    /// The buffer contains these bytes, repeated.
     Values(Vec<u8>),
 }
 
-/// Multiplier and increment of the generator (Knuth's MMIX).
+/// The multiplier and the increment of the generator (Knuth's MMIX).
 const STEP: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
-/// The generator's state `n` steps after `state`, in log n operations.
+/// The state of the generator `n` steps after `state`, computed in log n operations.
 fn skip(state: u64, mut n: usize) -> u64 {
     let (mut step, mut all) = (STEP, (1u64, 0u64));
     let then =

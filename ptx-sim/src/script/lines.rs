@@ -4,7 +4,7 @@ use super::ScriptError;
 
 const KEYWORDS: [&str; 4] = ["buffer", "run", "expect", "report"];
 
-/// Words of a statement with the line they came from.
+/// The words of a statement, with the number of their line.
 pub(super) struct Statement<'t> {
     pub line: usize,
     pub words: Vec<&'t str>,
@@ -31,11 +31,11 @@ impl Statement<'_> {
     }
 }
 
-/// The statements of `text`, each beginning with a keyword.
+/// The statements of `text`, each of which begins with a keyword.
 ///
 /// # Errors
-/// A line without a keyword among statements or in a script file. It may be a misspelt statement, so the
-/// parser does not skip it.
+/// Returns an error for a line without a keyword that stands among statements or in a script file. The line
+/// may be a misspelt statement, so the parser does not skip it.
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, ScriptError> {
     let ptx = text.lines().any(|line| line.trim_start().starts_with(".version"));
     let (mut all, mut paragraph) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, ScriptError> 
     Ok(all)
 }
 
-/// Successive comment lines are all statements or all prose.
+/// Ends a paragraph of comment lines, which are either all statements or all prose.
 fn close<'t>(paragraph: &mut Vec<Statement<'t>>, all: &mut Vec<Statement<'t>>) -> Result<(), ScriptError> {
     let prose = !paragraph.iter().any(Statement::is_known);
     for statement in paragraph.drain(..).filter(|_| !prose) {

@@ -3,15 +3,15 @@
 use super::{Argument, Buffer, Expect, Fill, Script, ScriptError};
 use crate::{Gpu, Kind, Launch, Module, Outcome, Report};
 
-/// Elements that are compared at a time.
+/// Number of elements that are compared at a time.
 const CHUNK: usize = 1 << 14;
 
 impl Script {
     /// Allocates the buffers on `gpu` and executes every run.
     ///
     /// # Errors
-    /// The first refused launch, or the first value that differs from its expectation. The caller checks for
-    /// unexpected and missing reports ([`Ran`]).
+    /// Returns the first refused launch, or the first value that differs from its expectation. The caller
+    /// must check for unexpected and missing reports ([`Ran`]).
     pub fn run(&self, gpu: &mut Gpu, module: &Module) -> Result<Vec<Ran>, ScriptError> {
         let memory = |line| move |error| ScriptError::Memory { line, error };
         let mut addresses = Vec::new();
@@ -36,7 +36,7 @@ impl Script {
                 params.extend(bytes);
             }
             if let Some(entry) = module.entry(&run.entry) {
-                // Padding at the end of the last argument.
+                // The last argument may be followed by padding.
                 params.resize(
                     params
                         .len()
@@ -52,7 +52,7 @@ impl Script {
             let outcome = gpu.launch(module, &run.entry, &launch);
             *gpu.options_mut() = options;
             let outcome = outcome.map_err(|error| ScriptError::Launch { line: run.line, error })?;
-            // The results of a kernel with reports are meaningless.
+            // A kernel with reports has no meaningful results.
             for expect in run.expects.iter().filter(|_| outcome.reports.is_empty()) {
                 self.compare(gpu, addresses[expect.buffer], expect)?;
             }
@@ -61,7 +61,7 @@ impl Script {
         Ok(all)
     }
 
-    /// Compares the buffer at `address` with the expectation.
+    /// Compares the buffer at `address` with the expected values.
     fn compare(&self, gpu: &Gpu, address: u64, expect: &Expect) -> Result<(), ScriptError> {
         let Expect { line, buffer, values, count, tolerance } = expect;
         let Buffer { name, ty, .. } = &self.buffers[*buffer];
@@ -83,25 +83,25 @@ impl Script {
     }
 }
 
-/// One executed run.
+/// The result of one `run` statement.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// Entry.
+    /// Name of the entry.
     pub entry: String,
-    /// The kinds of each `report` line: at least one of them must be reported.
+    /// For each `report` line, its kinds, of which at least one must be reported.
     pub expected_reports: Vec<Vec<Kind>>,
     /// The result of the launch.
     pub outcome: Outcome,
 }
 
 impl Ran {
-    /// The `report` lines without a report of their kinds.
+    /// The `report` lines of whose kinds there is no report.
     pub fn missing(&self) -> impl Iterator<Item = &[Kind]> {
         let found = |kind: &Kind| self.outcome.reports.iter().any(|report| report.kind == *kind);
         self.expected_reports.iter().filter(move |kinds| !kinds.iter().any(found)).map(Vec::as_slice)
     }
 
-    /// Reports of kinds that no `report` line names.
+    /// The reports whose kinds no `report` line names.
     pub fn unexpected(&self) -> impl Iterator<Item = &Report> {
         self.outcome
             .reports
@@ -109,7 +109,7 @@ impl Ran {
             .filter(|report| !self.expected_reports.iter().flatten().any(|kind| *kind == report.kind))
     }
 
-    /// Whether exactly the expected reports occurred.
+    /// Whether the expected reports occurred, and no others.
     pub fn as_expected(&self) -> bool {
         self.missing().next().is_none() && self.unexpected().next().is_none()
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An exact value.
+/// A number, stored exactly.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Integer(i128),
@@ -72,8 +72,8 @@ impl Type {
         }
     }
 
-    /// Little-endian bytes of the number `text`; `None` if it is not a number, or out of range. Hexadecimal
-    /// digits give the bits, for signed types too.
+    /// The little-endian bytes of the number `text`, or `None` if `text` is not a number, or out of range.
+    /// Hexadecimal digits give the bits of the number, for signed types too.
     pub fn encode(self, text: &str) -> Option<Vec<u8>> {
         let integer = |bytes: usize, signed: bool| {
             let bits = 8 * bytes as u32;
@@ -85,7 +85,7 @@ impl Type {
             range.contains(&value).then(|| value.to_le_bytes()[..bytes].to_vec())
         };
         let number: Option<f64> = text.parse().ok();
-        // If rounding makes a finite number infinite, the number is out of range.
+        // A finite number that rounding makes infinite is out of range.
         let fits = |rounded: f64| number.is_some_and(|number| rounded.is_finite() || !number.is_finite());
         match self {
             Type::Unsigned(bytes) => integer(bytes, false),
@@ -107,8 +107,8 @@ impl Type {
         matches!(self, Type::Unsigned(_) | Type::Signed(_))
     }
 
-    /// Little-endian bytes of `number`. The number is in range, and whole for integer types. The remaining
-    /// bytes are zero.
+    /// The little-endian bytes of `number`. The number must be in range, and whole for integer types. The
+    /// remaining bytes are zero.
     pub fn number(self, number: f64) -> [u8; 8] {
         match self {
             Type::Unsigned(_) | Type::Signed(_) => number as u64,

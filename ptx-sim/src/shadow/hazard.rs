@@ -1,12 +1,12 @@
-//! Pairs of unordered accesses: their kinds, and the pairs that are errors.
+//! Pairs of unordered accesses: the kinds of pairs, and which pairs are errors.
 
 use crate::stamp::{Stamp, Words};
 
-/// Decides whether an earlier access is ordered before the present access.
+/// Decides whether an earlier access is ordered before the current access.
 pub(crate) trait Knows {
     fn knows(&self, stamp: &Stamp) -> bool;
 
-    /// Whether the present access sees a write that is ordered before it. Through another proxy, this needs a
+    /// Whether the current access sees a write that is ordered before it. If the proxies differ, this needs a
     /// fence.
     fn fenced(&self, write: &Stamp) -> bool;
 }
@@ -20,9 +20,9 @@ pub(crate) enum Access {
     /// An access through the read-only path. No thread may write the memory in this launch.
     ReadOnly,
     Write,
-    /// Read-modify-write.
+    /// An atomic read-modify-write.
     Atomic,
-    /// The destination of an asynchronous copy, from issue to completion.
+    /// A write to the destination of an asynchronous copy, from issue to completion.
     Copy,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum HazardKind {
     ReadAfterWrite,
     WriteAfterRead,
     WriteAfterWrite,
-    /// The read-only path read a byte that this launch writes, before or after.
+    /// The read-only path has read a byte that this launch writes, earlier or later.
     Written,
     /// Two lanes of one warp: the other lane wrote, this lane reads.
     LaneReads,
@@ -46,16 +46,17 @@ pub(crate) enum HazardKind {
     LaneOverwrites,
     /// Two lanes of one warp: both write.
     LanesWrite,
-    /// A write through the generic proxy, then an access through the asynchronous proxy, without a fence
+    /// An access through the asynchronous proxy after a write through the generic proxy, without a fence
     /// between them.
     Proxy,
 }
 
-/// The accessor. The code passes it without copies, because a fresh copy is slow to read as a whole.
+/// The access that is being checked, with its agent. The code passes it by reference, because the processor
+/// reads a fresh copy slowly.
 #[derive(Clone, Copy)]
 pub(super) struct Actor<'s> {
     pub stamp: &'s Stamp,
-    /// Replaces the lanes of the stamp.
+    /// The lanes of this access, which replace the lanes in the stamp.
     pub lanes: Words,
 }
 
@@ -65,7 +66,7 @@ impl Actor<'_> {
     }
 }
 
-/// A conflict with an earlier access.
+/// A conflict between an access and an earlier access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hazard {
     pub kind: HazardKind,
@@ -73,14 +74,15 @@ pub(crate) struct Hazard {
 }
 
 impl Hazard {
-    /// A boxed hazard. Hazards are rare, and a result of one word returns faster than one of six words.
+    /// A hazard in a box. Hazards are rare, and a result of one word returns faster than one of six words.
     #[cold]
     pub fn of(kind: HazardKind, first: &Stamp) -> Option<Box<Hazard>> {
         Some(Box::new(Hazard { kind, first: *first }))
     }
 }
 
-/// The hazard of an access after `write`. `counts`: the access reads or changes the byte.
+/// The hazard, if any, of an access after `write`. `counts` states whether the access reads or changes the
+/// byte.
 #[inline]
 pub(super) fn after_write(
     now: &impl Knows,
@@ -107,7 +109,7 @@ pub(super) fn after_write(
     (!now.fenced(write)).then_some(HazardKind::Proxy)
 }
 
-/// The hazard of a write after `read`.
+/// The hazard, if any, of a write after `read`.
 #[inline]
 pub(super) fn after_read(now: &impl Knows, read: &Stamp, actor: Actor<'_>) -> Option<HazardKind> {
     if read.same_agent(actor.stamp) {

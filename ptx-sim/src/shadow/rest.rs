@@ -1,5 +1,5 @@
-//! Accesses that the last accesses of a record do not cover: nothing orders them before the last ones, or
-//! their scopes permit fewer unordered accesses.
+//! Accesses that the last accesses of a record do not cover, because nothing orders them before the last
+//! accesses, or because their scopes permit fewer unordered accesses.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -11,10 +11,10 @@ pub(super) enum Role {
     Writes,
 }
 
-/// Record, reach and role of the access, block and agent.
+/// Index of the record, reach and role of the access, index of the block, number of the agent.
 type Key = (u32, Reach, Role, u32, u16);
 
-/// The last access of each role and reach, per agent.
+/// For each agent, its last access of each role and reach.
 #[derive(Debug, Default)]
 pub(super) struct Rest(BTreeMap<Key, Stamp>);
 
@@ -29,7 +29,7 @@ impl Rest {
         self.0.insert(key(at, role, &stamp), stamp);
     }
 
-    /// Removes the access with the agent, role and reach of `like`.
+    /// Removes the access that has the agent, role and reach of `like`.
     #[cold]
     pub fn take(&mut self, at: usize, role: Role, like: &Stamp) -> Option<Stamp> {
         self.0.remove(&key(at, role, like))
@@ -37,7 +37,8 @@ impl Rest {
 
     /// Accesses of record `at` that must be ordered with `actor`.
     pub fn of(&self, at: usize, actor: &Stamp) -> impl Iterator<Item = (Role, &Stamp)> {
-        // Any number of blocks may count with atomics at one address. They need no check against each other.
+        // Any number of blocks may use atomics at one address to count. These atomics need no check against
+        // each other.
         let most = if actor.reach() == Reach::All { Reach::Block } else { Reach::All };
         self.0.range(all_of(at, most)).map(|(key, stamp)| (key.2, stamp))
     }
@@ -62,7 +63,7 @@ fn key(at: usize, role: Role, stamp: &Stamp) -> Key {
     (at as u32, stamp.reach(), role, stamp.block, stamp.agent)
 }
 
-/// Keys of the accesses of record `at` with a reach of at most `most`.
+/// The keys of the accesses to record `at` whose reach is at most `most`.
 fn all_of(at: usize, most: Reach) -> RangeInclusive<Key> {
     (at as u32, Reach::Nobody, Role::Reads, 0, 0)..=(at as u32, most, Role::Writes, u32::MAX, u16::MAX)
 }

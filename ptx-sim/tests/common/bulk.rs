@@ -1,15 +1,16 @@
-//! One bulk copy of one thread.
+//! Runs one bulk copy of one thread.
 
 use ptx_sim::{Gpu, Launch, Module, Options, Outcome, Profile};
 
-/// Opcode words of a copy from device to shared memory.
+/// The words of the opcode of a copy from device to shared memory.
 pub const LOAD: &str = "shared::cluster.global.mbarrier::complete_tx::bytes";
-/// Bytes of shared memory that a test reads or writes.
+/// Number of bytes of shared memory that a test reads or writes.
 pub const IMAGE: usize = 8192;
 
-/// One thread executes `copy`. `map` is the address of the tensor map and `g` that of the tensor. `s` is
-/// shared memory with an mbarrier of one arrival after it, at `bar`. The kernel fills shared memory from
-/// `image` before, and writes it back after. Returns the tensor's bytes and the image.
+/// Runs a kernel in which one thread executes `copy`. In `copy`, `map` is the address of the tensor map, and
+/// `g` is the address of the tensor. `s` is the address of shared memory, and `bar` is the address of an
+/// mbarrier behind it, which expects one arrival. The kernel fills shared memory from `image` before the
+/// copy, and writes it back after the copy. Returns the bytes of the tensor and the image.
 pub fn run(map: &[u64; 16], tensor: &[u8], copy: &str, bytes: u32) -> (Outcome, Vec<u8>, Vec<u8>) {
     let text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n.extern .shared .align 1024 .b8 tile[];
@@ -57,7 +58,7 @@ pub fn run(map: &[u64; 16], tensor: &[u8], copy: &str, bytes: u32) -> (Outcome, 
     (outcome, tensor, shared)
 }
 
-/// The first address of allocations on a fresh device, aligned to 256.
+/// The first address that allocations with an alignment of 256 get on a fresh device.
 pub const BASE: u64 = (1 << 36) + 256;
 
 /// The bytes of a tensor; neighbouring bytes differ.

@@ -1,16 +1,16 @@
-//! Kernels with warpgroups that multiply two matrices.
+//! Kernels in which warpgroups multiply two matrices.
 
 use ptx_sim::{ElementType, Gpu, Launch, LaunchError, Module, Options, Outcome, Profile, Swizzle, TensorMap};
 
-/// `a b^T` of two f16 matrices of 64 x 256, in steps of 64 along the depth. One warpgroup copies; another
-/// multiplies and stores the result.
+/// A kernel that computes `a b^T` of two f16 matrices of 64 x 256, in steps of 64 along the depth. One
+/// warpgroup copies; another warpgroup multiplies and stores the result.
 pub const PIPELINE: &str = include_str!("pipeline.ptx");
 
-/// Rows that A and B have; further rows are zero.
+/// Number of rows that A and B have. Further rows are zero.
 pub const ROWS: usize = 60;
 pub const DEPTH: usize = 256;
 
-/// Numbers that f16 holds exactly, and whose products f32 adds exactly.
+/// Numbers that f16 represents exactly, and whose products f32 adds exactly.
 pub fn number(matrix: usize, row: usize, k: usize) -> f32 {
     ((row * 7 + k * 5 + matrix * 3 + row * k % 11) % 17) as f32 - 8.0
 }

@@ -1,4 +1,4 @@
-//! Small kernels from one line of PTX, with and without a planted bug.
+//! Makes small kernels from one line of PTX, with and without a planted bug.
 // No test file uses all of these functions.
 #![allow(dead_code)]
 
@@ -7,7 +7,7 @@ pub mod hopper;
 
 use ptx_sim::{Completion, Gpu, Kind, Launch, LaunchError, Module, Options, Outcome, Profile};
 
-/// Bytes of dynamic shared memory in these tests.
+/// Number of bytes of dynamic shared memory in these tests.
 pub const SHARED: u32 = 4096;
 
 pub fn module(body: &str) -> Module {
@@ -38,9 +38,9 @@ pub fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<O
     gpu.launch(&module(body), "k", &launch)
 }
 
-/// Every schedule must find `kind` in `body` and nothing in `body` with `fix` applied.
+/// Checks that every schedule finds `kind` in `body`, and nothing in `body` after `fix` was applied.
 pub fn caught(kind: Kind, threads: u32, body: &str, fix: (&str, &str)) {
-    // The order of the warps decides which side of a race is the second.
+    // The order of the warps decides which access of a race is the second one.
     match kind {
         Kind::ReadAfterWrite | Kind::WriteAfterRead => {
             caught_as(&[Kind::ReadAfterWrite, Kind::WriteAfterRead], threads, body, fix)

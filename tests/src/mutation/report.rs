@@ -125,7 +125,7 @@ impl Evidence {
     /// The contents of `folder`, without kernels that the table no longer has.
     ///
     /// # Errors
-    /// If the file exists and cannot be read.
+    /// Returns an error if the file exists and cannot be read.
     pub fn read(folder: &Path) -> io::Result<Self> {
         match fs::read(folder.join("mutation.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
@@ -297,7 +297,7 @@ if more than 3 % of the mutants that change anything survive.
 /// Writes `mutation.json` and `mutation.md` into `folder`.
 ///
 /// # Errors
-/// If the folder or a file cannot be written.
+/// Returns an error if the folder or a file cannot be written.
 pub fn write(evidence: &Evidence, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let json = serde_json::to_string(evidence).map_err(io::Error::other)?;

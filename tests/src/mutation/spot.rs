@@ -24,7 +24,7 @@ impl Spot {
 /// Runs the mutants of `sample` on the kernel's first edges.
 ///
 /// # Panics
-/// If the unbroken kernel fails.
+/// Panics if the unbroken kernel fails.
 pub fn spot(subject: &Subject, sample: Sample) -> Spot {
     let (text, drawn, _) = planted(subject, sample);
     let trials = trial::trials(subject, &text, cases::few(subject));

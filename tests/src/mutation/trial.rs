@@ -46,7 +46,7 @@ impl Trial {
 /// ones first.
 ///
 /// # Panics
-/// If the kernel fails.
+/// Panics if the kernel fails.
 pub(super) fn trials(subject: &Subject, text: &str, cases: Vec<Case>) -> Vec<Trial> {
     let kernel = || Kernel::load(subject, text).expect("the simulator reads what the compiler writes");
     let unbroken = |kernel: &mut Kernel<'_>, case: Case| {

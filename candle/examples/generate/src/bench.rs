@@ -1,4 +1,4 @@
-//! Times: prefill and decode steps by context length, and continuous batching.
+//! Measures prefill and decode steps by context length, and continuous batching.
 use crate::engine::{Engine, Settings};
 use crate::model::{Attention, Model};
 use crate::weights::Dice;
@@ -31,13 +31,13 @@ pub struct Point {
     pub context: usize,
     /// Sequences per step.
     pub batch: usize,
-    /// From the first step to the first token of the last sequence.
+    /// The time from the first step to the first token of the last sequence, in milliseconds.
     pub prefill_ms: f64,
-    /// Median time of a decode step.
+    /// The median time of a decode step, in milliseconds.
     pub step_ms: f64,
 }
 
-/// Continuous batching of requests with different lengths. Requests outnumber seats.
+/// Continuous batching of requests with different lengths. There are more requests than seats.
 #[derive(Serialize)]
 pub struct Ragged {
     /// Number of requests.
@@ -48,17 +48,17 @@ pub struct Ragged {
     pub prompts: usize,
     /// New tokens.
     pub tokens: usize,
-    /// From the first step to the last.
+    /// The time from the first step to the last, in seconds.
     pub seconds: f64,
 }
 
 impl Point {
-    /// Prompt tokens per second.
+    /// Returns the number of prompt tokens per second.
     pub fn prefill_rate(&self) -> f64 {
         (self.context * self.batch) as f64 / self.prefill_ms * 1e3
     }
 
-    /// New tokens per second.
+    /// Returns the number of new tokens per second.
     pub fn rate(&self) -> f64 {
         self.batch as f64 / self.step_ms * 1e3
     }
@@ -75,19 +75,19 @@ fn ms(time: Duration) -> f64 {
 /// Creates attention with empty caches.
 pub type Fresh<'f, 'm> = &'f dyn Fn(&Settings) -> Result<Box<dyn Attention + 'm>>;
 
-/// Computes prefill of `batch` sequences of `context` tokens, then `steps` decode steps. Each step ends with
-/// its tokens on the CPU.
+/// Measures the prefill of `batch` sequences of `context` tokens, then `steps` decode steps. Each step ends
+/// when its tokens are on the CPU.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn point<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,
     settings: &Settings,
     [context, batch, steps]: [usize; 3],
 ) -> Result<Point> {
-    // Every sequence gets an equal number of tokens: the first one continues while the last one's prompt is
-    // computed.
+    // Every sequence gets an equal number of tokens. The first sequence continues while the last sequence's
+    // prompt is computed.
     let limit = steps + batch * context.div_ceil(settings.chunk) + 1;
     let pages = batch * (context + limit).div_ceil(settings.page);
     let settings = Settings { seats: batch, ends: Vec::new(), pages, ..settings.clone() };
@@ -112,15 +112,15 @@ pub fn point<'m>(
         times.sort_by(f64::total_cmp);
         Ok(Point { context, batch, prefill_ms, step_ms: times[times.len() / 2] })
     };
-    // The first run loads kernels, the second one warms the clock.
+    // The first run loads kernels. The second run brings the GPU to its full clock.
     run(2)?;
     run(steps.max(1))
 }
 
-/// Runs requests of 64 to `longest` tokens, each with 16 to 128 new tokens, on the seats of `settings`.
+/// Measures requests of 64 to `longest` tokens, each with 16 to 128 new tokens, on the seats of `settings`.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn ragged<'m>(
     model: &'m Model,
     fresh: Fresh<'_, 'm>,

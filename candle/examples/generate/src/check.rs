@@ -1,4 +1,4 @@
-//! Compares greedy output with the f32 model's on candle's plain path.
+//! Compares greedy output with the output of the f32 model on candle's plain path.
 use crate::engine::{Engine, Settings};
 use crate::model::{Attention, Model};
 use crate::plain::Plain;
@@ -10,11 +10,12 @@ use candle::Tensor;
 pub struct Verdict {
     /// Tokens that were compared.
     pub tokens: usize,
-    /// Ties: tokens that differ from the f32 model's best token within the error of 16 bits.
+    /// The number of ties: tokens that differ from the f32 model's best token within the error of 16 bits.
     pub ties: usize,
     /// Position of the first tie.
     pub first: Option<usize>,
-    /// The worst token: its logit's distance from the best one in f32, divided by the permitted distance.
+    /// The worst quotient of a token: its logit's distance from the best logit in f32, divided by the
+    /// permitted distance.
     pub worst: f32,
 }
 
@@ -23,7 +24,7 @@ pub struct Verdict {
 /// position.
 ///
 /// # Errors
-/// If the device or attention fails.
+/// Returns an error if the device or attention fails.
 pub fn check<'m>(
     [model, exact]: [&'m Model; 2],
     attention: Box<dyn Attention + 'm>,
@@ -46,7 +47,7 @@ pub fn check<'m>(
 }
 
 fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<Verdict> {
-    // The last token was sampled but never computed on.
+    // The last token was sampled, but the model has not computed on it.
     let known = &text[..text.len() - 1];
     let [half, exact] = [logits(model, known)?, logits(exact, known)?];
     let allowed =
@@ -64,14 +65,14 @@ fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<V
         }
         verdict.ties += 1;
         verdict.first.get_or_insert(position);
-        // NaN counts as infinitely wrong.
+        // A NaN counts as infinitely wrong.
         let share = lacks / allowed;
         verdict.worst = verdict.worst.max(if share.is_nan() { f32::INFINITY } else { share });
     }
     Ok(verdict)
 }
 
-/// Logits after each token of a text, on the plain path.
+/// Returns the logits after each token of a text, on the plain path.
 fn logits(model: &Model, text: &[u32]) -> Result<Tensor> {
     let chunk = Chunk { sequence: 0, start: 0, tokens: text, asked: Asked::All };
     let step = Step::new(vec![chunk], model.device())?;

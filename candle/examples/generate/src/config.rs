@@ -22,7 +22,7 @@ pub struct Config {
     pub head_dim: Option<usize>,
     /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// The epsilon of RMS norm: added to a mean square before its root.
+    /// The epsilon of RMS norm, which is added to a mean square before the root.
     pub rms_norm_eps: f32,
     /// Base of the positions' frequencies.
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct Config {
     pub rope_scaling: Option<Scaling>,
     /// The longest context of the model's training.
     pub max_position_embeddings: usize,
-    /// Whether the last layer is the embedding.
+    /// Whether the weights of the last layer are those of the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
     /// End-of-text tokens.
@@ -55,16 +55,17 @@ pub struct Scaling {
     /// Factor between the new and the old context length.
     #[serde(default = "one")]
     pub factor: f32,
-    /// `llama3`: wavelengths above `original_max_position_embeddings` divided by this become longer.
+    /// For `llama3`: wavelengths above `original_max_position_embeddings` divided by this factor become
+    /// longer.
     #[serde(default = "one")]
     pub low_freq_factor: f32,
-    /// `llama3`: wavelengths below `original_max_position_embeddings` divided by this stay.
+    /// For `llama3`: wavelengths below `original_max_position_embeddings` divided by this factor stay.
     #[serde(default = "one")]
     pub high_freq_factor: f32,
-    /// `llama3`: the old context length.
+    /// For `llama3`: the old context length.
     #[serde(default)]
     pub original_max_position_embeddings: usize,
-    /// The base of the frequencies. Newer files have it here.
+    /// The base of the frequencies. Newer files have it in this object.
     #[serde(default)]
     pub rope_theta: Option<f32>,
 }
@@ -90,7 +91,7 @@ impl Config {
     /// Reads and checks `config.json` in a folder.
     ///
     /// # Errors
-    /// If the file cannot be read, or this program does not support the model.
+    /// Returns an error if the file cannot be read, or this program does not support the model.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text =
@@ -124,7 +125,7 @@ impl Config {
         Ok(())
     }
 
-    /// Llama 3.2 1B's sizes, with a last layer separate from its embedding: 1.5e9 parameters.
+    /// Returns the sizes of Llama 3.2 1B, with a last layer separate from its embedding: 1.5e9 parameters.
     pub fn billion() -> Self {
         Config {
             hidden_size: 2048,
@@ -138,7 +139,7 @@ impl Config {
         }
     }
 
-    /// A model for tests: four query heads, two key heads, two layers.
+    /// Returns a model for tests: four query heads, two key heads, two layers.
     pub fn tiny(head_dim: usize, vocab_size: usize) -> Self {
         Config {
             model_type: "llama".into(),
@@ -160,17 +161,17 @@ impl Config {
         }
     }
 
-    /// Key heads.
+    /// Returns the number of key heads.
     pub fn key_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Columns of a head.
+    /// Returns the number of columns of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Number of visible keys before a query's position; `None` is all.
+    /// Returns the number of visible keys before a query's position; `None` is all.
     pub fn window(&self) -> Option<usize> {
         let off = self.use_sliding_window == Some(false);
         self.sliding_window
@@ -178,7 +179,7 @@ impl Config {
             .map(|keys| keys.max(1) - 1)
     }
 
-    /// End-of-text tokens.
+    /// Returns the end-of-text tokens.
     pub fn ends(&self) -> Vec<u32> {
         match &self.eos_token_id {
             Ends::Many(all) => all.clone(),
@@ -187,7 +188,7 @@ impl Config {
         }
     }
 
-    /// Rotation of each pair of columns from one position to the next, in radians.
+    /// Returns the rotation of each pair of columns from one position to the next, in radians.
     pub fn frequencies(&self) -> Vec<f32> {
         let columns = self.head_dim();
         let inside = self.rope_scaling.as_ref().and_then(|scaling| scaling.rope_theta);
@@ -205,8 +206,8 @@ impl Scaling {
         match self.rope_type.as_str() {
             "linear" => frequency / self.factor,
             "llama3" => {
-                // Rotations of this pair within the old context. Pairs with many rotations stay; pairs with
-                // few turn slower; pairs in between interpolate.
+                // The number of rotations of this pair within the old context. Pairs with many rotations
+                // stay. Pairs with few rotations turn slower. Pairs in between interpolate.
                 let rounds =
                     self.original_max_position_embeddings as f32 * frequency / (2.0 * std::f32::consts::PI);
                 let stays = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);

@@ -5,18 +5,18 @@ use anyhow::{Result, ensure};
 use candle::{D, Tensor};
 use std::collections::VecDeque;
 
-/// The division of a device among requests.
+/// How requests share a device.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Sequences per step.
     pub seats: usize,
-    /// Maximum of prompt tokens per step.
+    /// Maximum number of prompt tokens per step.
     pub chunk: usize,
     /// Rows of a page.
     pub page: usize,
     /// Pages of the KV cache.
     pub pages: usize,
-    /// Maximum of positions per sequence.
+    /// Maximum number of positions per sequence.
     pub positions: usize,
     /// Temperature of sampling; 0 is greedy.
     pub temperature: f64,
@@ -27,7 +27,7 @@ pub struct Settings {
 /// A token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The request's number, from `submit`.
+    /// The number of the request, which `submit` returned.
     pub request: usize,
     /// The next token.
     pub token: u32,
@@ -51,14 +51,14 @@ struct Seat {
     tokens: Vec<u32>,
     /// Number of tokens in the KV cache.
     kept: usize,
-    /// Maximum of tokens that may follow.
+    /// Maximum number of tokens that may follow.
     left: usize,
 }
 
-/// Whether a prompt and the tokens that may follow fit into `most`.
+/// Checks that a prompt and the tokens that may follow fit into `most` tokens.
 ///
 /// # Errors
-/// If they do not fit.
+/// Returns an error if they do not fit.
 pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
     let left = most.saturating_sub(prompt);
     ensure!(
@@ -69,16 +69,16 @@ pub fn fits(prompt: usize, limit: usize, most: usize) -> Result<()> {
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without requests.
+    /// Returns an engine without requests.
     pub fn new(model: &'m Model, attention: Box<dyn Attention + 'm>, settings: Settings) -> Self {
         let (waiting, seats) = (VecDeque::new(), Vec::new());
         Engine { model, attention, settings, waiting, seats, submitted: 0 }
     }
 
-    /// Adds a request: a prompt, and the maximum of new tokens. Returns its number.
+    /// Adds a request: a prompt, and the maximum number of new tokens. Returns the request's number.
     ///
     /// # Errors
-    /// If a prompt is empty, or longer than the KV cache or the model permits.
+    /// Returns an error if a prompt is empty, or longer than the KV cache or the model permits.
     pub fn submit(&mut self, prompt: Vec<u32>, limit: usize) -> Result<usize> {
         let vocabulary = self.model.config.vocab_size;
         ensure!(!prompt.is_empty(), "a prompt without a token");
@@ -92,7 +92,7 @@ impl<'m> Engine<'m> {
         Ok(request)
     }
 
-    /// Whether every request is done.
+    /// Returns whether every request is done.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.seats.is_empty()
     }
@@ -101,7 +101,7 @@ impl<'m> Engine<'m> {
     /// other prompts.
     ///
     /// # Errors
-    /// If the device or attention fails.
+    /// Returns an error if the device or attention fails.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         self.admit()?;
         let mut budget = self.settings.chunk;
@@ -148,7 +148,7 @@ impl<'m> Engine<'m> {
     fn admit(&mut self) -> Result<()> {
         while self.seats.len() < self.settings.seats
             && let Some(first) = self.waiting.front()
-            // Reserves the maximum, so that no sequence must stop early.
+            // Reserves room for the maximum number of tokens, so that no sequence must stop early.
             && self.attention.admit(first.request, first.tokens.len() + first.left)?
         {
             self.seats.extend(self.waiting.pop_front());

@@ -66,7 +66,7 @@ struct Common {
     /// Index of the GPU
     #[arg(long, default_value_t = 0)]
     gpu: usize,
-    /// Maximum of prompt tokens per step
+    /// Maximum number of prompt tokens per step
     #[arg(long, default_value_t = 2048, value_parser = 1..)]
     chunk: i64,
     /// Rows per page of the KV cache
@@ -84,7 +84,7 @@ struct Run {
     /// A file with one prompt per line
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Maximum of new tokens per request
+    /// Maximum number of new tokens per request
     #[arg(short, long, default_value_t = 128, value_parser = 1.., allow_negative_numbers = true)]
     tokens: i64,
     /// Sequences per step; other requests wait
@@ -99,7 +99,7 @@ struct Run {
     /// Seed of the random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Compare every token with the f32 model's on candle's plain path
+    /// Compare every token with the best token of the f32 model on candle's plain path
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -170,7 +170,8 @@ impl Common {
         })
     }
 
-    /// The dtype on the CPU: f32. On a GPU it is the checkpoint's, if it has 16 bits.
+    /// Returns the dtype of the model. On the CPU it is f32. On a GPU it is the checkpoint's dtype, if that
+    /// has 16 bits.
     fn dtype(&self) -> Option<DType> {
         self.cpu.then_some(DType::F32)
     }

@@ -1,4 +1,4 @@
-//! A model of Llama's family, except its attention.
+//! A model of Llama's family, without its attention.
 use crate::config::Config;
 use crate::step::{Part, Rows, Step};
 use crate::weights::Weights;
@@ -8,7 +8,7 @@ use candle_nn::{ops, rotary_emb};
 
 /// Stores keys and values, and computes attention over them.
 pub trait Attention {
-    /// Maximum of tokens per sequence.
+    /// Returns the maximum number of tokens per sequence.
     fn most(&self) -> usize {
         usize::MAX
     }
@@ -16,7 +16,7 @@ pub trait Attention {
     /// Reserves room for a sequence of at most this many tokens. Returns whether there is room now.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     fn admit(&mut self, _sequence: usize, _tokens: usize) -> Result<bool> {
         Ok(true)
     }
@@ -24,14 +24,14 @@ pub trait Attention {
     /// Prepares attention for the next step.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     fn begin(&mut self, parts: &[Part]) -> Result<()>;
 
     /// Stores a layer's keys and values of this step, `[rows, key heads, head dim]`. Then computes attention
-    /// of its queries, `[rows, heads, head dim]`, over all keys of their sequences.
+    /// of the step's queries, `[rows, heads, head dim]`, over all keys of their sequences.
     ///
     /// # Errors
-    /// If the device or the kernels fail.
+    /// Returns an error if the device or the kernels fail.
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>;
 
     /// Frees a sequence's keys and values.
@@ -78,7 +78,7 @@ impl Linear {
     }
 }
 
-/// `x` times a checkpoint's weight, which is `[out, in]`.
+/// Returns `x` times a checkpoint's weight. The weight is `[out, in]`.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.matmul(&weight.t()?)?)
 }
@@ -87,7 +87,7 @@ impl Model {
     /// Creates the model from these tensors, for contexts of this many positions.
     ///
     /// # Errors
-    /// If a tensor is missing or has another shape than `config` says.
+    /// Returns an error if a tensor is missing or has another shape than `config` says.
     pub fn new(config: &Config, weights: &Weights, positions: usize) -> Result<Self> {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let embedding = weights.get("model.embed_tokens.weight", &[vocabulary, hidden])?;
@@ -107,20 +107,20 @@ impl Model {
         })
     }
 
-    /// The device of the computation.
+    /// Returns the device of the computation.
     pub fn device(&self) -> &Device {
         self.embedding.device()
     }
 
-    /// The dtype of the computation.
+    /// Returns the dtype of the computation.
     pub fn dtype(&self) -> DType {
         self.embedding.dtype()
     }
 
-    /// Logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if any.
+    /// Returns the logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if it asks for any.
     ///
     /// # Errors
-    /// If the device or attention fails.
+    /// Returns an error if the device or attention fails.
     pub fn forward(&self, step: &Step, attention: &mut dyn Attention) -> Result<Option<Tensor>> {
         attention.begin(&step.parts)?;
         let mut x = self.embedding.index_select(&step.tokens, 0)?;

@@ -12,7 +12,7 @@ pub struct Paged {
     caches: Vec<KvCache>,
     pool: PagePool,
     sequences: HashMap<usize, Sequence>,
-    /// Maximum of tokens per sequence.
+    /// Maximum number of tokens per sequence.
     most: usize,
     step: Step,
     parts: Vec<Part>,
@@ -23,7 +23,7 @@ impl Paged {
     /// Creates empty KV caches.
     ///
     /// # Errors
-    /// If the KV caches do not fit on the device.
+    /// Returns an error if the KV caches do not fit on the device.
     pub fn new(model: &Model, settings: &Settings) -> Result<Self> {
         let &Settings { seats, chunk, page, pages, positions, .. } = settings;
         let (config, device) = (&model.config, model.device());
@@ -63,7 +63,7 @@ impl Attention for Paged {
     }
 
     fn begin(&mut self, parts: &[Part]) -> Result<()> {
-        // Keys and values that the previous step wrote.
+        // Counts the keys and values that the previous step wrote.
         for part in std::mem::replace(&mut self.parts, parts.to_vec()) {
             if let Some(sequence) = self.sequences.get_mut(&part.sequence) {
                 sequence.advance(part.rows);

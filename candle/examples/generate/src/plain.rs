@@ -14,17 +14,18 @@ pub struct Plain {
     /// Keys and values of layers and sequences, `[key heads, keys, head dim]`.
     kept: HashMap<(usize, usize), [Tensor; 2]>,
     parts: Vec<Part>,
-    /// The mask of the step's sequences, u8 `[1, rows, keys]`: equal in every layer.
+    /// The mask of the step's sequences, u8 `[1, rows, keys]`. All layers share it.
     hidden: HashMap<usize, Tensor>,
 }
 
 impl Plain {
-    /// An empty store.
+    /// Returns an empty store.
     pub fn new(window: Option<usize>) -> Self {
         Plain { window, kept: HashMap::new(), parts: Vec::new(), hidden: HashMap::new() }
     }
 
-    /// Attention of queries `[rows, heads, head dim]`. The last keys are the queries' own.
+    /// Computes attention of queries `[rows, heads, head dim]`. The last keys belong to the queries' own
+    /// positions.
     fn sequence(&mut self, part: &Part, q: &Tensor, [k, v]: &[Tensor; 2]) -> Result<Tensor> {
         let ((_, heads, columns), (key_heads, keys, _)) = (q.dims3()?, k.dims3()?);
         let wide = |x: &Tensor| -> Result<Tensor> {

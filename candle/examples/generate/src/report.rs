@@ -3,7 +3,7 @@ use crate::bench::{Point, Report};
 use crate::text::count;
 use std::fmt::Write;
 
-/// One line per context, one column per batch size.
+/// Returns one line per context, one column per batch size.
 pub fn table(report: &Report) -> String {
     let mut text = format!(
         "{:.2}e9 parameters, {}, {} attention\n",
@@ -35,7 +35,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// Rounds up to a number whose quarters are round, too.
+/// Rounds up to a number whose quarters are round numbers too.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
@@ -46,7 +46,7 @@ const COLOURS: [&str; 6] = ["#b7410e", "#1f5fa8", "#2e7d32", "#6a1b9a", "#ad8b00
 /// Left, top, width and height of the plot area.
 const FRAME: [f64; 4] = [60.0, 40.0, 520.0, 260.0];
 
-/// Milliseconds of a step by context, one line per batch size, as an SVG.
+/// Returns an SVG with the milliseconds of a step by context, and one line per batch size.
 pub fn svg(report: &Report) -> String {
     let [left, top, width, height] = FRAME;
     let contexts = report.contexts.iter().map(|point| (point.context as f64).log2());

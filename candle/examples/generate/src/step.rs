@@ -1,4 +1,4 @@
-//! One step of the model: the next token of some sequences, prompt chunks of other sequences.
+//! One step of the model: the next token of some sequences, and prompt chunks of other sequences.
 use anyhow::Result;
 use candle::{Device, Tensor};
 
@@ -42,7 +42,7 @@ pub struct Part {
     pub sequence: usize,
     /// Position of its first row.
     pub start: usize,
-    /// Number of its rows. They follow the previous part's rows.
+    /// Number of the chunk's rows. They follow the previous part's rows.
     pub rows: usize,
     /// Rows whose logits the caller needs.
     pub asked: Asked,
@@ -50,13 +50,13 @@ pub struct Part {
 
 /// Rows of tokens on the device, with their sequences.
 pub struct Step {
-    /// u32 `[rows]`.
+    /// The tokens, u32 `[rows]`.
     pub tokens: Tensor,
-    /// u32 `[rows]`.
+    /// The position of each token, u32 `[rows]`.
     pub positions: Tensor,
     /// Rows whose logits the caller needs.
     pub asked: Rows,
-    /// Sequences with one row come first.
+    /// The chunks' places. Sequences with one row come first.
     pub parts: Vec<Part>,
 }
 
@@ -64,7 +64,7 @@ impl Step {
     /// Combines chunks into one step.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     pub fn new(mut chunks: Vec<Chunk>, device: &Device) -> Result<Self> {
         // Single queries on many keys and chunks of prompts run on different kernels.
         chunks.sort_by_key(|chunk| chunk.tokens.len() > 1);

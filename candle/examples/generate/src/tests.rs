@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// The plain path, with room for this many tokens.
+/// The plain path, limited to this number of tokens.
 struct Room {
     plain: Plain,
     whole: usize,
@@ -104,7 +104,8 @@ fn answers_do_not_depend_on_who_shares_a_step() {
         .iter()
         .flat_map(|prompt| answers(&model, settings(1, 1000), 80, std::slice::from_ref(prompt)))
         .collect();
-    // All requests in one batch; prompts in small chunks; fewer seats than requests; few free tokens.
+    // The cases: all requests in one batch; prompts in small chunks; fewer seats than requests; few free
+    // tokens.
     for (seats, chunk, whole) in [(5, 1000, 999), (5, 7, 999), (2, 16, 999), (5, 16, 80)] {
         assert_eq!(
             answers(&model, settings(seats, chunk), whole, &prompts),
@@ -182,7 +183,7 @@ fn a_check_passes_what_is_right_and_nothing_else() {
         all.iter().map(|verdict| verdict.worst).fold(0.0, f32::max)
     };
     assert!(worst(None) <= 1.0);
-    // Attention that sees only the last keys.
+    // This attention sees only the last keys.
     assert!(worst(Some(4)) > 1.0);
 }
 
@@ -204,7 +205,7 @@ fn texts_come_out_as_they_went_in() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("{words}\nxy\n"));
 }
 
-/// Logits after a text's last token, by candle-transformers' models and by this program's.
+/// Returns the logits after a text's last token, by candle-transformers' models and by this program's models.
 fn last_logits(kind: &str, text: &[u32]) -> [Vec<f32>; 2] {
     let folder = Folder::tiny(kind);
     let (json, file) = (folder.0.join("config.json"), folder.0.join("model.safetensors"));
@@ -223,7 +224,7 @@ fn last_logits(kind: &str, text: &[u32]) -> [Vec<f32>; 2] {
         for (key, value) in [("use_sliding_window", false), ("attention_bias", false)] {
             config[key] = value.into();
         }
-        // Qwen2's config needs a number there, and Qwen's rotary embedding has no scaling.
+        // Qwen2's config needs a number in this field, and Qwen's rotary embedding has no scaling.
         config["sliding_window"] = 4096.into();
         config.as_object_mut().unwrap().remove("rope_scaling");
     }
@@ -292,7 +293,8 @@ fn llama3_turns_slow_pairs_slower() {
     });
     let scaled = config.frequencies();
     assert_eq!((scaled[0], scaled[63]), (plain[0], plain[63] / 8.0));
-    // Wavelengths from 2048 to 8192 lie in between. At 2.5 rounds, the definition gives the mean of both.
+    // Wavelengths from 2048 to 8192 lie between the two bounds. At 2.5 rotations, the definition gives the
+    // mean of both frequencies.
     for (scaled, plain) in scaled.iter().zip(&plain) {
         let rounds = 8192.0 * plain / std::f32::consts::TAU;
         let right = match rounds {

@@ -1,35 +1,35 @@
-//! Text to tokens and back, and streaming output.
+//! Converts text to tokens and back, and streams output.
 use anyhow::{Context, Result, anyhow};
 use std::io::Write;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
-/// A checkpoint's `tokenizer.json`.
+/// Returns a checkpoint's `tokenizer.json`.
 ///
 /// # Errors
-/// If the file cannot be read, or is not a tokenizer.
+/// Returns an error if the file cannot be read, or is not a tokenizer.
 pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
     let failed = |e| anyhow!("{e}");
     Tokenizer::from_file(&path).map_err(failed).with_context(|| format!("cannot use {}", path.display()))
 }
 
-/// Tokens of a prompt, including the checkpoint's leading special tokens.
+/// Returns the tokens of a prompt, including the checkpoint's leading special tokens.
 ///
 /// # Errors
-/// If the tokenizer fails.
+/// Returns an error if the tokenizer fails.
 pub fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(prompt, true).map_err(|e| anyhow!("{e}"))?;
     Ok(encoding.get_ids().to_vec())
 }
 
-/// A count with its noun: `1 request`, `2 requests`.
+/// Returns a count with its noun: `1 request`, `2 requests`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Prints the texts of several requests in order. It streams the first unfinished text; the other texts
-/// follow.
+/// Prints the texts of several requests in order. The printer streams the first unfinished text. It prints
+/// the other texts after it.
 pub struct Printer<'t, W> {
     tokenizer: &'t Tokenizer,
     out: W,
@@ -39,7 +39,7 @@ pub struct Printer<'t, W> {
 
 struct Text {
     tokens: Vec<u32>,
-    /// Bytes of the decoded text that have been printed.
+    /// Number of bytes of the decoded text that have been printed.
     printed: usize,
     done: bool,
 }
@@ -52,10 +52,10 @@ impl<'t, W: Write> Printer<'t, W> {
         Printer { tokenizer, out, turn: 0, texts: prompts.iter().map(text).collect() }
     }
 
-    /// A token of a request; `last` if none follows.
+    /// Takes a token of a request. `last` says that no token of the request follows.
     ///
     /// # Errors
-    /// If the output cannot be written.
+    /// Returns an error if the output cannot be written.
     pub fn token(&mut self, request: usize, token: u32, last: bool) -> Result<()> {
         let text = &mut self.texts[request];
         text.tokens.push(token);

@@ -6,7 +6,7 @@ use candle::{DType, Device, Tensor};
 use serde_json::{Map, json};
 use std::path::Path;
 
-/// Bytes, and the two tokens that begin and end a text.
+/// The tokens: 256 bytes, and the two tokens that begin and end a text.
 const VOCABULARY: usize = 258;
 const BEGIN: usize = 256;
 const END: usize = 257;
@@ -17,7 +17,7 @@ const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// Writes `config.json`, `tokenizer.json` and `model.safetensors` into a folder that has none of them.
 ///
 /// # Errors
-/// If the folder already has one of the files, or if a file cannot be written.
+/// Returns an error if the folder already has one of the files, or if a file cannot be written.
 pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     // A broken link also counts as an existing file.
     let there = FILES.iter().find(|name| folder.join(name).symlink_metadata().is_ok());
@@ -65,7 +65,7 @@ pub fn make(folder: &Path, seed: u64, head_dim: usize) -> Result<()> {
     weights.write(&folder.join(weights_file))
 }
 
-/// Byte-level BPE without merges.
+/// Returns a tokenizer: byte-level BPE without merges.
 fn tokenizer() -> serde_json::Value {
     let mut vocabulary: Map<_, _> =
         (0..=255u8).map(|byte| (visible(byte).to_string(), json!(byte))).collect();
@@ -102,8 +102,8 @@ fn tokenizer() -> serde_json::Value {
     })
 }
 
-/// The character for a byte in a byte-level vocabulary: the byte itself if it is printable, otherwise a
-/// character from U+0100 on, in order.
+/// Returns the character for a byte in a byte-level vocabulary. A printable byte stands for itself. Other
+/// bytes get the characters from U+0100 on, in order.
 fn visible(byte: u8) -> char {
     let seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if seen(&byte) {

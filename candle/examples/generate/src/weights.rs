@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Tensors by their names in the checkpoint, on a device and of one type.
+/// Tensors by their names in the checkpoint. All are on one device and of one type.
 pub struct Weights {
     tensors: HashMap<String, Tensor>,
 }
@@ -18,7 +18,7 @@ impl Weights {
     /// Reads every `*.safetensors` of a folder, and prints progress.
     ///
     /// # Errors
-    /// If a file cannot be read, is not safetensors, or does not fit on the device.
+    /// Returns an error if a file cannot be read, is not safetensors, or does not fit on the device.
     pub fn read(folder: &Path, dtype: Option<DType>, device: &Device) -> Result<Self> {
         let files = files(folder)?;
         let bytes = files.iter().map(|file| Ok(file.metadata()?.len())).sum::<Result<u64>>()?;
@@ -40,11 +40,11 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// Random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores are
-    /// larger, so that attention is not uniform.
+    /// Draws random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores
+    /// are larger, so that attention is not uniform.
     ///
     /// # Errors
-    /// If the weights do not fit on the device.
+    /// Returns an error if the weights do not fit on the device.
     pub fn random(
         config: &Config,
         mut normal: impl FnMut([usize; 2], f32) -> Result<Tensor>,
@@ -84,10 +84,10 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// The weights in another dtype.
+    /// Returns the weights in another dtype.
     ///
     /// # Errors
-    /// If the weights do not fit on the device.
+    /// Returns an error if the weights do not fit on the device.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let converted = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.to_dtype(dtype)?));
         Ok(Weights { tensors: self.tensors.iter().map(converted).collect::<Result<_>>()? })
@@ -96,20 +96,20 @@ impl Weights {
     /// Writes the tensors into one file.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         Ok(candle::safetensors::save(&self.tensors, path)?)
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         self.tensors.values().map(Tensor::elem_count).sum()
     }
 
-    /// A tensor of this shape.
+    /// Returns a tensor of this shape.
     ///
     /// # Errors
-    /// If the tensor is missing, or has another shape.
+    /// Returns an error if the tensor is missing, or has another shape.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name).with_context(|| format!("the checkpoint has no {name}"))?;
         let found = tensor.dims();
@@ -117,16 +117,16 @@ impl Weights {
         Ok(tensor.clone())
     }
 
-    /// A tensor of this shape; `None` if it is missing.
+    /// Returns a tensor of this shape; `None` if it is missing.
     ///
     /// # Errors
-    /// If the tensor has another shape.
+    /// Returns an error if the tensor has another shape.
     pub fn maybe(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>> {
         self.tensors.contains_key(name).then(|| self.get(name, shape)).transpose()
     }
 }
 
-/// The kernels' dtype: the checkpoint's, if it has 16 bits.
+/// Returns the dtype for kernels: the checkpoint's dtype, if it has 16 bits.
 fn half(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F16 } else { DType::BF16 }
 }
@@ -156,7 +156,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// A random number (SplitMix64).
+    /// Returns a random number (SplitMix64).
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -164,12 +164,12 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// A normally distributed number (Box and Muller).
+    /// Returns a normally distributed number (Box and Muller).
     pub fn normal(&mut self) -> f32 {
         let mut unit = || (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         let (radius, angle) = ((-2.0 * (1.0 - unit()).ln()).sqrt(), std::f64::consts::TAU * unit());

@@ -11,11 +11,11 @@ pub fn std() -> CudaBuilder {
     CudaBuilder::new(fixture).jobs(1)
 }
 
-/// Launches the module's only kernel, which takes pointers to `buffers`, and returns their contents
+/// Launches the module's only kernel with pointers to `buffers`, and returns the contents of the buffers
 /// afterwards.
 ///
 /// # Panics
-/// If the simulator reports an error.
+/// Panics if the simulator reports an error.
 #[track_caller]
 pub fn run(
     module: &cuda_builder::Module,

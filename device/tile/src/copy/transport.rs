@@ -1,45 +1,45 @@
-//! Transports: how copies reach shared memory, and which threads start them.
+//! Transports. A transport says how copies reach shared memory, and which threads start them.
 use crate::group::{ThreadGroup, sealed};
 use core::marker::PhantomData;
 use cuda_std::{cp_async, mbarrier};
 
 /// The kind of copies that fill a place. A place, its slots and its ring name the transport in their type
-/// (`By`), so a place cannot be filled in two ways.
+/// (`By`), so no place can be filled in two ways.
 pub trait Transport: sealed::Sealed {
-    /// Arrivals that complete a phase of a stage's *full* barrier
+    /// Number of arrivals that complete a phase of a stage's *full* barrier
     /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
     const ARRIVALS: u32;
-    /// The size of an mbarrier pipeline is rounded up to a multiple of this number.
+    /// The size of an mbarrier pipeline is rounded up to a multiple of this number of bytes.
     const ROUND: usize;
-    /// Bytes of broadcast tile info beside each stage.
+    /// Number of bytes of broadcast tile info beside each stage.
     const INFO_BYTES: usize = 0;
 }
 
-/// A transport in which the threads of a group copy.
+/// A transport in which all threads of a group copy.
 pub trait GroupTransport: Transport {
-    /// The threads that copy.
+    /// The group of threads that copy.
     type Group: ThreadGroup;
 
-    /// Commits the copies that this thread has started, as one group.
+    /// Closes a group of the copies that this thread has started.
     ///
     /// # Safety
-    /// - The place calls this once per filling, because waits count groups.
+    /// - The place calls this function once each time it is filled, because waits count groups.
     unsafe fn commit();
 
     /// Waits until at most the `pending` youngest groups of this thread are in flight.
     fn wait_all_but(pending: usize);
 
-    /// Waits for all copies of this thread, committed or not.
+    /// Waits for all copies of this thread, whether a group is closed or not.
     fn wait_all();
 
-    /// Arrives at the barrier `full` when the copies that this thread has started have landed.
+    /// Arrives at the barrier `full` as soon as all copies that this thread has started have landed.
     ///
     /// # Safety
     /// - `full` is initialised with [`Transport::ARRIVALS`], and its phase has not completed.
     unsafe fn arrive(full: u32);
 }
 
-/// `cp.async` by the threads of group `W`, 16 bytes per thread and copy.
+/// `cp.async` by the threads of group `W`: each thread copies 16 bytes at a time.
 pub struct CpAsync<W>(PhantomData<W>);
 
 impl<W> sealed::Sealed for CpAsync<W> {}
@@ -73,7 +73,7 @@ impl<W: ThreadGroup> GroupTransport for CpAsync<W> {
 
     #[inline(always)]
     unsafe fn arrive(full: u32) {
-        // SAFETY: the caller's promise; every thread of the group arrives once.
+        // SAFETY: the caller keeps the preconditions; every thread of the group arrives once.
         unsafe { mbarrier::cp_async_arrive_noinc(full) }
     }
 }

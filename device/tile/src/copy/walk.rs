@@ -1,4 +1,4 @@
-//! Walks through tiles of global memory: which thread copies which chunk.
+//! Walks through tiles of global memory. A walk decides which thread copies which chunk.
 use crate::global::GlobalRows;
 use crate::group::ThreadGroup;
 use crate::layout;
@@ -8,22 +8,24 @@ use core::marker::PhantomData;
 
 /// Rows in global memory that a group copies tile by tile. Other crates may add sources and their walks.
 pub trait TileSource<E, const C: usize>: Copy {
-    /// A walk of group `W` through the tiles of `R` base-tile rows, from a given tile down to tile 0.
+    /// A walk of group `W` through the tiles of `R` base tiles of rows, from a given tile down to tile 0.
     type Walk<const R: usize, W: ThreadGroup>: TileWalk<E, R, C, W>;
 
-    /// Starts at tile `from`. The last rows of this tile may be missing.
+    /// Starts the walk at tile `from`. The last rows of this tile may be missing.
     fn walk<const R: usize, W: ThreadGroup>(self, from: u32, group: &W) -> Self::Walk<R, W>;
 }
 
-/// A walk through tiles. Each thread knows its own share of the copies.
+/// A walk through tiles. Each thread computes its own share of the copies.
 ///
 /// # Safety
-/// - `step` calls `copy` with addresses of 16-byte chunks, multiples of 16. A chunk that exists may be read.
+/// - `step` calls `copy` with addresses of 16-byte chunks, which are multiples of 16. Each chunk that exists
+///   may be read.
 /// - The panel is below [`Walk::PANELS`], the first row is a multiple of [`Walk::GROUP`], and the thread's
-///   row of that group ([`Walk::place`]) is in the tile.
+///   row in that group of rows ([`Walk::place`]) is in the tile.
 pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
-    /// Calls `copy(first row of the group in the tile, panel, global address, whether the chunk exists)` for
-    /// each of this thread's chunks of the next tile. Rows may be missing only if `EDGE` is true.
+    /// For each chunk of this thread in the next tile, calls
+    /// `copy(first row of the row group in the tile, panel, global address, whether the chunk exists)`. Rows
+    /// may be missing only if `EDGE` is true.
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool));
 }
 
@@ -36,39 +38,39 @@ impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
     }
 }
 
-/// A walk of group `W` through the tiles of `R` base-tile rows of a tensor, from a given tile down to tile
-/// 0.
+/// A walk of group `W` through the tiles of `R` base tiles of rows of a tensor, from a given tile down to
+/// tile 0.
 ///
-/// All threads share the pointer, so that it stays in uniform registers. Each thread adds a constant 32-bit
-/// offset. One pointer per thread costs 16 more instructions per tile (docs/performance-log.md).
+/// All threads share the pointer, so that it stays in uniform registers. Each thread adds its own constant
+/// 32-bit offset. One pointer per thread costs 16 more instructions per tile (docs/performance-log.md).
 pub struct Walk<E, const R: usize, const C: usize, W> {
     /// Address of the next group of rows.
     at: u64,
     /// This thread's byte offset from `at`.
     mine: u32,
-    /// This thread's row of the next tile's first group.
+    /// This thread's row in the first row group of the next tile.
     row: u32,
-    /// Bounds for this thread's chunks, one per panel.
+    /// The bounds for this thread's chunks, one for each panel.
     source: GlobalRows<E, C>,
     group: PhantomData<W>,
 }
 
 impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W> {
-    /// Chunks of a row that neighbouring threads copy together: the chunks of one panel.
+    /// Number of chunks of a row that neighbouring threads copy together, which are the chunks of one panel.
     pub const ACROSS: u32 = layout::panel_chunks(SharedTile::<E, R, C>::ROW_CHUNKS);
-    /// Panels per row.
+    /// Number of panels per row.
     pub const PANELS: u32 = SharedTile::<E, R, C>::ROW_CHUNKS / Self::ACROSS;
-    /// Rows that the group copies at once.
+    /// Number of rows that the group copies at once.
     pub const GROUP: u32 = {
         assert!(W::THREADS.is_multiple_of(Self::ACROSS), "the threads must make up whole rows of a panel");
-        // A row has less than 2^27 bytes, so 32 bits count the bytes of 32 rows.
+        // A row has less than 2^27 bytes, so a 32-bit number can count the bytes of 32 rows.
         assert!(W::THREADS / Self::ACROSS <= 32, "more than 32 rows at a step overflow a 32-bit offset");
         W::THREADS / Self::ACROSS
     };
-    /// Groups of rows per tile. The last group may reach past the tile's end.
+    /// Number of row groups per tile. The last group may reach past the tile's end.
     pub const GROUPS: u32 = SharedTile::<E, R, C>::ROWS.div_ceil(Self::GROUP);
 
-    /// Starts at tile `from`. The last rows of this tile may be missing.
+    /// Starts a walk at tile `from`. The last rows of this tile may be missing.
     #[inline(always)]
     pub fn down(source: GlobalRows<E, C>, from: u32, group: &W) -> Self {
         let first = from * SharedTile::<E, R, C>::ROWS;
@@ -99,12 +101,12 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> Walk<E, R, C, W
     }
 }
 
-// SAFETY: chunks of rows and columns that exist, 16-byte aligned as `GlobalRows` promises.
+// SAFETY: the rows and columns of the chunks exist, and chunks are 16-byte aligned, as `GlobalRows` promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for Walk<E, R, C, W>
 {
-    /// The walk takes row groups in descending order. In ascending order, LLVM keeps one offset per group and
-    /// spills (docs/performance-log.md).
+    /// The walk takes the row groups in descending order. In ascending order, LLVM would keep one offset per
+    /// row group and spill (docs/performance-log.md).
     #[inline(always)]
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
         let rows = SharedTile::<E, R, C>::ROWS;
@@ -112,7 +114,7 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk
         let mut at = self.at.wrapping_add(self.mine as u64);
         for i in (0..Self::GROUPS).rev() {
             let first = i * Self::GROUP;
-            // Known at compile time unless the threads do not divide the tile's rows.
+            // The compiler knows this condition unless the threads do not divide the tile's rows.
             let in_tile = first + Self::GROUP <= rows || first + row < rows;
             if in_tile {
                 for panel in 0..Self::PANELS {

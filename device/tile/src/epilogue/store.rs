@@ -12,14 +12,14 @@ use cuda_std::memory::{
     ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
 };
 
-/// The place of `R x C` base tiles of `E` whose content is no longer needed.
+/// The shared memory of `R x C` base tiles of `E` whose content is no longer needed.
 pub struct Spent<E, const R: usize, const C: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
 impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// The tile's place, without its content.
+    /// The shared memory of this tile, whose content is given up.
     #[inline(always)]
     pub fn spent(self) -> Spent<E, R, C> {
         Spent { base: self.base, element: PhantomData }
@@ -27,7 +27,7 @@ impl<E: Mma, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// The place of this warp's split group, with one tile per split group.
+    /// The part of this shared memory for this warp's split group. Each split group gets one tile.
     #[inline(always)]
     pub fn spent<E: Mma, const R: usize, const C: usize, const OF: usize>(
         self,
@@ -50,7 +50,7 @@ impl<E: Element, const R: usize, const C: usize> Spent<E, R, C> {
 
 impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
     /// Rounds `acc` and stores it to rows `row0..` of `out`. The warp first writes its own rows of this
-    /// place, so that each lane stores 16 contiguous bytes of a row.
+    /// shared memory, so that each lane then stores 16 contiguous bytes of a row.
     #[inline(always)]
     pub fn store_through<const M: usize>(
         self,
@@ -65,14 +65,14 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         warp.sync();
         acc.each_pair(warp, |row, column, lo, hi| {
             let at = base + SharedTile::<E, R, C>::offset(row, column / 8) + column % 8 * 2;
-            // SAFETY: the warp's own rows of a place that this call owns; barriers before and after make the
-            // other lanes wait.
+            // SAFETY: the warp writes its own rows of shared memory that this call owns; barriers before and
+            // after make the other lanes wait.
             unsafe { st_shared_b32(at, E::pack(lo, hi)) }
         });
         warp.sync();
         for i in 0..M as u32 * 16 * chunks / 32 {
             let (row, chunk) = ((i * 32 + warp.lane) / chunks, (i * 32 + warp.lane) % chunks);
-            // SAFETY: as above.
+            // SAFETY: the warp reads its own rows, which all lanes have written before the barrier.
             let x = unsafe { ld_shared_v4_b32(base + SharedTile::<E, R, C>::offset(row, chunk)) };
             out.store_chunk(row0 + first + row, chunk, x);
         }
@@ -80,13 +80,14 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
 }
 
 impl<E: Mma, const C: usize> GlobalRows<E, C> {
-    /// Writes zeros to rows `row0..row0 + 16 * R` that exist. The whole group takes part.
+    /// Writes zeros to those of the rows `row0..row0 + 16 * R` that exist. All threads of the group take
+    /// part.
     #[inline(always)]
     pub fn clear<W: ThreadGroup, const R: usize>(&self, row0: u32, group: &W) {
         Walk::<E, R, C, W>::each_chunk(group, |row, chunk| self.store_chunk(row0 + row, chunk, [0; 4]));
     }
 
-    /// Rounds and stores the thread's own chunk, if it exists.
+    /// Rounds `x` and stores it to the thread's own chunk, if the chunk exists.
     #[inline(always)]
     pub fn store_own(&self, own: &OwnChunk<C>, x: [f32; 8]) {
         let [a, b, c, d, e, f, g, h] = x;
@@ -107,7 +108,7 @@ impl<E: Mma, const C: usize> GlobalRows<E, C> {
 }
 
 impl GlobalVec {
-    /// Stores the warp's values to rows `row0..` that exist, if the values are wanted.
+    /// Stores the warp's values to those of the rows `row0..` that exist, if the caller wants the values.
     #[inline(always)]
     pub fn store<const M: usize>(&self, values: &RowVec<M>, row0: u32, warp: Warp) {
         if self.base == 0 {
@@ -116,7 +117,7 @@ impl GlobalVec {
         for m in 0..M {
             for r in 0..2 {
                 let [in_tile, column] = layout::acc_element(warp.lane, 2 * r);
-                // Four lanes hold each row.
+                // Four lanes hold the same row, and one of them stores.
                 if column == 0 {
                     self.store_one(row0 + m as u32 * 16 + in_tile, values.0[m][r as usize]);
                 }
@@ -140,8 +141,8 @@ impl GlobalVec {
         }
     }
 
-    /// Stores `x` to rows `row0..row0 + rows` that exist, if the values are wanted. The whole group takes
-    /// part.
+    /// Stores `x` to those of the rows `row0..row0 + rows` that exist, if the caller wants the values. All
+    /// threads of the group take part.
     #[inline(always)]
     pub fn fill<W: ThreadGroup>(&self, x: f32, row0: u32, rows: u32, group: &W) {
         if self.base == 0 {
@@ -155,7 +156,7 @@ impl GlobalVec {
         }
     }
 
-    /// Stores a row's value, if the row exists and the values are wanted.
+    /// Stores the value of one row, if the row exists and the caller wants the values.
     #[inline(always)]
     pub fn store_row(&self, row: u32, x: f32) {
         if self.base != 0 {
@@ -163,7 +164,7 @@ impl GlobalVec {
         }
     }
 
-    /// A row's value; `missing` if the row does not exist.
+    /// The value of row `row`; `missing` if the row does not exist.
     #[inline(always)]
     pub fn load_row(&self, row: u32, missing: f32) -> f32 {
         if self.base == 0 || row >= self.rows {
@@ -179,8 +180,8 @@ impl GlobalVec {
         self.load_row(own.row(), missing)
     }
 
-    /// Stores the value of the thread's own row, if the row exists and the values are wanted. Only the thread
-    /// with the row's first chunk stores.
+    /// Stores the value of the thread's own row, if the row exists and the caller wants the values. Only the
+    /// thread that has the row's first chunk stores.
     #[inline(always)]
     pub fn store_own<const C: usize>(&self, own: &OwnChunk<C>, x: f32) {
         if self.base != 0 && own.chunk() == 0 {
@@ -198,7 +199,8 @@ impl GlobalVec {
 }
 
 impl<const M: usize, const N: usize> Acc<M, N> {
-    /// Calls `f(row, column, two neighbouring values)`. Rows and columns count from the warp's first.
+    /// Calls `f(row, column, x, y)` for each pair of neighbouring values `x` and `y` in a row. Rows and
+    /// columns count from the warp's first row and column.
     #[inline(always)]
     pub(crate) fn each_pair(&self, warp: Warp, f: impl Fn(u32, u32, f32, f32)) {
         for m in 0..M {

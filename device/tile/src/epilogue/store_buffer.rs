@@ -11,13 +11,13 @@ use cuda_std::ldmatrix::stmatrix_x4;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 
-/// A place for a tile that TMA stores: 64 rows for each of `W` warpgroups.
+/// Shared memory for a tile that TMA stores, with 64 rows for each of `W` warpgroups.
 pub struct StoreBuffer<E, const C: usize, const W: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-// SAFETY: tiles, one after the other.
+// SAFETY: the buffer consists of tiles, one after the other.
 unsafe impl<E: Element, const C: usize, const W: usize> Place for StoreBuffer<E, C, W> {
     const BYTES: usize = W * SharedTile::<E, 4, C>::BYTES;
     const ALIGN: usize = SharedTile::<E, 4, C>::ALIGN;
@@ -42,8 +42,8 @@ impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, 
 }
 
 impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
-    /// Waits until TMA has read the previous tile, then stores the warpgroup's rows of the tile whose first
-    /// row is `at`. Does not store rows that do not exist.
+    /// Waits until TMA has read the previous tile, then stores the warpgroup's rows. `at` are the coordinates
+    /// of the tile's first row. TMA does not store rows that do not exist.
     #[inline(always)]
     pub fn store<M: StoreMapKind>(
         &mut self,
@@ -54,14 +54,14 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
     ) {
         let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
         tma::wait_group_read::<0>();
-        // SAFETY: the warpgroup's own tile, which TMA has read.
+        // SAFETY: this is the warpgroup's own tile, which TMA has read.
         unsafe { store(tile, group.warp.lane, acc, to, at, group) }
     }
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// Stores a tile of `P` base tiles of columns through the first columns of the guarded stage. The stage
-    /// loses its content.
+    /// Stores a tile of `P` base tiles of columns through the shared memory of the guarded stage's first
+    /// columns. The stage loses its content.
     #[inline(always)]
     pub fn store_through<M: StoreMapKind, const P: usize>(
         self,
@@ -71,22 +71,22 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         group: &mut Warpgroup<W>,
     ) {
         const { SharedTile::<E, 4, C>::has_first_columns::<P>() }
-        // The addresses are equal for all tiles, but kernels that store this way have no registers for
+        // The addresses are the same for all tiles, but kernels that store this way have no registers to keep
         // them.
         let lane = opaque(group.warp.lane);
-        // SAFETY: the warpgroup's own tile. Its products have settled: they borrowed the guard, which this
-        // call consumes.
+        // SAFETY: this is the warpgroup's own tile. The products that read it have ended: they borrowed the
+        // guard, which this call consumes.
         unsafe { store(self.address(group.index), lane, acc, to, at, group) }
         // The guard then releases the stage, and the producer refills it.
         tma::wait_group_read::<0>();
     }
 }
 
-/// Stores the warpgroup's rows through `tile`. `lane` is this thread's.
+/// Stores the warpgroup's rows through `tile`. `lane` is the lane of this thread.
 ///
 /// # Safety
-/// - `tile` is the shared address of the warpgroup's own tile. No copy and no product of this thread still
-///   reads the tile.
+/// - `tile` is the shared address of the warpgroup's own tile. No copy and no product still reads the
+///   tile.
 #[inline(always)]
 unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     tile: u32,
@@ -103,12 +103,12 @@ unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
         let to = tile + SharedTile::<E, 4, C>::offset(first + in_tile, 2 * c as u32 + chunk);
         let [a, b] = &acc.0[0][c];
         let words = [E::pack(a[0], a[1]), E::pack(a[2], a[3]), E::pack(b[0], b[1]), E::pack(b[2], b[3])];
-        // SAFETY: the warp's own rows of the tile, which the whole warpgroup has finished with; `Warpgroup`
-        // stands for converged warps.
+        // SAFETY: the warp writes its own rows of the tile, which the whole warpgroup no longer needs;
+        // `Warpgroup` stands for converged warps.
         unsafe { stmatrix_x4(to, words) }
     }
     tma::fence_proxy_async();
     group.sync();
-    // SAFETY: written and fenced, and a barrier has passed; the next writer waits for the store.
+    // SAFETY: the tile is written and fenced, and a barrier has passed; the next writer waits for the store.
     unsafe { to.store_if(tile, M::down(at, group.first_of_group()), group.elected()) }
 }

@@ -7,14 +7,15 @@ use crate::{Block, Warp};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32};
 
-/// Each warp's accumulator of `R x G` tiles and its two values per column, readable for all `WARPS` warps.
+/// The accumulators of `R x G` tiles of all `WARPS` warps, with two values per column. All warps can read
+/// them.
 pub struct ExchangedColumns<const R: usize, const G: usize, const WARPS: usize> {
     base: u32,
 }
 
 impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, WARPS> {
     const COLUMNS: u32 = G as u32 * 8;
-    /// Four words of padding: lanes that hold neighbouring columns access different banks.
+    /// Four words of padding per column, so that lanes that hold neighbouring columns access different banks.
     const COLUMN_BYTES: u32 = (R as u32 * 16 + 4) * 4;
     const ACCS_BYTES: u32 = WARPS as u32 * Self::COLUMNS * Self::COLUMN_BYTES;
     const BYTES: u32 = Self::ACCS_BYTES + WARPS as u32 * Self::COLUMNS * 8;
@@ -29,15 +30,16 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
         self.base + Self::ACCS_BYTES + (warp * Self::COLUMNS + column) * 8
     }
 
-    /// Calls `f` for each warp, with rows `4 * quad..` of a column and the column's two values. Out-of-range
-    /// arguments give another column or other rows.
+    /// For each warp, calls `f` with rows `4 * quad..` of a column and with the column's two values.
+    /// Out-of-range arguments read another column or other rows.
     #[inline(always)]
     pub fn quads<T>(&self, column: u32, quad: u32, f: impl Fn([f32; 4], [f32; 2]) -> T) -> [T; WARPS] {
-        // The words belong to other warps; no thread writes them after the barrier.
+        // Other warps wrote these words; no thread writes them after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
         core::array::from_fn(|warp| {
-            // SAFETY: every warp has written its columns below the count, and a barrier has passed. The words
-            // lie in the place; columns begin at multiples of 16 bytes, and values at multiples of 8.
+            // SAFETY: every warp has written all columns below the count, and a barrier has passed. The words
+            // lie in this shared memory; columns begin at multiples of 16 bytes, and values at multiples of
+            // 8.
             let (x, values) = unsafe {
                 (
                     ld_shared_v4_b32(self.column(warp as u32, column) + quad * 16),
@@ -50,9 +52,9 @@ impl<const R: usize, const G: usize, const WARPS: usize> ExchangedColumns<R, G, 
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp is one split group. It writes its columns below `columns`, with two values per column. After
-    /// a barrier, all warps can read them. The accumulator is a product whose A operand was the transpose of
-    /// a tile of `S`.
+    /// Exchanges columns between warps, each of which is one split group. Each warp writes its columns below
+    /// `columns`, with two values per column. After a barrier, all warps can read all columns. The
+    /// accumulator must be a product whose A operand was the transpose of a tile of `S`.
     #[inline(always)]
     pub fn exchange_columns<S: Stored, K: Kernel, const R: usize, const G: usize, const WARPS: usize>(
         self,
@@ -76,15 +78,15 @@ impl<P: Place> Scratch<P> {
                     for r in 0..R {
                         for h in 0..2 {
                             let x = acc.0[r][g][2 * h + c].to_bits();
-                            // SAFETY: the warp's own part of a place that is `self`'s alone; the barrier
-                            // follows.
+                            // SAFETY: the warp writes its own part of shared memory that belongs to `self`
+                            // alone; the barrier follows.
                             unsafe { st_shared_b32(at + r as u32 * 64 + h as u32 * other, x) }
                         }
                     }
                     if lane < 4 {
                         let at = left.value(warp, column);
                         for i in 0..2 {
-                            // SAFETY: as above.
+                            // SAFETY: the reason above holds here too.
                             unsafe { st_shared_b32(at + i as u32 * 4, values[i].0[g][c].to_bits()) }
                         }
                     }

@@ -1,4 +1,5 @@
-//! B operands that the warps of a block make jointly: each warp writes a part, and all warps read the whole.
+//! B operands that the warps of a block make together: each warp writes a part, and all warps read the whole
+//! operand.
 use crate::mma::{ColFrag, ColVec, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,25 +7,25 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// The place of a B operand of `K` k-steps of `G` groups of 8 columns, with two values per column of each
-/// k-step. A warp's part is one k-step of `OWN` groups.
+/// Shared memory for a B operand of `K` k-steps of `G` groups of 8 columns, with two values per column of
+/// each k-step. The part of one warp is one k-step of `OWN` groups.
 ///
-/// There are two places, which take turns. A warp that still reads one place has not reached the barrier of
-/// the other, so no warp overwrites it.
+/// There are two buffers, which alternate. A warp that still reads one buffer has not reached the barrier of
+/// the other buffer, so no warp overwrites the first.
 pub struct JointB<E, const K: usize, const G: usize> {
     now: u32,
     then: u32,
     element: PhantomData<E>,
 }
 
-/// The k-step and the first group of a warp's part, if each warp has `OWN` groups.
+/// The k-step and the first group of a warp's part, if each part has `OWN` groups.
 #[inline(always)]
 pub(crate) fn part<const K: usize, const OWN: usize>(warp: Warp) -> [u32; 2] {
     [warp.index % K as u32, warp.index / K as u32 * OWN as u32]
 }
 
-// SAFETY: two words of each lane for each k-step and group, and two values for each column of each k-step,
-// twice.
+// SAFETY: the layout has two words of each lane for each k-step and group, and two values for each column of
+// each k-step, and all of this twice.
 unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for JointB<E, K, G> {
     const BYTES: usize = 2 * Self::TURN as usize;
     const ALIGN: usize = 8;
@@ -38,7 +39,7 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
     const OPERAND: u32 = (K * G * 256) as u32;
     const TURN: u32 = Self::OPERAND + (K * G * 64) as u32;
 
-    /// The k-step and the first group of the warp's part.
+    /// The k-step and the first group of this warp's part.
     #[inline(always)]
     pub fn part<const OWN: usize>(warp: Warp) -> [u32; 2] {
         part::<K, OWN>(warp)
@@ -50,8 +51,8 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         core::mem::swap(&mut self.now, &mut self.then);
     }
 
-    /// Every warp writes its part. After a barrier all parts are readable, and every thread knows whether `p`
-    /// is true for any thread.
+    /// Writes the operand: every warp writes its part. After a barrier, all parts are readable, and every
+    /// thread knows whether `p` is true for any thread.
     #[inline(always)]
     pub fn write<C: Kernel, const OWN: usize>(
         &mut self,
@@ -63,22 +64,23 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         let (warp, [k, group]) = (block.warp(), part::<K, OWN>(block.warp()));
         let at = self.now + (k * G as u32 + group) * 256 + warp.lane * 8;
         for g in 0..OWN {
-            // SAFETY: this lane's words of the warp's part; the barrier follows.
+            // SAFETY: these are this lane's words of the warp's part; the barrier follows.
             unsafe { st_shared_v2_b32(at + g as u32 * 256, own.0[0][g]) }
         }
         block.any(p)
     }
 
-    /// K-step `k` of the operand that was written last.
+    /// K-step `k` of the operand that was last written.
     #[inline(always)]
     pub fn k_step(&self, k: usize, warp: Warp) -> ColFrag<E, 1, G> {
         let at = self.now + (k % K * G) as u32 * 256 + warp.lane * 8;
-        // SAFETY: words of the place, written before the barrier in `write`.
+        // SAFETY: the words lie in this shared memory, and were written before the barrier in `write`.
         let word = |g: usize| unsafe { ld_shared_v2_b32(at + g as u32 * 256) };
         ColFrag([core::array::from_fn(word)], PhantomData)
     }
 
-    /// Every warp writes two values per column of its part. After a barrier, all values are readable.
+    /// Writes values: every warp writes two values for each column of its part. After a barrier, all values
+    /// are readable.
     #[inline(always)]
     pub fn write_values<C: Kernel, const OWN: usize>(
         &mut self,
@@ -92,7 +94,7 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
                 for c in 0..2 {
                     let column = (k * G as u32 + group + g as u32) * 8 + lane * 2 + c as u32;
                     let pair = [0, 1].map(|i| values[i].0[g][c].to_bits());
-                    // SAFETY: the warp's own part; the barrier follows.
+                    // SAFETY: this is the warp's own part; the barrier follows.
                     unsafe { st_shared_v2_b32(self.now + Self::OPERAND + column * 8, pair) }
                 }
             }
@@ -100,8 +102,8 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         block.sync();
     }
 
-    /// `f` of the values of all k-steps that were written last, for each column of `N` groups from group
-    /// `first` on.
+    /// For each column of `N` groups from group `first` on, evaluates `f` with the values of all k-steps that
+    /// were last written.
     #[inline(always)]
     pub fn values<T: Copy, const N: usize>(
         &self,
@@ -110,11 +112,12 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
         f: impl Fn([[f32; 2]; K]) -> T,
     ) -> ColVec<T, N> {
         ColVec::from_fn(warp, |column| {
-            // A column that does not exist reads another column.
+            // A column that does not exist is replaced by another column.
             let column = (first * 8 + column) % (G as u32 * 8);
             f(core::array::from_fn(|k| {
                 let at = self.now + Self::OPERAND + ((k * G) as u32 * 8 + column) * 8;
-                // SAFETY: words of the place, written before the barrier in `write_values`.
+                // SAFETY: the words lie in this shared memory, and were written before the barrier in
+                // `write_values`.
                 unsafe { ld_shared_v2_b32(at) }.map(f32::from_bits)
             }))
         })

@@ -1,4 +1,4 @@
-//! Registers exchanged between warps through shared memory.
+//! Exchange of registers between warps, through shared memory.
 use crate::Block;
 use crate::group::sealed::Sealed;
 use crate::group::{SplitGroup, WarpRows};
@@ -11,9 +11,9 @@ use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 
 /// A value in f32 registers. Every lane has the same number of registers.
 pub trait Registers: Sealed {
-    /// Registers per lane.
+    /// Number of registers per lane.
     const COUNT: usize;
-    /// All zeros.
+    /// A value whose registers are all zero.
     fn zero() -> Self;
     /// Calls `f` for each register, in a fixed order.
     fn each_register(&mut self, f: impl FnMut(&mut f32));
@@ -69,15 +69,16 @@ impl<A: Registers, B: Registers> Registers for (A, B) {
     }
 }
 
-/// Place `P`, which is no longer in use, for example the stages of a finished ring.
+/// The shared memory of `P`, which is no longer in use. `P` is, for example, the stages of a ring.
 pub struct Scratch<P> {
     pub(crate) base: u32,
     was: PhantomData<P>,
 }
 
-/// The values of all split groups except the first. A warp of the first group gets the values for its rows.
+/// The values of all split groups except the first. Each warp of the first group gets the values for its own
+/// rows.
 pub struct Exchanged<R, const GROUPS: usize> {
-    /// This lane's first word of the first value.
+    /// The shared address of this lane's first word of the first value.
     at: u32,
     what: PhantomData<R>,
 }
@@ -98,7 +99,7 @@ impl<P: Place> Scratch<P> {
     }
 
     /// Each warp of every group except the first writes `what` and gets `None`. After a barrier, each warp of
-    /// the first group gets the values that the other groups have for its rows.
+    /// the first group gets the values of the other groups for its own rows.
     #[inline(always)]
     pub fn exchange<A: Registers, K: Kernel, const R: usize, const M: usize, const GROUPS: usize>(
         self,
@@ -113,14 +114,14 @@ impl<P: Place> Scratch<P> {
                 "the place is too small for the values of the groups"
             )
         }
-        // One register of all lanes takes 128 bytes and causes no bank conflict.
+        // One register takes 128 bytes for all lanes of a warp, and causes no bank conflict.
         let size = (A::COUNT * 128) as u32;
         let first = self.base + rows.index() * (GROUPS as u32 - 1) * size + rows.warp().lane * 4;
         if group.index() > 0 {
             let mut at = first + (group.index() - 1) * size;
             what.each_register(|x| {
-                // SAFETY: this lane's word of a place that is this warp's until the barrier: no other warp
-                // has the same group and the same rows.
+                // SAFETY: this lane's word lies in shared memory that belongs to this warp until the barrier:
+                // no other warp has both this group and these rows.
                 unsafe { st_shared_b32(at, x.to_bits()) }
                 at += 128;
             });
@@ -140,7 +141,7 @@ impl<A: Registers, const GROUPS: usize> Exchanged<A, GROUPS> {
 }
 
 impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)> {
-    /// The value beside the accumulator.
+    /// The second value, which was exchanged together with the accumulator.
     #[inline(always)]
     pub fn beside(&self) -> B {
         let (mut at, mut beside) = (self.at + (Acc::<M, N>::COUNT * 128) as u32, B::zero());
@@ -151,9 +152,9 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
         beside
     }
 
-    /// Row `r` of `acc` becomes `acc * mine[r] + other * scale[r]`, where `other` is the group's accumulator.
-    /// The function reads `other` piece by piece, because registers have no room for two accumulators of 128
-    /// columns.
+    /// Makes row `r` of `acc` equal to `acc * mine[r] + other * scale[r]`, where `other` is the group's
+    /// accumulator. The function reads `other` piece by piece, because two accumulators of 128 columns do not
+    /// fit registers.
     #[inline(always)]
     pub fn add_scaled(&self, acc: &mut Acc<M, N>, mine: &RowVec<M>, scale: &RowVec<M>) {
         let mut at = self.at;
@@ -164,9 +165,10 @@ impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)>
     }
 }
 
-/// A word that another warp has written. Only `FromGroup`, which exists after the barrier, calls this.
+/// Reads a word that another warp has written. Only `FromGroup`, which exists after the barrier, calls this
+/// function.
 #[inline(always)]
 fn read(at: u32) -> f32 {
-    // SAFETY: written before the barrier in `exchange`, and by no thread since.
+    // SAFETY: the word was written before the barrier in `exchange`, and no thread has written it since.
     f32::from_bits(unsafe { ld_shared_b32(at) })
 }

@@ -1,4 +1,4 @@
-//! Exchange of columns, to store them: every warp of a block has a share of the rows.
+//! Exchange of columns before they are stored: every warp of a block has a share of the rows.
 use crate::exchange::Scratch;
 use crate::exchange::joint_b::part;
 use crate::group::SplitGroup;
@@ -8,15 +8,15 @@ use crate::{Block, Warp};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v2_b32, ld_shared_v4_b32, st_shared_b32, st_shared_v2_b32};
 
-/// An accumulator of `R x G` tiles, of which each warp had a share of the rows, and two values per column of
-/// `K` row tiles that the warps shared. All threads can read them.
+/// An accumulator of `R x G` tiles whose rows were distributed over the warps, and two values per column of
+/// `K` row tiles. All threads can read both.
 pub struct ExchangedShares<const R: usize, const G: usize, const K: usize> {
     base: u32,
 }
 
 impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
     const COLUMNS: u32 = G as u32 * 8;
-    /// Four words of padding, as in [`crate::exchange::ExchangedColumns`].
+    /// Four words of padding per column, as in [`crate::exchange::ExchangedColumns`].
     const COLUMN_BYTES: u32 = (R as u32 * 16 + 4) * 4;
     const BYTES: u32 = Self::COLUMNS * (Self::COLUMN_BYTES + K as u32 * 8);
 
@@ -25,14 +25,15 @@ impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
         self.base + Self::COLUMNS * Self::COLUMN_BYTES + (k * Self::COLUMNS + column) * 8
     }
 
-    /// Rows `4 * quad..` of a column, and the two values of each of its `K` row tiles. Out-of-range arguments
-    /// give another column or rows.
+    /// Rows `4 * quad..` of a column, and the two values of the column for each of its `K` row tiles.
+    /// Out-of-range arguments read another column or other rows.
     #[inline(always)]
     pub fn quad(&self, column: u32, quad: u32) -> ([f32; 4], [[f32; 2]; K]) {
-        // The words belong to other warps; no thread writes them after the barrier.
+        // Other warps wrote these words; no thread writes them after the barrier.
         let (column, quad) = (column.min(Self::COLUMNS - 1), quad.min(R as u32 * 4 - 1));
-        // SAFETY: every warp has written its share of the columns below the count, and a barrier has passed.
-        // The words lie in the place; columns begin at multiples of 16 bytes, and values at multiples of 8.
+        // SAFETY: every warp has written its share of all columns below the count, and a barrier has passed.
+        // The words lie in this shared memory; columns begin at multiples of 16 bytes, and values at
+        // multiples of 8.
         unsafe {
             let x = ld_shared_v4_b32(self.base + column * Self::COLUMN_BYTES + quad * 16);
             let values = core::array::from_fn(|k| ld_shared_v2_b32(self.value(k as u32, column)));
@@ -42,9 +43,10 @@ impl<const R: usize, const G: usize, const K: usize> ExchangedShares<R, G, K> {
 }
 
 impl<P: Place> Scratch<P> {
-    /// Each warp is one split group. It writes its `SHARE` of the `R` row tiles of columns below `columns`,
-    /// and two values per column of its part of a [`crate::exchange::JointB`]. After a barrier all warps can
-    /// read them. The accumulator is a product whose A operand was the transpose of a tile of `S`.
+    /// Exchanges columns between warps, each of which is one split group. Each warp writes its `SHARE` of the
+    /// `R` row tiles of columns below `columns`, and two values per column of its part of a
+    /// [`crate::exchange::JointB`]. After a barrier, all warps can read all shares. The accumulator must be a
+    /// product whose A operand was the transpose of a tile of `S`.
     #[inline(always)]
     pub fn exchange_shares<
         S: Stored,
@@ -81,7 +83,7 @@ impl<P: Place> Scratch<P> {
                     for r in 0..SHARE {
                         for h in 0..2 {
                             let x = acc.0[r][g][2 * h + c].to_bits();
-                            // SAFETY: the warp's own rows; the barrier follows.
+                            // SAFETY: these are the warp's own rows; the barrier follows.
                             unsafe { st_shared_b32(at + r as u32 * 64 + h as u32 * other, x) }
                         }
                     }
@@ -93,7 +95,8 @@ impl<P: Place> Scratch<P> {
                 for c in 0..2 {
                     let column = (first + g as u32) * 8 + lane * 2 + c as u32;
                     let pair = [0, 1].map(|i| values[i].0[g][c].to_bits());
-                    // SAFETY: the warp's own part of the columns of its row tile; the barrier follows.
+                    // SAFETY: this is the warp's own part of the columns of its row tile; the barrier
+                    // follows.
                     unsafe { st_shared_v2_b32(left.value(k, column), pair) }
                 }
             }

@@ -1,5 +1,5 @@
-//! Sums over two split groups: each warp adds the accumulator of its partner, the warp of the other group
-//! that has the same rows.
+//! Sums over two split groups: each warp adds the accumulator of its partner, which is the warp of the other
+//! group that has the same rows.
 use crate::Block;
 use crate::copy::CpAsync;
 use crate::group::{SplitGroup, WarpRows};
@@ -9,18 +9,18 @@ use crate::shared::{Place, SharedLayout};
 use contract::Kernel;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 
-/// The place of accumulators of `M x N` tiles, for two split groups that share `R` row tiles.
+/// Shared memory for accumulators of `M x N` tiles, for two split groups that share `R` row tiles.
 pub struct Sums<const R: usize, const M: usize, const N: usize> {
     base: u32,
 }
 
-/// Four registers of all lanes.
+/// Bytes of four registers of all lanes of a warp.
 const QUAD_BYTES: u32 = 512;
 
-// SAFETY: a place for each warp.
+// SAFETY: the layout has a part for each warp.
 unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M, N> {
     const BYTES: usize = R / M * 2 * Self::WARP_BYTES as usize;
-    /// The size of the places of two partners. The places alternate.
+    /// The size of the parts of two partners. The words of the two parts alternate.
     const ALIGN: usize = 2 * QUAD_BYTES as usize;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
@@ -31,14 +31,14 @@ unsafe impl<const R: usize, const M: usize, const N: usize> Place for Sums<R, M,
 impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
     const WARP_BYTES: u32 = (M * N * 2) as u32 * QUAD_BYTES;
 
-    /// This lane's first four words of the warp's place. The partner's words are at the other multiple of
-    /// [`QUAD_BYTES`].
+    /// The shared address of this lane's first four words in the warp's part. The words of its partner lie at
+    /// the other multiple of [`QUAD_BYTES`].
     #[inline(always)]
     fn of(&self, rows: WarpRows<R, M>, group: SplitGroup<2>) -> u32 {
         self.base + rows.index() * 2 * Self::WARP_BYTES + group.index() * QUAD_BYTES + rows.warp().lane * 16
     }
 
-    /// Calls `f(row tile, column tile, half, offset)` for every four registers of an accumulator.
+    /// Calls `f(row tile, column tile, half, offset)` for each group of four registers of an accumulator.
     #[inline(always)]
     fn each(mut f: impl FnMut(usize, usize, usize, u32)) {
         for m in 0..M {
@@ -52,9 +52,9 @@ impl<const R: usize, const M: usize, const N: usize> Sums<R, M, N> {
 }
 
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
-    /// Calls [`Pipeline::advance`] twice, with a refill each. Each of the two groups computes its `part` from
-    /// the first stage, and gets the sum of both parts with the second stage. Both groups get equal bits,
-    /// because addition is commutative.
+    /// Calls [`Pipeline::advance`] twice, with one refill each. Each of the two groups computes its `part`
+    /// from the first stage, and receives the sum of both parts together with the second stage. Both groups
+    /// get the same bits, because addition is commutative.
     #[inline(always)]
     pub fn advance_and_add<const R: usize, const M: usize, const N: usize>(
         &mut self,
@@ -70,7 +70,7 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
         let mut sum = part(&self.advance(block, refills.0));
         let mine = sums.of(rows, group);
         Sums::<R, M, N>::each(|m, n, h, at| {
-            // SAFETY: this lane's words of the warp's own place. The partner has read the old words
+            // SAFETY: these are this lane's words of the warp's own part. The partner has read the old words
             // before the first of the two barriers.
             unsafe { st_shared_v4_b32(mine + at, sum.0[m][n][h].map(f32::to_bits)) }
         });

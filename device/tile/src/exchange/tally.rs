@@ -1,4 +1,4 @@
-//! Numbers that warps exchange, and the counter that elects a last block.
+//! Numbers that warps exchange, and the counter that elects the last block.
 use crate::Block;
 use contract::{Counters, Kernel};
 use core::marker::PhantomData;
@@ -11,7 +11,7 @@ pub struct Tally<'l, const N: usize> {
     lent: PhantomData<&'l mut u32>,
 }
 
-/// `N` words that warps have written, readable for all.
+/// `N` words that warps have written, and that all warps can read.
 pub struct Tallied<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l u32>,
@@ -25,9 +25,9 @@ impl<'l, const N: usize> Tally<'l, N> {
         Tally { base, lent: PhantomData }
     }
 
-    /// Each warp writes words, given as `(index, value)`. Two warps must not write equal indices. After a
-    /// barrier, all words are readable, and no word can be written again. All lanes of a warp may compute a
-    /// word together.
+    /// Each warp writes words, which are given as `(index, value)`. Two warps must not write the same index.
+    /// After a barrier, all words are readable, and no word can be written again. All lanes of a warp may
+    /// compute a word together.
     #[inline(always)]
     pub fn write<K: Kernel>(
         self,
@@ -37,7 +37,7 @@ impl<'l, const N: usize> Tally<'l, N> {
         let lane = block.warp().lane;
         for (i, x) in words {
             if lane == 0 && i < N as u32 {
-                // SAFETY: a word of a place that is `self`'s alone.
+                // SAFETY: the word lies in shared memory that belongs to `self` alone.
                 unsafe { st_shared_b32(self.base + i * 4, x) }
             }
         }
@@ -47,30 +47,31 @@ impl<'l, const N: usize> Tally<'l, N> {
 }
 
 impl<'l, const N: usize> Tallied<'l, N> {
-    /// Keeps the first `A` words readable, and returns the `B` words behind them to be written again.
+    /// Keeps the first `A` words readable, and returns the `B` words behind them, which can be written again.
     #[inline(always)]
     pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
         const { assert!(A + B == N, "the two parts must make up the words") }
         let behind = self.base + A as u32 * 4;
-        // SAFETY: the words belonged to `self` alone, and the first part does not read them.
+        // SAFETY: the words belonged to `self` alone, and the first part does not read the words of the
+        // second.
         (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
     }
 
-    /// Word `i`; 0 past the last.
+    /// Word `i`, or 0 if `i` is past the last word.
     #[inline(always)]
     pub fn get(&self, i: u32) -> u32 {
         if i >= N as u32 {
             return 0;
         }
-        // SAFETY: a word of a place that was written before a barrier, and that no thread writes while `'l`
+        // SAFETY: the word was written before a barrier, and no thread writes it while `'l`
         // lasts.
         unsafe { ld_shared_b32(self.base + i * 4) }
     }
 }
 
 impl<K: Kernel> Block<K> {
-    /// Announces to counter `i` that this block's writes are done. Returns true in the last of `blocks`
-    /// blocks: this block sees the writes of all other blocks, and the counter is 0 again. Returns false if
+    /// Announces to counter `i` that all writes of this block are done. Returns true in the last of `blocks`
+    /// blocks. This block sees the writes of all other blocks, and the counter is 0 again. Returns false if
     /// the counter does not exist.
     #[inline(always)]
     pub fn is_last_of(&mut self, blocks: u32, counters: &Counters, i: u32) -> bool {
@@ -78,9 +79,9 @@ impl<K: Kernel> Block<K> {
         let mut last = false;
         if self.thread == 0 && i < counters.count {
             let word = counters.base + i as u64 * 4;
-            // SAFETY: a counter that exists, which only this function touches. The barrier before it orders
-            // the whole block's writes before the release. The barrier after it orders the block's reads
-            // behind the acquire.
+            // SAFETY: the counter exists, and only this function accesses it. The barrier before the atomic
+            // orders the writes of the whole block before the release. The barrier behind the atomic orders
+            // the reads of the block behind the acquire.
             let before = unsafe { atom_inc(word as *mut u32, blocks - 1, Order::AcqRel, Scope::Device) };
             last = before == blocks - 1;
         }

@@ -1,23 +1,23 @@
-//! Loads and stores of eight columns of a row in global memory: one thread's part of a row.
+//! Loads and stores of eight columns of a row in global memory, which are one thread's part of a row.
 use contract::{Bf16, E4m3, Element, F16, F32, Native};
 use cuda_std::math;
 use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
 
-/// An element type that loads as f32.
+/// An element type from which kernels load f32 values.
 pub trait LoadEight: Element {
-    /// Loads eight elements.
+    /// Loads eight elements as f32.
     ///
     /// # Safety
-    /// - `at` is a global address and a multiple of 16, with eight elements that may be read.
+    /// - `at` is a global address and a multiple of 16, and eight elements may be read there.
     unsafe fn load_eight(at: u64) -> [f32; 8];
 }
 
-/// An element type that stores f32, rounded to nearest even.
+/// An element type to which kernels round f32 values, to nearest even.
 pub trait StoreEight: Element {
-    /// Stores eight elements.
+    /// Rounds and stores eight elements.
     ///
     /// # Safety
-    /// - `at` is a global address and a multiple of 8 elements, with eight elements that may be written.
+    /// - `at` is a global address and a multiple of 8 elements, and eight elements may be written there.
     unsafe fn store_eight(at: u64, x: [f32; 8]);
 }
 
@@ -26,7 +26,7 @@ macro_rules! sixteen_bits {
         impl LoadEight for $element {
             #[inline(always)]
             unsafe fn load_eight(at: u64) -> [f32; 8] {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 let [a, b, c, d] = unsafe { ld_global_v4_b32(at) }.map($unpack);
                 [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
             }
@@ -34,7 +34,7 @@ macro_rules! sixteen_bits {
         impl StoreEight for $element {
             #[inline(always)]
             unsafe fn store_eight(at: u64, [a, b, c, d, e, f, g, h]: [f32; 8]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { st_global_v4_b32(at, [$pack(a, b), $pack(c, d), $pack(e, f), $pack(g, h)]) }
             }
         }
@@ -46,7 +46,7 @@ sixteen_bits!(Bf16, math::unpack_bf16, math::pack_bf16);
 impl LoadEight for F32 {
     #[inline(always)]
     unsafe fn load_eight(at: u64) -> [f32; 8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         let ([a, b, c, d], [e, f, g, h]) =
             unsafe { (ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))) };
         [a, b, c, d, e, f, g, h].map(f32::from_bits)
@@ -57,7 +57,7 @@ impl StoreEight for F32 {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
         let [a, b, c, d, e, f, g, h] = x.map(f32::to_bits);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe {
             st_global_v4_b32(at, [a, b, c, d]);
             st_global_v4_b32(at.wrapping_add(16), [e, f, g, h]);
@@ -65,21 +65,21 @@ impl StoreEight for F32 {
     }
 }
 
-/// Stores eight bytes, two from each call of `pack`.
+/// Stores eight bytes. Each call of `pack` returns two of them.
 ///
 /// # Safety
-/// - `at` is a global address, a multiple of 8, with eight bytes that may be written.
+/// - `at` is a global address and a multiple of 8, and eight bytes may be written there.
 #[inline(always)]
 unsafe fn store_pairs(at: u64, x: [f32; 8], pack: impl Fn(f32, f32) -> u16) {
     let four = |i: usize| pack(x[i], x[i + 1]) as u32 | (pack(x[i + 2], x[i + 3]) as u32) << 16;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { st_global_v2_b32(at, [four(0), four(4)]) }
 }
 
 impl StoreEight for E4m3 {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { store_pairs(at, x, |lo, hi| round_e4m3(lo) as u16 | (round_e4m3(hi) as u16) << 8) }
     }
 }
@@ -87,16 +87,17 @@ impl StoreEight for E4m3 {
 impl StoreEight for Native<E4m3> {
     #[inline(always)]
     unsafe fn store_eight(at: u64, x: [f32; 8]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { store_pairs(at, x, math::pack_e4m3) }
     }
 }
 
-/// `x` as e4m3, like `cvt.rn.satfinite.e4m3x2.f32`: rounded to nearest even, clamped to +-448, NaN as 0x7f.
+/// Converts `x` to e4m3 like `cvt.rn.satfinite.e4m3x2.f32`: rounded to nearest even, clamped to +-448, and
+/// NaN as 0x7f.
 #[inline(always)]
 fn round_e4m3(x: f32) -> u8 {
     const INFINITY: u32 = f32::INFINITY.to_bits();
-    // The least normal number, and a number whose ulp is the least subnormal number, 2^-9.
+    // `NORMAL` is the smallest normal number; the ulp of `SUBNORMAL` is the smallest subnormal number, 2^-9.
     const NORMAL: u32 = 0x3c80_0000;
     const SUBNORMAL: f32 = 16384.0;
     let bits = x.to_bits() & 0x7fff_ffff;
@@ -105,10 +106,10 @@ fn round_e4m3(x: f32) -> u8 {
     }
     let most = bits.min(448f32.to_bits());
     let magnitude = if most < NORMAL {
-        // The addition rounds.
+        // This addition rounds.
         (f32::from_bits(most) + SUBNORMAL).to_bits() - SUBNORMAL.to_bits()
     } else {
-        // Rounds 20 bits away, to nearest even. The exponent's bias goes from 127 to 7.
+        // This rounds 20 bits away, to nearest even. The bias of the exponent changes from 127 to 7.
         ((most + 0x7_ffff + (most >> 20 & 1)) >> 20) - (120 << 3)
     };
     magnitude as u8 | (x.to_bits() >> 24 & 0x80) as u8
@@ -118,7 +119,7 @@ fn round_e4m3(x: f32) -> u8 {
 mod tests {
     use super::round_e4m3;
 
-    /// The number that e4m3's definition gives `bits`.
+    /// The number that the definition of e4m3 gives to `bits`.
     fn number(bits: u8) -> f64 {
         let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f64);
         if exponent == 0 { mantissa / 512.0 } else { (8.0 + mantissa) * 2f64.powi(exponent - 10) }
@@ -126,7 +127,8 @@ mod tests {
 
     #[test]
     fn rounds_to_the_nearest_of_all_numbers() {
-        // Numbers, midpoints between two numbers, and the f32 values next to each; then all of bf16.
+        // These are numbers, midpoints between two numbers, and the f32 values next to each; then all values
+        // of bf16.
         let middles = (0..0x7e).map(|bits| (number(bits) + number(bits + 1)) / 2.0);
         let edges = (0..0x7f).map(number).chain(middles).map(|x| x as f32);
         let around = edges.flat_map(|x| [x.to_bits().wrapping_sub(1), x.to_bits(), x.to_bits() + 1]);

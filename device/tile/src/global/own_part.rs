@@ -1,4 +1,4 @@
-//! Rows distributed over threads, eight columns per thread.
+//! Rows distributed over threads, with eight columns per thread.
 use crate::Block;
 use crate::global::{LoadEight, StoreEight};
 use contract::{Kernel, RowParts, RowValues, Tensor};
@@ -11,7 +11,7 @@ pub struct OwnPart {
 }
 
 impl OwnPart {
-    /// This thread's part; `None` if the thread has no part.
+    /// This thread's part, or `None` if the thread has no part.
     #[inline(always)]
     pub fn new<K: Kernel>(dealt: &RowParts, block: &Block<K>) -> Option<Self> {
         let (within, part) = dealt.parts.div_rem(block.thread);
@@ -19,20 +19,20 @@ impl OwnPart {
         (within < dealt.block_rows && row < dealt.rows).then_some(OwnPart { row, part })
     }
 
-    /// The row's index among all rows.
+    /// The index of the part's row among all rows.
     #[inline(always)]
     pub fn row(&self) -> u32 {
         self.row
     }
 
-    /// The part's index in the row.
+    /// The index of the part in its row.
     #[inline(always)]
     pub fn part(&self) -> u32 {
         self.part
     }
 
-    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result. `store` may
-    /// therefore overwrite the input of `make`, even within a row.
+    /// Calls `make` for each thread's part and, after a block barrier, `store` with the result of `make`.
+    /// `store` may therefore overwrite the input of `make`, even within a row.
     #[inline(always)]
     pub fn in_place<K: Kernel, R>(
         dealt: &RowParts,
@@ -47,7 +47,8 @@ impl OwnPart {
         }
     }
 
-    /// The address of the part, of `bytes` bytes, in the row `[batch, row, head]` of a tensor, if it exists.
+    /// The address of the part, which has `bytes` bytes, in row `[batch, row, head]` of a tensor, if the part
+    /// exists there.
     #[inline(always)]
     fn place(&self, tensor: &Tensor, [batch, row, head]: [u32; 3], bytes: u32) -> Option<u64> {
         let at = tensor
@@ -59,31 +60,32 @@ impl OwnPart {
         (row < tensor.rows && self.part * bytes < tensor.chunks * 16).then_some(at)
     }
 
-    /// The part of the row `[batch, row, head]` of 16-bit elements, as raw bits; zeros if it does not exist.
+    /// The raw bits of the part in row `[batch, row, head]` of 16-bit elements, or zeros if the part does not
+    /// exist.
     #[inline(always)]
     pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
         // SAFETY: the part exists, and the base and all strides are multiples of 16, as `Tensor` promises.
         self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
     }
 
-    /// The part of a row of `E`; zeros if it does not exist.
+    /// The part in a row of elements `E`, or zeros if the part does not exist.
     #[inline(always)]
     pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
-        // SAFETY: as above.
+        // SAFETY: the reason above holds here too.
         self.place(tensor, of, const { 8 * E::BYTES as u32 })
             .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
     }
 
-    /// Rounds and stores the part of a row of `E`, if it exists.
+    /// Rounds `x` and stores it to the part in a row of elements `E`, if the part exists.
     #[inline(always)]
     pub fn store<E: StoreEight>(&self, tensor: &Tensor, of: [u32; 3], x: [f32; 8]) {
         if let Some(at) = self.place(tensor, of, const { 8 * E::BYTES as u32 }) {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { E::store_eight(at, x) }
         }
     }
 
-    /// Stores a value of the row, if the values are wanted. One thread per row stores.
+    /// Stores a value of the row, if the caller wants the values. One thread per row stores.
     #[inline(always)]
     pub fn store_value(&self, values: &RowValues, of: [u32; 3], x: f32) {
         if self.part == 0 && values.base != 0 {

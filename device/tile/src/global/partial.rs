@@ -1,4 +1,4 @@
-//! f32 rows in global memory to which several thread blocks contribute.
+//! Rows of f32 in global memory to which several thread blocks contribute.
 use crate::global::GlobalVec;
 use crate::group::ThreadGroup;
 use crate::mma::Acc;
@@ -8,14 +8,14 @@ use cuda_std::memory::{
     ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v2_b32, st_global_v2_b32_if, st_global_v4_b32,
 };
 
-/// f32 rows of `C` base tiles: the rows of one head in one slice.
+/// Rows of f32 with `C` base tiles each: the rows of one head in one slice.
 #[derive(Clone, Copy)]
 pub struct PartialRows<const C: usize> {
     base: u64,
     rows: u32,
 }
 
-/// The first row of a head in a slice, counted over all slices.
+/// The index of a head's first row in a slice, counted over all slices.
 #[inline(always)]
 fn first_row(partials: &Partials, slice: u32, head: u32) -> u64 {
     (slice as u64 * partials.heads as u64 + head as u64) * partials.rows as u64
@@ -36,10 +36,10 @@ pub struct OwnChunk<const C: usize> {
 }
 
 impl<const C: usize> OwnChunk<C> {
-    /// Chunks of a row.
+    /// Number of chunks of a row.
     const ACROSS: u32 = C as u32 * 2;
 
-    /// This thread's chunk, of heads with `rows` rows each.
+    /// This thread's chunk. A head has `rows` rows.
     #[inline(always)]
     pub fn new<K: Kernel>(rows: FastDiv, block: &Block<K>) -> Self {
         let thread = block.launch_thread();
@@ -47,7 +47,8 @@ impl<const C: usize> OwnChunk<C> {
         OwnChunk { head, row, chunk: thread % Self::ACROSS }
     }
 
-    /// The head, counted over all batches. For threads without a chunk, it is past the last head.
+    /// Index of the head, counted over all batches. If the thread has no chunk, the index is past the last
+    /// head.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
@@ -67,15 +68,16 @@ impl<const C: usize> OwnChunk<C> {
 impl<const C: usize> PartialRows<C> {
     const ROW_BYTES: u64 = C as u64 * 64;
 
-    /// The rows of head `head`, counted over all batches, in slice `slice`. Has no rows if the head or the
-    /// slice does not exist.
+    /// The rows of head `head`, counted over all batches, in slice `slice`. There are no rows if the head or
+    /// the slice does not exist.
     #[inline(always)]
     pub fn new(partials: &Partials, slice: u32, head: u32) -> Self {
         let offset = first_row(partials, slice, head) * Self::ROW_BYTES;
         PartialRows { base: partials.rows_base.wrapping_add(offset), rows: rows(partials, slice, head) }
     }
 
-    /// Stores `acc` to rows `row0..` that exist. Four lanes write 32 bytes of a row at a time: one sector.
+    /// Stores `acc` to those of the rows `row0..` that exist. Four lanes write 32 bytes of a row at a time,
+    /// which is one sector.
     #[inline(always)]
     pub fn store<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| self.store_pair(row0 + row, column, [lo, hi]));
@@ -86,13 +88,13 @@ impl<const C: usize> PartialRows<C> {
     pub fn store_together<const W: usize>(&self, acc: &Acc<W, C>, row0: u32, warp: Warp) {
         acc.each_pair(warp, |row, column, lo, hi| {
             let (row, pair) = (row0 + row, [lo, hi].map(f32::to_bits));
-            // SAFETY: if the value is wanted, the row exists. Columns are even, and the base is a multiple of
-            // 16, as `Partials` promises.
+            // SAFETY: the row exists if the predicate is true. Columns are even, and the base is a multiple
+            // of 16, as `Partials` promises.
             unsafe { st_global_v2_b32_if(self.at(row, column), pair, row < self.rows) }
         });
     }
 
-    /// Writes zeros to rows `row0..row0 + rows` that exist. The whole group takes part.
+    /// Writes zeros to those of the rows `row0..row0 + rows` that exist. All threads of the group take part.
     #[inline(always)]
     pub fn clear<W: ThreadGroup>(&self, row0: u32, rows: u32, group: &W) {
         let pairs = C as u32 * 8;
@@ -119,7 +121,7 @@ impl<const C: usize> PartialRows<C> {
         }
     }
 
-    /// The thread's own chunk; zeros if the row does not exist.
+    /// The thread's own chunk, or zeros if the row does not exist.
     #[inline(always)]
     pub fn load_own(&self, own: &OwnChunk<C>) -> [f32; 8] {
         if own.row >= self.rows {
@@ -137,14 +139,14 @@ impl<const C: usize> PartialRows<C> {
 /// are adjacent in memory (`[head][row][slice]`), so one address leads to all of them.
 #[derive(Clone, Copy)]
 pub struct RowSlices<const C: usize> {
-    /// Addresses of the first slice's row and of its value.
+    /// The address of the row in the first slice.
     row: u64,
     value: u64,
     count: u32,
 }
 
 impl<const C: usize> RowSlices<C> {
-    /// Row `row` of head `head` in slices `first..first + count`. Slices that do not exist are left out.
+    /// Row `row` of head `head` in slices `first..first + count`. Slices that do not exist are omitted.
     #[inline(always)]
     pub fn new(partials: &Partials, first: u32, count: u32, head: u32, row: u32) -> Self {
         let (rows, slices) = (partials.rows, partials.slices.get());
@@ -174,7 +176,7 @@ impl<const C: usize> RowSlices<C> {
         }
     }
 
-    /// The value in slice `i`; `other` if the slice does not exist.
+    /// The value in slice `i`, or `other` if the slice does not exist.
     #[inline(always)]
     pub fn value(self, i: u32, other: f32) -> f32 {
         if i >= self.count {
@@ -188,7 +190,7 @@ impl<const C: usize> RowSlices<C> {
     #[inline(always)]
     pub fn store_value(self, i: u32, x: f32) {
         if i < self.count {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { st_global_b32(self.value.wrapping_add(i as u64 * 4), x.to_bits()) }
         }
     }
@@ -198,7 +200,7 @@ impl<const C: usize> RowSlices<C> {
         self.row.wrapping_add(i as u64 * PartialRows::<C>::ROW_BYTES + quad as u64 * 16)
     }
 
-    /// Columns `4 * quad..` in slice `i`; zeros if they do not exist.
+    /// Columns `4 * quad..` in slice `i`, or zeros if they do not exist.
     #[inline(always)]
     pub fn quad(self, i: u32, quad: u32) -> [f32; 4] {
         if i >= self.count || quad >= C as u32 * 4 {
@@ -212,15 +214,15 @@ impl<const C: usize> RowSlices<C> {
     #[inline(always)]
     pub fn store_quad(self, i: u32, quad: u32, x: [f32; 4]) {
         if i < self.count && quad < C as u32 * 4 {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { st_global_v4_b32(self.at(i, quad), x.map(f32::to_bits)) }
         }
     }
 }
 
 impl GlobalVec {
-    /// The values of head `head`, counted over all batches, in slice `slice`. Is empty if the head or the
-    /// slice does not exist.
+    /// The values of head `head`, counted over all batches, in slice `slice`. There are no values if the head
+    /// or the slice does not exist.
     #[inline(always)]
     pub fn from_partials(partials: &Partials, slice: u32, head: u32) -> Self {
         let base = partials.values_base.wrapping_add(first_row(partials, slice, head) * 4);

@@ -11,7 +11,7 @@ pub struct GlobalRows<E, const C: usize> {
     pub(crate) base: u64,
     pub(crate) row_bytes: u32,
     pub(crate) rows: u32,
-    /// 16-byte chunks per row that exist. Other chunks read as zero and are not written.
+    /// Number of 16-byte chunks per row. Chunks beyond this number read as zero and are not written.
     pub(crate) chunks: u32,
     element: PhantomData<E>,
 }
@@ -32,13 +32,14 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// These rows with the column bound of `other`, which must be equal. Two tensors then share one register.
+    /// The same rows with the column bound of `other`, which must be equal. The two tensors then share one
+    /// register for the bound.
     #[inline(always)]
     pub fn as_wide_as<const W: usize>(self, other: &GlobalRows<E, W>) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
-    /// Rows `first..first + rows`, which must exist: later accesses check only against `rows`.
+    /// Rows `first..first + rows`. They must exist, because later accesses are only checked against `rows`.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
@@ -50,8 +51,8 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         self.rows
     }
 
-    /// One 32-bit word of a chunk of a row, or 0 if it does not exist. No thread may write the tensor while
-    /// the kernel runs.
+    /// One 32-bit word of a chunk of a row, or 0 if the word does not exist. No thread may write the tensor
+    /// while the kernel runs.
     #[inline(always)]
     pub(crate) fn word(&self, row: u32, chunk: u32, word: u32) -> u32 {
         if row >= self.rows || chunk >= self.chunks {
@@ -60,7 +61,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         let within = (chunk * layout::CHUNK + word * 4) as u64;
         let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
         // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows` promises.
-        // Kernels do not write what they read through it.
+        // Kernels do not write memory that they read through this instruction.
         unsafe { ld_global_nc_b32(at) }
     }
 }
@@ -68,7 +69,7 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
 /// One f32 per row of a head.
 #[derive(Clone, Copy)]
 pub struct GlobalVec {
-    /// 0 if the values are not wanted.
+    /// The device address, or 0 if the caller does not want the values.
     pub(crate) base: u64,
     pub(crate) rows: u32,
 }
@@ -95,7 +96,7 @@ impl GlobalVec {
 pub struct GlobalInts<'p>(&'p Integers);
 
 impl<'p> GlobalInts<'p> {
-    /// The integers of a kernel's parameter.
+    /// The integers that a kernel's parameter describes.
     #[inline(always)]
     pub fn new(integers: &'p Integers) -> Self {
         GlobalInts(integers)
@@ -107,22 +108,23 @@ impl<'p> GlobalInts<'p> {
         self.0.count == 0
     }
 
-    /// Integer `i`, or the nearest one that exists. At least one integer must exist. No branch.
+    /// Integer `i`, or the nearest integer that exists. At least one integer must exist. The function has no
+    /// branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> i32 {
         let i = i.min(self.0.count.wrapping_sub(1));
-        // SAFETY: the index is that of an existing integer, and the base is a multiple of 4, as `Integers`
-        // promises. Kernels that read integers do not write them.
+        // SAFETY: an integer with this index exists, and the base is a multiple of 4, as `Integers` promises.
+        // Kernels that read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
     }
 
-    /// The f32 with the bits of integer `i`, as [`nearest`](Self::nearest).
+    /// The f32 whose bits are integer `i`, or the nearest integer that exists.
     #[inline(always)]
     pub fn nearest_f32(self, i: u32) -> f32 {
         f32::from_bits(self.nearest(i) as u32)
     }
 
-    /// Integer `i`; 0 if it does not exist.
+    /// Integer `i`, or 0 if the integer does not exist.
     #[inline(always)]
     pub fn get(self, i: u32) -> i32 {
         if i >= self.0.count {
@@ -134,7 +136,7 @@ impl<'p> GlobalInts<'p> {
     }
 }
 
-/// Bytes in device memory, which no thread writes while the kernel runs. There is at least one.
+/// Bytes in device memory, which no thread writes while the kernel runs. There is at least one byte.
 #[derive(Clone, Copy)]
 pub struct GlobalBytes {
     base: u64,
@@ -142,13 +144,13 @@ pub struct GlobalBytes {
 }
 
 impl GlobalBytes {
-    /// The bytes from device address `base` on; `last` is the index of the last byte.
+    /// The bytes from device address `base` on. `last` is the index of the last byte.
     #[inline(always)]
     pub fn new(base: u64, last: u32) -> Self {
         GlobalBytes { base, last }
     }
 
-    /// Byte `i`, or the last byte if byte `i` does not exist. No branch.
+    /// Byte `i`, or the last byte if byte `i` does not exist. The function has no branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> u32 {
         // SAFETY: the byte exists, as the parameter promises. Kernels that read bytes do not write them.

@@ -2,17 +2,17 @@
 use crate::Warp;
 use cuda_std::barrier;
 
-/// A whole, converged warpgroup, one of `W` consumer warpgroups. It is not `Copy`: a product takes it by
+/// A whole, converged warpgroup: one of `W` consumer warpgroups. It is not `Copy`: a product takes it by
 /// `&mut`.
 pub struct Warpgroup<const W: usize> {
     pub(crate) index: u32,
-    /// This thread's warp. Its index counts consumer warps only.
+    /// The warp of this thread. The warp's index counts only consumer warps.
     pub(crate) warp: Warp,
     pub(crate) ping_pong: PingPong<W>,
 }
 
 impl<const W: usize> Warpgroup<W> {
-    /// This thread's warp.
+    /// The warp of this thread.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
         self.warp
@@ -24,7 +24,7 @@ impl<const W: usize> Warpgroup<W> {
         self.warp.index * 16
     }
 
-    /// The warpgroup's first row.
+    /// The warpgroup's first row in the tile.
     #[inline(always)]
     pub(crate) fn first_of_group(&self) -> u32 {
         self.index * 64
@@ -40,22 +40,22 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         const { assert!(W <= 3, "named barriers 1 to 3 are the ping-pong's") }
-        // SAFETY: the warpgroup's own barrier; `Warpgroup` stands for 128 converged threads.
+        // SAFETY: only this warpgroup uses this barrier; `Warpgroup` stands for 128 converged threads.
         unsafe { barrier::sync_named(8 + self.index, 128) }
     }
 }
 
-/// Ping-pong: warpgroups issue products in turn, so that the arithmetic of one warpgroup runs beside the
-/// products of the other warpgroups.
+/// Ping-pong: warpgroups take turns at issuing products, so that the arithmetic of one warpgroup runs beside
+/// the products of the others.
 pub(crate) struct PingPong<const W: usize> {
     mine: u32,
     next: u32,
 }
 
 impl<const W: usize> PingPong<W> {
-    /// Barrier 0 is the block's.
+    /// The first named barrier of the ping-pong. Barrier 0 belongs to the block.
     const FIRST: u32 = 1;
-    /// The threads of the waiting and of the arriving warpgroup.
+    /// Number of threads at a barrier: the waiting warpgroup and the arriving warpgroup.
     const THREADS: u32 = 256;
 
     #[inline(always)]
@@ -63,7 +63,7 @@ impl<const W: usize> PingPong<W> {
         let next = if index + 1 == W as u32 { 0 } else { index + 1 };
         let ping_pong = PingPong { mine: Self::FIRST + index, next: Self::FIRST + next };
         if W > 1 && index == 0 {
-            // SAFETY: the warpgroup's own barrier: warpgroup 0 gives itself the first turn.
+            // SAFETY: this is the warpgroup's own barrier; warpgroup 0 gives itself the first turn.
             unsafe { barrier::arrive_named(ping_pong.mine, Self::THREADS) }
         }
         ping_pong
@@ -73,7 +73,7 @@ impl<const W: usize> PingPong<W> {
     #[inline(always)]
     pub(crate) fn wait(&mut self) {
         if W > 1 {
-            // SAFETY: once per turn, this warpgroup waits here and the previous one arrives.
+            // SAFETY: in each turn, this warpgroup waits here once, and the previous warpgroup arrives once.
             unsafe { barrier::sync_named(self.mine, Self::THREADS) }
         }
     }
@@ -82,7 +82,7 @@ impl<const W: usize> PingPong<W> {
     #[inline(always)]
     pub(crate) fn arrive(&mut self) {
         if W > 1 {
-            // SAFETY: as above.
+            // SAFETY: the reason above holds here too.
             unsafe { barrier::arrive_named(self.next, Self::THREADS) }
         }
     }

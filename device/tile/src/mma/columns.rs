@@ -1,9 +1,9 @@
-//! Products with few columns: rows of a shared tile fill the 16 rows of an `mma`, and the other operand fills
-//! its 8 columns. For up to 8 columns this takes half the products and half the accumulators of
-//! [`Acc`](crate::mma::Acc).
+//! Products with few columns: the rows of a shared tile fill the 16 rows of an `mma`, and the other operand
+//! fills its 8 columns. For up to 8 columns, this takes half the products and half the accumulators that
+//! [`Acc`](crate::mma::Acc) takes.
 //!
-//! `R` counts base tiles of rows, `G` groups of 8 columns. In each group, a lane holds column `lane % 4 * 2`
-//! and the next one.
+//! `R` counts base tiles of rows, and `G` counts groups of 8 columns. In each group, a lane holds column
+//! `lane % 4 * 2` and the next column.
 use crate::Warp;
 use crate::mma::{OperandB, PartB, Stored, TensorCore};
 use crate::shared::SharedTile;
@@ -13,46 +13,48 @@ use core::ops::Index;
 use cuda_std::ldmatrix::movmatrix_trans;
 use cuda_std::math::{pack_f16, unpack_bf16};
 
-/// f32 accumulator: `[row tile][column group][register]`, registers as in [`crate::layout::acc_element`].
+/// An accumulator in f32: `[row tile][column group][register]`. The registers are those of
+/// [`crate::layout::acc_element`].
 #[derive(Clone, Copy)]
 pub struct ColAcc<const R: usize, const G: usize>(pub(crate) [[[f32; 4]; G]; R]);
 
-/// B operand: `[k-step][column group][register]`.
+/// A B operand: `[k-step][column group][register]`.
 #[derive(Clone, Copy)]
 pub struct ColFrag<E, const K: usize, const G: usize>(
     pub(crate) [[[u32; 2]; G]; K],
     pub(crate) PhantomData<E>,
 );
 
-/// One value per column. Eight lanes hold the same values.
+/// One value per column. Eight lanes hold the same columns.
 #[derive(Clone, Copy)]
 pub struct ColVec<T, const G: usize>(pub(crate) [[T; 2]; G]);
 
-/// Sums of the columns of B operands, as a product with ones.
+/// Sums of the columns of B operands, computed as a product with ones.
 #[derive(Clone, Copy)]
 pub struct ColSum<const G: usize>([[f32; 4]; G]);
 
 impl<T: Copy, const G: usize> ColVec<T, G> {
-    /// The value `x` for every column.
+    /// A vector that has the value `x` for every column.
     #[inline(always)]
     pub fn splat(x: T) -> Self {
         ColVec([[x; 2]; G])
     }
 
-    /// `f` of each column's index.
+    /// A vector whose values are `f(index of the column)`.
     #[inline(always)]
     pub fn from_fn(warp: Warp, f: impl Fn(u32) -> T) -> Self {
         let first = warp.lane % 4 * 2;
         ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(g as u32 * 8 + first + i as u32))))
     }
 
-    /// `f` of each value.
+    /// Replaces each value `x` by `f(x)`.
     #[inline(always)]
     pub fn map<V: Copy>(self, f: impl Fn(T) -> V) -> ColVec<V, G> {
         ColVec(self.0.map(|t| t.map(&f)))
     }
 
-    /// `f` of each pair of values.
+    /// A vector whose values are `f(x, y)`, where `x` and `y` are the values of one column in `self` and
+    /// `other`.
     #[inline(always)]
     pub fn zip<U: Copy, V: Copy>(self, other: ColVec<U, G>, f: impl Fn(T, U) -> V) -> ColVec<V, G> {
         ColVec(core::array::from_fn(|g| core::array::from_fn(|i| f(self.0[g][i], other.0[g][i]))))
@@ -70,14 +72,14 @@ impl<T: Copy, const G: usize> ColVec<T, G> {
 }
 
 impl<const G: usize> ColVec<f32, G> {
-    /// Combines a column's values across the eight lanes that share it.
+    /// Combines the values that the eight lanes of a column have for this column.
     #[inline(always)]
     pub fn across(self, warp: Warp, f: impl Fn(f32, f32) -> f32) -> Self {
         ColVec(self.0.map(|t| t.map(|x| warp.octet(x, &f))))
     }
 }
 
-/// The value of a column: `[column group, which of the lane's two columns]`.
+/// Reads the value of a column by `[column group, which of the lane's two columns]`.
 impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
     type Output = T;
     #[inline(always)]
@@ -88,16 +90,16 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
 
 /// Rows of 32-bit words in global memory that become columns of a B operand.
 pub trait WordRows {
-    /// A function that loads word `from + i` of row `row`; 0 if the word does not exist.
+    /// Returns a function that loads word `from + i` of row `row`; it returns 0 if the word does not exist.
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
 }
 
 /// An element type whose rows become B operands of type `A`.
 pub trait LoadAs<A: TensorCore>: TensorCore {
-    /// Whether products need a factor other than 1.
+    /// Whether a product needs a factor other than 1.
     const SCALED: bool;
-    /// Converts a column. Four lanes share a column, and each holds two words of it per k-step. Returns the
-    /// operand and the factor for products with it.
+    /// Converts the words of one column. Four lanes share a column, and each of them holds two words of the
+    /// column per k-step. Returns the operand, and the factor for products with this operand.
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32);
 }
 
@@ -110,14 +112,14 @@ impl<E: TensorCore> LoadAs<E> for E {
 }
 
 /// Converts bf16 to f16, scaled by a power of two to the row's largest element. The conversion is exact,
-/// except for elements below 2^-28 of the largest.
+/// except for elements below 2^-28 of the largest element.
 impl LoadAs<F16> for Bf16 {
     const SCALED: bool = true;
     #[inline(always)]
     fn convert<const K: usize>(words: [[u32; 2]; K], warp: Warp) -> ([[u32; 2]; K], f32) {
         let pairs = words.map(|step| step.map(unpack_bf16));
         let largest = pairs.as_flattened().as_flattened().iter().fold(0.0, |a: f32, x| a.max(x.abs()));
-        // The largest element gets the exponent 14, the second largest of f16.
+        // The exponent of the largest element becomes 14, the second largest exponent of f16.
         let exponent = (warp.quad(largest, f32::max).to_bits() >> 23).max(15);
         let [scale, inverse] = [268 - exponent, exponent - 14].map(|bits| f32::from_bits(bits << 23));
         (pairs.map(|step| step.map(|[lo, hi]| pack_f16(lo * scale, hi * scale))), inverse)
@@ -125,9 +127,9 @@ impl LoadAs<F16> for Bf16 {
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
-    /// Loads the transpose of `rows` of `Q` from global memory. Returns the operand, with its k-steps in the
-    /// column order of tiles of `S`, and one factor per column for products with it. Rows and columns that
-    /// do not exist are zero.
+    /// Loads the transpose of `rows`, which are rows of `Q` in global memory. Returns the operand and one
+    /// factor per column for products with it. The k-steps of the operand have the column order of tiles of
+    /// `S`. Rows and columns that do not exist are zero.
     #[inline(always)]
     pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &impl WordRows, warp: Warp) -> (Self, ColVec<f32, G>) {
         let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);
@@ -148,7 +150,7 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
         if !Q::SCALED {
             return (ColFrag(to, PhantomData), ColVec::splat(1.0));
         }
-        // A lane loads row `lane / 4`. It holds products of columns `lane % 4 * 2` and the next one.
+        // The lane has loaded row `lane / 4`. It holds products of column `lane % 4 * 2` and the next column.
         let factors = core::array::from_fn(|g| {
             [0, 1].map(|i| {
                 let lane = (warp.lane % 4 * 2 + i) * 4;
@@ -160,8 +162,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
 }
 
 impl<const G: usize> ColAcc<1, G> {
-    /// `a b`, with the 16 rows of `a` in shared memory. Products alternate between two accumulators, so that
-    /// no product waits for the previous one.
+    /// Computes `a b`; the 16 rows of `a` are in shared memory. Products alternate between two accumulators,
+    /// so that no product waits for the previous one.
     #[inline(always)]
     pub fn product<S: Stored, const K: usize>(
         a: &SharedTile<S, 1, K>,
@@ -171,7 +173,7 @@ impl<const G: usize> ColAcc<1, G> {
         Self::chains::<S, 1, K, 2>(a, 0, |k| b.k_step(k), warp)
     }
 
-    /// `a b`, with row tile `n` of a larger tile as `a`, and the warp's part of a B operand.
+    /// Computes `a b`, where `a` is row tile `n` of a larger tile, and `b` is the warp's part of a B operand.
     #[inline(always)]
     pub fn product_of<S: Stored, const N: usize, const K: usize, const ALL: usize, const HELD: bool>(
         a: &SharedTile<S, N, K>,
@@ -179,9 +181,9 @@ impl<const G: usize> ColAcc<1, G> {
         b: &PartB<S::As, K, ALL, G, HELD>,
         warp: Warp,
     ) -> Self {
-        // A row tile that does not exist reads another row tile.
+        // A row tile that does not exist is replaced by another row tile.
         let first = n % N as u32 * 16;
-        // Four groups are enough chains: two chains per group spill.
+        // Four groups are enough independent chains: with two chains per group, the kernel spills.
         if G < 4 {
             Self::chains::<S, N, K, 2>(a, first, |k| b.k_step(k), warp)
         } else {
@@ -214,13 +216,13 @@ impl<const G: usize> ColAcc<1, G> {
 }
 
 impl<const R: usize, const G: usize> ColAcc<R, G> {
-    /// All zeros.
+    /// An accumulator of zeros.
     #[inline(always)]
     pub fn zero() -> Self {
         ColAcc([[[0.0; 4]; G]; R])
     }
 
-    /// `self += a^T b`, with the 16 rows of `a` in shared memory.
+    /// Computes `self += a^T b`; the 16 rows of `a` are in shared memory.
     #[inline(always)]
     pub fn add_transposed<S: Stored>(
         &mut self,
@@ -231,7 +233,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         self.add_transposed_of(a, 0, b, warp)
     }
 
-    /// `self += a^T b`, with row tile `n` of a larger tile as `a`.
+    /// Computes `self += a^T b`, where `a` is row tile `n` of a larger tile.
     #[inline(always)]
     pub fn add_transposed_of<S: Stored, const N: usize>(
         &mut self,
@@ -248,28 +250,28 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         });
     }
 
-    /// `f` of each value.
+    /// Replaces each value `x` by `f(x)`.
     #[inline(always)]
     pub fn map(&mut self, f: impl Fn(f32) -> f32) {
         self.each(|_, _, _, x| *x = f(*x));
     }
 
-    /// `f(value, column, row)` of each value, where `first` is the index of the first row. Columns are
-    /// indexed as in [`ColVec`].
+    /// Replaces each value `x` by `f(x, column, row)`, where `first` is the index of the first row. Columns
+    /// are indexed as in [`ColVec`].
     #[inline(always)]
     pub fn map_at(&mut self, first: u32, warp: Warp, f: impl Fn(f32, [usize; 2], i32) -> f32) {
         let first = (first + warp.lane / 4) as i32;
         self.each(|r, g, i, x| *x = f(*x, [g, i % 2], first + (r * 16 + i / 2 * 8) as i32));
     }
 
-    /// Column `c` times `v[c]`.
+    /// Multiplies column `c` by `v[c]`.
     #[inline(always)]
     pub fn scale_columns(&mut self, v: &ColVec<f32, G>) {
         self.each(|_, g, i, x| *x *= v.0[g][i % 2]);
     }
 
-    /// Keeps rows `first..end[c]` of column `c`, where `first` is the index of the first row. The others
-    /// become minus infinity.
+    /// Keeps rows `first..end[c]` of column `c`, where `first` is the index of the first row. All other
+    /// values become minus infinity.
     #[inline(always)]
     pub fn keep_before(&mut self, end: &ColVec<i32, G>, first: u32, warp: Warp) {
         let first = (first + warp.lane / 4) as i32;
@@ -280,7 +282,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         });
     }
 
-    /// Keeps rows `start[c]..` of column `c`. The others become minus infinity.
+    /// Keeps rows `start[c]..` of column `c`. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_from(&mut self, start: &ColVec<i32, G>, first: u32, warp: Warp) {
         let first = (first + warp.lane / 4) as i32;
@@ -305,8 +307,8 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
         }))
     }
 
-    /// `f(value, column)` as the B operand of the next product: rows become k. Columns are indexed as in
-    /// [`ColVec`].
+    /// Returns `f(value, column)` as the B operand of the next product, whose k runs along the rows. Columns
+    /// are indexed as in [`ColVec`].
     #[inline(always)]
     pub fn to_operand<E: TensorCore>(
         &self,
@@ -340,7 +342,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
 }
 
 impl<const G: usize> ColSum<G> {
-    /// Zero sums.
+    /// Sums that are zero.
     #[inline(always)]
     pub fn zero() -> Self {
         ColSum([[0.0; 4]; G])
@@ -357,7 +359,7 @@ impl<const G: usize> ColSum<G> {
         }
     }
 
-    /// Column `c` times `v[c]`.
+    /// Multiplies the sum of column `c` by `v[c]`.
     #[inline(always)]
     pub fn scale(&mut self, v: &ColVec<f32, G>) {
         for g in 0..G {
@@ -367,7 +369,7 @@ impl<const G: usize> ColSum<G> {
         }
     }
 
-    /// The sums.
+    /// The sum of each column.
     #[inline(always)]
     pub fn total(&self) -> ColVec<f32, G> {
         ColVec(self.0.map(|t| [t[0], t[1]]))

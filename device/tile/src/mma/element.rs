@@ -7,12 +7,12 @@ use contract::{Bf16, Element, F16};
 use cuda_std::{math, mma};
 
 /// An element type whose tiles a warp multiplies: [`F16`] and [`Bf16`] on tensor cores, [`contract::Scalar`]
-/// of either on CUDA cores. All types accumulate in f32 and use the same fragments.
+/// of either type on CUDA cores. All types accumulate in f32 and use the same fragments.
 pub trait Mma: Element + Sealed {
-    /// Two f32, rounded to nearest even, with `lo` in the low half.
+    /// Packs two f32, rounded to nearest even, with `lo` in the low half.
     fn pack(lo: f32, hi: f32) -> u32;
 
-    /// `acc += a b^T`; `b` is `N x K`. `meanwhile` runs between the steps.
+    /// Computes `acc += a b^T`; `b` is `N x K`. `meanwhile` runs between the steps.
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
         acc: &mut Acc<M, N>,
         a: &Resident<'_, Self, R, M, K, HELD>,
@@ -21,7 +21,7 @@ pub trait Mma: Element + Sealed {
         meanwhile: impl FnMut(Part),
     );
 
-    /// `acc += a b`; `b` is `K x N`. `meanwhile` runs between the steps.
+    /// Computes `acc += a b`; `b` is `K x N`. `meanwhile` runs between the steps.
     fn mma_ab<const M: usize, const N: usize, const K: usize>(
         acc: &mut Acc<M, N>,
         a: &AFrag<Self, M, K>,
@@ -30,8 +30,8 @@ pub trait Mma: Element + Sealed {
         meanwhile: impl FnMut(Part),
     );
 
-    /// Adds the rows of a 16x16 tile of an A operand to `sum`, which has the layout of an accumulator with
-    /// equal columns.
+    /// Adds the rows of a 16x16 tile of an A operand to `sum`, which has the layout of an accumulator whose
+    /// columns are all the same.
     fn add_rows(sum: &mut [f32; 4], a: [u32; 4], warp: Warp);
 }
 
@@ -42,7 +42,7 @@ macro_rules! on_tensor_cores {
             const ONES: u32 = $ones;
             #[inline(always)]
             unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { $mma(d, a, b) }
             }
         }

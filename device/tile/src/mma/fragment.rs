@@ -1,4 +1,4 @@
-//! Register fragments of one warp: `M` row tiles by `N` column tiles of 16x16.
+//! Register fragments of one warp, of `M` row tiles by `N` column tiles of 16x16 elements.
 use crate::group::WarpRows;
 use crate::mma::{Mma, RowVec};
 use crate::shared::SharedTile;
@@ -8,37 +8,37 @@ use core::marker::PhantomData;
 use cuda_std::ldmatrix::ldmatrix_x4;
 use cuda_std::math::{in_order, in_order_b32, opaque};
 
-/// f32 accumulator (C/D of m16n8k16): `[row tile][column tile][8-column half][register]`, registers as in
-/// [`layout::acc_element`].
+/// An accumulator in f32 (C and D of m16n8k16): `[row tile][column tile][8-column half][register]`. The
+/// registers are those of [`layout::acc_element`].
 #[derive(Clone, Copy)]
 pub struct Acc<const M: usize, const N: usize>(pub(crate) [[[[f32; 4]; 2]; N]; M]);
 
-/// One column per row of the warp's `16 * M` rows, relative to each lane's first column, so that an element
-/// compares with a constant.
+/// One column for each of the warp's `16 * M` rows, relative to each lane's first column, so that an element
+/// is compared with a constant.
 #[derive(Clone, Copy)]
 pub struct RowBounds<const M: usize>([[i32; 2]; M]);
 
-/// A operand (A of m16n8k16) in registers: `[k-step][row tile]`.
+/// An A operand (A of m16n8k16) in registers: `[k-step][row tile]`.
 #[derive(Clone, Copy)]
 pub struct AFrag<E, const M: usize, const K: usize> {
     pub(crate) registers: [[[u32; 4]; M]; K],
     element: PhantomData<E>,
 }
 
-/// A operand of a warp: `M` row tiles of a shared tile of `R x K` base tiles. It borrows the tile. The first
-/// `HELD` k-steps stay in registers; each use reads the other k-steps again.
+/// An A operand of a warp: `M` row tiles of a shared tile of `R x K` base tiles. The operand borrows the
+/// tile. The first `HELD` k-steps stay in registers; each use loads the other k-steps again.
 #[derive(Clone, Copy)]
 pub struct Resident<'t, E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
     rest: Reader<E, R, K>,
-    /// Shared address of the warp's first row.
+    /// The shared address of the warp's first row.
     pub(crate) first_row: u32,
     tile: PhantomData<&'t SharedTile<E, R, K>>,
 }
 
-/// Step `at` of a product with `of` steps. A product distributes other work over its steps, which fills the
-/// issue slots between tensor-core instructions. ptxas schedules freely within a basic block, but starts from
-/// the source's order.
+/// Step `at` of a product that has `of` steps. A product distributes other work over its steps, which fills
+/// the issue slots between tensor-core instructions. ptxas schedules freely within a basic block, but starts
+/// from the order of the source.
 #[derive(Clone, Copy)]
 pub struct Part {
     pub(crate) at: usize,
@@ -48,7 +48,7 @@ impl Part {
     /// The single step of work that is not divided.
     pub const ALL: Part = Part { at: 0, of: 1 };
 
-    /// The share of `total` items that this step has.
+    /// The indices of those of `total` items that belong to this step.
     #[inline(always)]
     pub fn share(self, total: usize) -> core::ops::Range<usize> {
         (self.at * total).div_ceil(self.of)..((self.at + 1) * total).div_ceil(self.of)
@@ -60,13 +60,13 @@ fn load_k_step<E: Mma, const R: usize, const M: usize, const K: usize>(
     reader: &Reader<E, R, K>,
     k: usize,
 ) -> [[u32; 4]; M] {
-    // SAFETY: readers come from a readable tile and a `Warp` (32 converged lanes), and address rows of that
-    // tile.
+    // SAFETY: readers come from a readable tile and a `Warp` (32 converged lanes), and they address rows of
+    // that tile.
     core::array::from_fn(|m| unsafe { ldmatrix_x4(reader.tile(m, k)) })
 }
 
 impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
-    /// All zeros.
+    /// An operand of zeros.
     #[inline(always)]
     pub fn zero() -> Self {
         AFrag { registers: [[[0; 4]; M]; K], element: PhantomData }
@@ -76,7 +76,7 @@ impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
 impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usize>
     Resident<'t, E, R, M, K, HELD>
 {
-    /// The rows `rows` of `tile`.
+    /// Loads the rows `rows` of `tile`.
     #[inline(always)]
     pub fn load(tile: &'t SharedTile<E, R, K>, rows: WarpRows<R, M>) -> Self {
         const { assert!(HELD <= K, "no more k-steps can be held than there are") }
@@ -97,7 +97,7 @@ impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usi
 }
 
 impl<const M: usize> RowBounds<M> {
-    /// Column `of(row)` of each row. Rows and columns count from the warp's first.
+    /// Makes bounds in which each row has the column `of(row)`. Rows and columns count from the warp's first.
     #[inline(always)]
     pub fn new(of: impl Fn(u32) -> i32, warp: Warp) -> Self {
         RowBounds(core::array::from_fn(|m| {
@@ -122,20 +122,20 @@ impl<const M: usize> RowBounds<M> {
 }
 
 impl<const M: usize, const N: usize> Acc<M, N> {
-    /// All zeros.
+    /// An accumulator of zeros.
     #[inline(always)]
     pub fn zero() -> Self {
         Acc([[[[0.0; 4]; 2]; N]; M])
     }
 
-    /// An accumulator that the next product overwrites.
+    /// An accumulator without defined values, for a product that overwrites it.
     #[inline(always)]
     pub fn unset() -> Self {
         Self::zero()
     }
 
-    /// All zeros, hidden from the compiler: LLVM would peel off the first round of a loop that starts with
-    /// constants.
+    /// An accumulator of zeros that the compiler does not know: LLVM would peel off the first round of a loop
+    /// that starts with constants.
     #[inline(always)]
     pub fn cleared() -> Self {
         let mut acc = Self::unset();
@@ -172,7 +172,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         r
     }
 
-    /// Keeps the columns before each row's `end`. The others become minus infinity.
+    /// Keeps the columns before each row's `end`. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_before(&mut self, end: &RowBounds<M>) {
         self.each(|m, n, h, i, x| {
@@ -182,7 +182,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Keeps the columns from each row's `start` on. The others become minus infinity.
+    /// Keeps the columns from each row's `start` on. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_from(&mut self, start: &RowBounds<M>) {
         self.each(|m, n, h, i, x| {
@@ -192,8 +192,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Replaces each value by `f(value, distance)`. The distance, in columns, leads from the element to its
-    /// row's column in `from`. It is negative if the element is behind this column.
+    /// Replaces each value by `f(value, distance)`. The distance is the number of columns from the element to
+    /// its row's column in `from`. It is negative if the element is behind this column.
     #[inline(always)]
     pub fn map_distances(&mut self, from: &RowBounds<M>, f: impl Fn(f32, f32) -> f32) {
         let from = from.0.map(|rows| rows.map(|column| column as f32));
@@ -210,20 +210,20 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Keeps the values for which `f(row, column)` is true. The others become minus infinity.
+    /// Keeps the values for which `f(row, column)` is true. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_where(&mut self, first: [i32; 2], warp: Warp, f: impl Fn(i32, i32) -> bool) {
         self.map_at(first, warp, |x, row, column| if f(row, column) { x } else { f32::NEG_INFINITY });
     }
 
-    /// Column of a register, from the lane's first.
+    /// Column of a register, relative to the lane's first column.
     #[inline(always)]
     fn column(n: usize, h: usize, i: usize) -> i32 {
         (n * 16 + h * 8 + i % 2) as i32
     }
 
-    /// One step of `to = f(self)`, packed as the A operand of the next product. The arguments of `f` are the
-    /// value and `[row tile, index of the lane's row in it]`.
+    /// Computes one step of `to = f(self)`, packed as the A operand of the next product. The arguments of `f`
+    /// are the value and `[row tile, index of the lane's row in this tile]`.
     #[inline(always)]
     pub fn map_to_operand<E: Mma>(
         &self,
@@ -239,10 +239,10 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     }
 
     /// Returns two results: `f(self)`, packed as the A operand of the next product, and the row sums over
-    /// this lane's columns before rounding. The arguments of `f` are the value and `[row tile, index of the
-    /// lane's row in it]`.
+    /// this lane's columns before rounding. The arguments of `f` are the value and
+    /// `[row tile, index of the lane's row in this tile]`.
     ///
-    /// `ORDERED` keeps each addition beside its values. Otherwise LLVM sinks all additions below the last
+    /// `ORDERED` keeps each addition next to its values. Otherwise LLVM sinks all additions below the last
     /// value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
     #[inline(always)]
     pub fn to_operand<E: Mma, const ORDERED: bool>(
@@ -250,7 +250,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         f: impl Fn(f32, [usize; 2]) -> f32,
     ) -> (AFrag<E, M, N>, RowVec<M>) {
         let mut to = AFrag::zero();
-        // Two chains of additions per row.
+        // There are two chains of additions per row.
         let mut sums = [[[0.0; 2]; 2]; M];
         for i in 0..N * 4 * M {
             let (n, h, m, r) = (i / (4 * M), i / (2 * M) % 2, i / 2 % M, i % 2);

@@ -9,23 +9,23 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 
-/// The place of all but the first `HELD` of `K` k-steps, for the warps of two split groups that share `R`
-/// row tiles, `M` per warp. The words of partner warps alternate as in [`Sums`](crate::exchange::Sums), so
-/// that one register of a lane can address both.
+/// Shared memory for all but the first `HELD` of `K` k-steps, for the warps of two split groups that share
+/// `R` row tiles, `M` per warp. The words of partner warps alternate as in [`Sums`](crate::exchange::Sums),
+/// so that one register of a lane can address both.
 pub struct PlaceA<E, const R: usize, const M: usize, const K: usize, const HELD: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
-/// A operand of one warp: `[k-step][row tile]`.
+/// An A operand of one warp: `[k-step][row tile]`.
 pub struct OperandA<E, const M: usize, const K: usize, const HELD: usize> {
     held: [[[u32; 4]; M]; HELD],
-    /// This lane's first word of the k-steps in shared memory.
+    /// The shared address of this lane's first word.
     at: u32,
     element: PhantomData<E>,
 }
 
-// SAFETY: 16 bytes per lane, for each base tile of each warp that registers do not hold.
+// SAFETY: the layout has 16 bytes per lane for each base tile that registers do not hold.
 unsafe impl<E, const R: usize, const M: usize, const K: usize, const HELD: usize> Place
     for PlaceA<E, R, M, K, HELD>
 {
@@ -69,7 +69,7 @@ impl<E: TensorCore, const R: usize, const M: usize, const K: usize, const HELD: 
         for k in HELD..K {
             let registers: [_; M] = step(k);
             for m in 0..M {
-                // SAFETY: this lane's words of a place that is `self`'s alone.
+                // SAFETY: these are this lane's words of shared memory that belongs to `self` alone.
                 unsafe { st_shared_v4_b32(operand.word(k, m), registers[m]) }
             }
         }
@@ -89,7 +89,7 @@ impl<E: TensorCore, const M: usize, const K: usize, const HELD: usize> OperandA<
         if k < HELD {
             self.held[k]
         } else {
-            // SAFETY: this lane has written them in `load`, and no other lane has.
+            // SAFETY: this lane has written the words in `load`, and no other lane has written them.
             core::array::from_fn(|m| unsafe { ld_shared_v4_b32(self.word(k, m)) })
         }
     }

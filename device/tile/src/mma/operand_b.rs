@@ -6,10 +6,11 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// Registers per lane of the largest B operand in registers. A larger one leaves too few for the accumulator.
+/// Largest number of registers per lane that hold a B operand. A larger operand would leave too few registers
+/// for the accumulator.
 const REGISTERS: usize = 48;
 
-/// The place of an [`OperandB`]. Has no bytes if the operand is in registers.
+/// Shared memory for an [`OperandB`]. It has no bytes if the operand is in registers.
 pub struct PlaceB<E, const K: usize, const G: usize> {
     base: u32,
     element: PhantomData<E>,
@@ -18,11 +19,11 @@ pub struct PlaceB<E, const K: usize, const G: usize> {
 /// The B operand of all warps of a block: `K` k-steps of `G` groups of 8 columns.
 pub struct OperandB<E, const K: usize, const G: usize> {
     held: ColFrag<E, K, G>,
-    /// This lane's first word in shared memory.
+    /// The shared address of this lane's first word.
     at: u32,
 }
 
-// SAFETY: two words per lane for each k-step and group, or no bytes.
+// SAFETY: the layout has two words per lane for each k-step and group, or no bytes.
 unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for PlaceB<E, K, G> {
     const BYTES: usize = if OperandB::<E, K, G>::SHARED { K * G * 256 } else { 0 };
     const ALIGN: usize = 8;
@@ -33,8 +34,8 @@ unsafe impl<E: TensorCore, const K: usize, const G: usize> Place for PlaceB<E, K
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> PlaceB<E, K, G> {
-    /// Keeps `operand`, which every warp has. If its place is in shared memory, the first warp writes the
-    /// operand, and a barrier makes it readable for all warps.
+    /// Keeps `operand`, which every warp has loaded. If the operand belongs in shared memory, the first warp
+    /// writes it, and a barrier makes it readable for all warps.
     #[inline(always)]
     pub fn keep<C: Kernel>(self, operand: ColFrag<E, K, G>, block: &mut Block<C>) -> OperandB<E, K, G> {
         let Warp { index, lane } = block.warp();
@@ -43,7 +44,8 @@ impl<E: TensorCore, const K: usize, const G: usize> PlaceB<E, K, G> {
             if index == 0 {
                 for k in 0..K {
                     for g in 0..G {
-                        // SAFETY: this lane's words of a place that is `self`'s alone; the barrier follows.
+                        // SAFETY: these are this lane's words of shared memory that belongs to `self` alone;
+                        // the barrier follows.
                         unsafe { st_shared_v2_b32(right.word(k, g), operand.0[k][g]) }
                     }
                 }
@@ -66,7 +68,8 @@ impl<E: TensorCore, const K: usize, const G: usize> OperandB<E, K, G> {
     #[inline(always)]
     pub(crate) fn k_step(&self, k: usize) -> [[u32; 2]; G] {
         if Self::SHARED {
-            // SAFETY: written by the first warp before the barrier in `keep`, and by no thread since.
+            // SAFETY: the first warp wrote the words before the barrier in `keep`, and no thread has written
+            // them since.
             core::array::from_fn(|g| unsafe { ld_shared_v2_b32(self.word(k, g)) })
         } else {
             self.held.0[k]

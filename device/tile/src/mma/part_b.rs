@@ -1,4 +1,5 @@
-//! B operands of which each warp of a block uses some column groups, in registers or in shared memory.
+//! B operands of which each warp of a block uses only some column groups. They are in registers or in shared
+//! memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,21 +7,21 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// The place of a B operand of `K` k-steps of `G` groups of 8 columns. Has no bytes if each warp holds its
-/// part in registers (`HELD`).
+/// Shared memory for a B operand of `K` k-steps of `G` groups of 8 columns. It has no bytes if each warp
+/// holds its part in registers (`HELD`).
 pub struct PlacePartB<E, const K: usize, const G: usize, const HELD: bool> {
     base: u32,
     element: PhantomData<E>,
 }
 
-/// A warp's part of a B operand: `OWN` of its `G` groups.
+/// A warp's part of a B operand: `OWN` of the operand's `G` groups.
 pub struct PartB<E, const K: usize, const G: usize, const OWN: usize, const HELD: bool> {
     held: ColFrag<E, K, OWN>,
-    /// This lane's first word of the part in shared memory.
+    /// The shared address of this lane's first word of the part.
     at: u32,
 }
 
-// SAFETY: two words of each lane for each k-step and group, or nothing.
+// SAFETY: the layout has two words of each lane for each k-step and group, or no bytes.
 unsafe impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> Place
     for PlacePartB<E, K, G, HELD>
 {
@@ -33,9 +34,9 @@ unsafe impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> Pla
 }
 
 impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> PlacePartB<E, K, G, HELD> {
-    /// Keeps the operand; the warp's part begins with group `first`. `part` loads the warp's part. `group`
-    /// loads one group: if the operand goes to shared memory, warp `i` writes group `i`, and a barrier makes
-    /// all of them readable.
+    /// Keeps the operand. The warp's part begins with group `first`. `part` loads the warp's part. `group`
+    /// loads one group. If the operand belongs in shared memory, warp `i` writes group `i`, and a barrier
+    /// makes all groups readable.
     #[inline(always)]
     pub fn keep<C: Kernel, const OWN: usize>(
         self,
@@ -46,7 +47,7 @@ impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> PlacePartB
     ) -> PartB<E, K, G, OWN, HELD> {
         const { assert!(HELD || G * 32 == C::THREADS as usize, "one group per warp") }
         let Warp { index, lane } = block.warp();
-        // A group that does not exist reads another group of the place.
+        // A group that does not exist is replaced by another group.
         let at = self.base + first % (G - OWN + 1) as u32 * 256 + lane * 8;
         if HELD {
             return PartB { held: part(), at };
@@ -54,7 +55,7 @@ impl<E: TensorCore, const K: usize, const G: usize, const HELD: bool> PlacePartB
         let mine = group(index);
         for k in 0..K {
             let at = self.base + (k * G) as u32 * 256 + index * 256 + lane * 8;
-            // SAFETY: this lane's words of the warp's group; the barrier follows.
+            // SAFETY: these are this lane's words of the warp's group; the barrier follows.
             unsafe { st_shared_v2_b32(at, mine.0[k][0]) }
         }
         block.sync();
@@ -71,7 +72,7 @@ impl<E: TensorCore, const K: usize, const G: usize, const OWN: usize, const HELD
         if HELD {
             return self.held.0[k];
         }
-        // SAFETY: written before the barrier in `keep`, and by no thread since.
+        // SAFETY: the words were written before the barrier in `keep`, and no thread has written them since.
         core::array::from_fn(|g| unsafe { ld_shared_v2_b32(self.at + ((k * G + g) * 256) as u32) })
     }
 }

@@ -10,32 +10,33 @@ use cuda_std::math;
 pub struct RowVec<const M: usize>(pub(crate) [[f32; 2]; M]);
 
 impl<const M: usize> RowVec<M> {
-    /// The value `x` for every row.
+    /// A vector that has the value `x` for every row.
     #[inline(always)]
     pub fn splat(x: f32) -> Self {
         RowVec([[x; 2]; M])
     }
 
-    /// `f` of each value.
+    /// Replaces each value `x` by `f(x)`.
     #[inline(always)]
     pub fn map(self, f: impl Fn(f32) -> f32) -> Self {
         RowVec(self.0.map(|t| t.map(&f)))
     }
 
-    /// `f` of each pair of values.
+    /// A vector whose values are `f(x, y)`, where `x` and `y` are the values of one row in `self` and
+    /// `other`.
     #[inline(always)]
     pub fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         RowVec(core::array::from_fn(|m| core::array::from_fn(|r| f(self.0[m][r], other.0[m][r]))))
     }
 
-    /// `self * factor + plus`, rounded once.
+    /// Computes `self * factor + plus`, rounded once.
     #[inline(always)]
     pub fn fma(self, factor: &Self, plus: &Self) -> Self {
         let of = |m: usize, r: usize| math::fma(self.0[m][r], factor.0[m][r], plus.0[m][r]);
         RowVec(core::array::from_fn(|m| core::array::from_fn(|r| of(m, r))))
     }
 
-    /// Combines a row's values across the four lanes that share it.
+    /// Combines the values that the four lanes of a row have for this row.
     #[inline(always)]
     pub fn across(self, warp: Warp, f: impl Fn(f32, f32) -> f32) -> Self {
         self.map(|x| warp.quad(x, &f))
@@ -54,7 +55,7 @@ impl<const M: usize> RowVec<M> {
     }
 }
 
-/// The value of a row: `[row tile, which of the lane's two rows]`.
+/// Reads the value of a row by `[row tile, which of the lane's two rows]`.
 impl<const M: usize> Index<[usize; 2]> for RowVec<M> {
     type Output = f32;
     #[inline(always)]
@@ -68,13 +69,13 @@ impl<const M: usize> Index<[usize; 2]> for RowVec<M> {
 pub struct RowSum<const M: usize>(pub(crate) [[f32; 4]; M]);
 
 impl<const M: usize> RowSum<M> {
-    /// Zero sums.
+    /// Sums that are zero.
     #[inline(always)]
     pub fn zero() -> Self {
         RowSum([[0.0; 4]; M])
     }
 
-    /// Adds one part of the rows of `a`.
+    /// Adds one part of the rows of `a` to the sums.
     #[inline(always)]
     pub fn add<E: Mma, const K: usize>(&mut self, a: &AFrag<E, M, K>, part: Part, warp: Warp) {
         for k in part.share(K) {
@@ -114,7 +115,7 @@ impl<const M: usize> RowSum<M> {
         }
     }
 
-    /// The sums.
+    /// The sum of each row.
     #[inline(always)]
     pub fn total(&self) -> RowVec<M> {
         RowVec(self.0.map(|t| [t[0], t[2]]))

@@ -1,4 +1,5 @@
-//! Products on CUDA cores, with the fragments of tensor cores: a baseline for the gain of tensor cores.
+//! Products on CUDA cores, with the fragments of tensor cores. They are a baseline that shows the gain of
+//! tensor cores.
 use crate::group::sealed::Sealed;
 use crate::mma::{AFrag, Acc, Mma, Part, Resident};
 use crate::shared::SharedTile;
@@ -9,9 +10,9 @@ use cuda_std::{math, warp as lanes};
 
 /// An element type that CUDA cores multiply.
 pub trait Unpack: Element {
-    /// Two elements as f32, the low half first. Exact.
+    /// Unpacks two elements as f32, the low half first. The conversion is exact.
     fn unpack(x: u32) -> [f32; 2];
-    /// Two f32 rounded to nearest even, `lo` in the low half.
+    /// Packs two f32, rounded to nearest even, with `lo` in the low half.
     fn pack(lo: f32, hi: f32) -> u32;
 }
 impl Unpack for F16 {
@@ -35,13 +36,13 @@ impl Unpack for Bf16 {
     }
 }
 
-/// Eight elements of a tile.
+/// Loads eight elements of a tile.
 ///
 /// # Safety
-/// - `at` is a chunk of a tile that may be read.
+/// - `at` is the shared address of a chunk in a tile that may be read.
 #[inline(always)]
 unsafe fn chunk<E: Unpack>(at: u32) -> [[f32; 2]; 4] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the preconditions.
     unsafe { ld_shared_v4_b32(at) }.map(E::unpack)
 }
 
@@ -76,7 +77,7 @@ impl<E: Unpack> Mma for Scalar<E> {
             let rows: [[[[f32; 2]; 4]; 2]; M] = core::array::from_fn(|m| {
                 core::array::from_fn(|r| {
                     let at = SharedTile::<Self, R, K>::offset((m * 16 + r * 8) as u32 + row, c);
-                    // SAFETY: a chunk of the warp's rows of the tile that `a` borrows.
+                    // SAFETY: this is a chunk of the warp's rows, in the tile that `a` borrows.
                     unsafe { chunk::<E>(a.first_row + at) }
                 })
             });
@@ -84,7 +85,7 @@ impl<E: Unpack> Mma for Scalar<E> {
                 for h in 0..2 {
                     for i in 0..2 {
                         let at = SharedTile::<Self, N, K>::offset((n * 16 + h * 8 + i) as u32 + column, c);
-                        // SAFETY: a chunk of a readable tile.
+                        // SAFETY: this is a chunk of a readable tile.
                         let b = unsafe { chunk::<E>(b.base + at) };
                         for m in 0..M {
                             for r in 0..2 {
@@ -99,7 +100,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         }
     }
 
-    /// Each lane fetches the A operand's rows from the lanes that share them, and its own columns of `b`.
+    /// Each lane fetches the A operand from the lanes that share its rows, and loads its own columns of `b`.
     #[inline(always)]
     fn mma_ab<const M: usize, const N: usize, const K: usize>(
         acc: &mut Acc<M, N>,
@@ -111,7 +112,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         for k in 0..K {
             for quad in 0..4 {
                 for half in 0..2 {
-                    // Rows `2 * quad` and the next one, in this half of the k-step.
+                    // These are row `2 * quad` and the next row, in this half of the k-step.
                     let p: [[[f32; 2]; 2]; M] = core::array::from_fn(|m| {
                         core::array::from_fn(|r| {
                             let x = a.registers[k][m][2 * half + r];
@@ -125,7 +126,7 @@ impl<E: Unpack> Mma for Scalar<E> {
                             for h in 0..2 {
                                 let at = SharedTile::<Self, K, N>::offset(key, (2 * n + h) as u32)
                                     + warp.lane % 4 * 4;
-                                // SAFETY: a word of a row of a readable tile.
+                                // SAFETY: this is a word in a row of a readable tile.
                                 let v = E::unpack(unsafe { ld_shared_b32(b.base + at) });
                                 for m in 0..M {
                                     for r in 0..2 {

@@ -6,28 +6,29 @@ use contract::{Bf16, E4m3, Element, F16, Native};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::math::{permute_bytes, unpack_e4m3};
 
-/// An element type of shared tiles for products with few columns. Such a product may sum its k-steps in any
-/// column order, as long as both operands agree: `right_word` defines the order of the B operand's words.
+/// An element type of shared tiles in products with few columns. Such a product may sum its k-steps in any
+/// column order that both operands share: `right_word` defines the order of the B operand's words.
 pub trait Stored: Element {
-    /// The type that tensor cores multiply.
+    /// The element type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored element divided by the value of its operand. It is 1 unless the conversion only
-    /// shifts bits.
+    /// The value of a stored element, divided by the value that its operand has. It is 1, unless the
+    /// conversion only shifts bits.
     const FACTOR: f32;
-    /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of
-    /// the tile, rather than columns `i` and `i + 8`.
+    /// In a row tile of [`Stored::columns`], rows `i` and `i + 8` are columns `2i` and `2i + 1` of the tile
+    /// if this is true, otherwise columns `i` and `i + 8`.
     const PAIRED: bool;
-    /// The words that four lanes hold as word `i` of k-step `k`: lane 0's word, and the distance from lane to
-    /// lane. Words (two elements of `As`) are counted in a row of the B operand's transpose.
+    /// The words that four lanes hold as word `i` of k-step `k`: the word of lane 0, and the distance from
+    /// one lane's word to the next lane's word. Words of two elements of `As` are counted in a row of the
+    /// transposed B operand.
     fn right_word(k: usize, i: usize) -> [u32; 2];
-    /// Calls `f(k-step, A operand)` for the tile's 16 rows from row `first` on, a multiple of 16.
+    /// Calls `f(k-step, A operand)` for the tile's 16 rows from row `first` on, which is a multiple of 16.
     fn rows<const N: usize, const K: usize>(
         tile: &SharedTile<Self, N, K>,
         first: u32,
         warp: Warp,
         f: impl FnMut(usize, [u32; 4]),
     );
-    /// Calls `f(row tile, A operand)` for the transpose of the tile's row tile `n`.
+    /// Calls `f(row tile, A operand)` for the transpose of row tile `n` of the tile.
     fn columns<const N: usize, const R: usize>(
         tile: &SharedTile<Self, N, R>,
         n: usize,
@@ -68,7 +69,7 @@ macro_rules! as_they_are {
         ) {
             let reader = tile.rows_first(warp);
             for r in 0..R {
-                // SAFETY: as above.
+                // SAFETY: the reason above holds here too.
                 f(r, unsafe { ldmatrix_x4_trans(reader.tile(n, r)) })
             }
         }
@@ -76,15 +77,16 @@ macro_rules! as_they_are {
 }
 as_they_are!(F16, Bf16);
 
-/// Eight-bit elements, multiplied as f16. `pairs` converts a word to the operands of bytes 0, 1 and of bytes
-/// 2, 3. `halves` converts it to the operands of bytes 0, 2 and of bytes 1, 3.
+/// Implements eight-bit elements, which are multiplied as f16. `pairs` converts a word to two operands: of
+/// bytes 0 and 1, and of bytes 2 and 3. `halves` converts a word to two operands: of bytes 0 and 2, and of
+/// bytes 1 and 3.
 macro_rules! eight_bits {
     ($e:ty, factor $factor:literal, pairs $pairs:expr, halves $halves:expr) => {
         impl Stored for $e {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives lane `t` of four adjacent columns. They serve as columns `2t`, `2t + 1`,
+            // `ldmatrix` gives four adjacent columns to lane `t`. They serve as columns `2t`, `2t + 1`,
             // `2t + 8` and `2t + 9` of a k-step.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
@@ -99,7 +101,7 @@ macro_rules! eight_bits {
             ) {
                 let reader = tile.columns_first(first, warp);
                 for k in 0..K / 2 {
-                    // SAFETY: as above.
+                    // SAFETY: the reason above holds here too.
                     let [a, b, c, d] = unsafe { ldmatrix_x4(reader.tile(0, k)) }.map($pairs);
                     f(2 * k, [a[0], b[0], a[1], b[1]]);
                     f(2 * k + 1, [c[0], d[0], c[1], d[1]]);
@@ -116,7 +118,7 @@ macro_rules! eight_bits {
             ) {
                 let reader = tile.columns_first(0, warp);
                 for r in 0..R / 2 {
-                    // SAFETY: as above.
+                    // SAFETY: the reason above holds here too.
                     let [a, b, c, d] = unsafe { ldmatrix_x4_trans(reader.tile(n, r)) }.map($halves);
                     f(2 * r, [a[0], a[1], b[0], b[1]]);
                     f(2 * r + 1, [c[0], c[1], d[0], d[1]]);
@@ -128,8 +130,9 @@ macro_rules! eight_bits {
 eight_bits!(Native<E4m3>, factor 1.0, pairs unpack_e4m3, halves |x| unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, factor 256.0, pairs |x| shift_odd_even(permute_bytes(x, 0x3120)), halves shift_odd_even);
 
-/// Bytes 0, 2 and bytes 1, 3 as f16, each scaled by 2^-8. The bits of an e4m3 are shifted into an f16
-/// unchanged, so only the exponent's bias differs, also for subnormal numbers. NaN becomes 480 * 2^-8.
+/// Converts bytes 0 and 2, and bytes 1 and 3, to f16 values that are scaled by 2^-8. The bits of an e4m3 are
+/// shifted into an f16 unchanged, so only the bias of the exponent differs, also for subnormal numbers. NaN
+/// becomes 480 * 2^-8.
 #[inline(always)]
 fn shift_odd_even(x: u32) -> [u32; 2] {
     let odd = (x & 0x8000_8000) | (x & 0x7f00_7f00) >> 1;
@@ -141,7 +144,7 @@ fn shift_odd_even(x: u32) -> [u32; 2] {
 mod tests {
     use super::shift_odd_even;
 
-    /// The value of the f16 with these bits.
+    /// The value of the f16 that has these bits.
     fn f16(bits: u32) -> f64 {
         let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         let magnitude = match exponent {

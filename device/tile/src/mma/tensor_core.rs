@@ -1,4 +1,4 @@
-//! Products of a warp on tensor cores: the A operand in registers, the B operand in shared memory.
+//! Products of a warp on tensor cores. The A operand is in registers, and the B operand is in shared memory.
 use crate::Warp;
 use crate::mma::{AFrag, Acc, Mma, OperandA, Part, Resident};
 use crate::shared::SharedTile;
@@ -7,7 +7,7 @@ use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::wgmma::{self, Accumulator};
 
 impl<const M: usize, const N: usize> Acc<M, N> {
-    /// `self += a b^T`; `b` is `N x K` in shared memory. `meanwhile` runs between the steps.
+    /// Computes `self += a b^T`; `b` is `N x K` in shared memory. `meanwhile` runs between the steps.
     #[inline(always)]
     pub fn mma_abt<E: Mma, const R: usize, const K: usize, const HELD: usize>(
         &mut self,
@@ -19,7 +19,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         E::mma_abt(self, a, b, warp, meanwhile)
     }
 
-    /// `self += a b^T`; `a` is the warp's own, `b` is `N x K` in shared memory.
+    /// Computes `self += a b^T`; `a` belongs to this warp, and `b` is `N x K` in shared memory.
     #[inline(always)]
     pub fn add_abt<E: TensorCore, const K: usize, const HELD: usize>(
         &mut self,
@@ -30,7 +30,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         abt(self, |k| a.k_step(k), b, warp, |_| {})
     }
 
-    /// `self += a b`; `b` is `K x N` in shared memory. `meanwhile` runs between the steps.
+    /// Computes `self += a b`; `b` is `K x N` in shared memory. `meanwhile` runs between the steps.
     #[inline(always)]
     pub fn mma_ab<E: Mma, const K: usize>(
         &mut self,
@@ -47,7 +47,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
 pub trait TensorCore: Mma {
     /// Two elements with the value 1.
     const ONES: u32;
-    /// `d += a b`, one m16n8k16 (fragments: `cuda_std::mma`).
+    /// Computes `d += a b` for one m16n8k16 (fragments: `cuda_std::mma`).
     ///
     /// # Safety
     /// - All 32 lanes call it, converged.
@@ -56,15 +56,15 @@ pub trait TensorCore: Mma {
 
 /// An element type that tensor cores multiply asynchronously, for a warpgroup.
 pub trait WarpgroupCore: Mma {
-    /// One k-step of `d = a b^T`, or of `d += a b^T` with `accumulate`.
+    /// Issues one k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true.
     ///
     /// # Safety
-    /// - The preconditions of `cuda_std::wgmma`'s products.
+    /// - The preconditions of the products in `cuda_std::wgmma` hold.
     unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool);
-    /// One k-step of `d += a b`.
+    /// Issues one k-step of `d += a b`.
     ///
     /// # Safety
-    /// - The preconditions of `cuda_std::wgmma`'s products.
+    /// - The preconditions of the products in `cuda_std::wgmma` hold.
     unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
 }
 
@@ -73,12 +73,12 @@ macro_rules! warpgroup_core {
         impl WarpgroupCore for $element {
             #[inline(always)]
             unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$abt(d, a, b, accumulate) }
             }
             #[inline(always)]
             unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab(d, a, b) }
             }
         }
@@ -89,7 +89,7 @@ warpgroup_core! {
     Bf16: mma_async_abt_bf16 mma_async_ab_bf16;
 }
 
-/// `acc += a b^T`; `a` has the registers of each k-step.
+/// Computes `acc += a b^T`; `a` returns the registers of each k-step.
 #[inline(always)]
 pub(crate) fn abt<E: TensorCore, const M: usize, const N: usize, const K: usize>(
     acc: &mut Acc<M, N>,
@@ -110,7 +110,7 @@ pub(crate) fn abt<E: TensorCore, const M: usize, const N: usize, const K: usize>
     }
 }
 
-/// `acc += a b`.
+/// Computes `acc += a b`.
 #[inline(always)]
 pub(crate) fn ab<E: TensorCore, const M: usize, const N: usize, const K: usize>(
     acc: &mut Acc<M, N>,
@@ -130,8 +130,8 @@ pub(crate) fn ab<E: TensorCore, const M: usize, const N: usize, const K: usize>(
     }
 }
 
-/// One k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products. With 32 rows per warp, shared memory
-/// is therefore not the limit.
+/// Multiplies one k-step of column tile `n`. One `ldmatrix` feeds `2 * M` products. Shared memory is
+/// therefore not the limit if a warp has 32 rows.
 #[inline(always)]
 fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     acc: &mut Acc<M, N>,
@@ -149,7 +149,7 @@ fn column_tile<E: TensorCore, const M: usize, const N: usize>(
     }
 }
 
-/// Row sums as a product with ones, without additions or shuffles.
+/// Adds row sums as a product with ones, without additions or shuffles.
 #[inline(always)]
 pub(crate) fn add_rows<E: TensorCore>(sum: &mut [f32; 4], a: [u32; 4], _warp: Warp) {
     // SAFETY: `Warp` stands for 32 converged lanes.

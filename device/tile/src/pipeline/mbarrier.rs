@@ -6,12 +6,12 @@
 //! [`StageGuard`](crate::pipeline::StageGuard).
 //!
 //! Producer and consumers take the stages in the same order and track rounds through the ring by parity.
-//! Round `r` is phase `r` of both mbarriers: *full* when the stage is filled, *empty* when it is released. In
-//! round `r`, the producer waits for the release in round `r - 1`. In round 0, it waits for the phase before
-//! phase 0, which counts as complete.
+//! Round `r` is phase `r` of both mbarriers: the phase of *full* completes when the stage is filled, the
+//! phase of *empty* when it is released. In round `r`, the producer waits for the release in round `r - 1`.
+//! In round 0, it waits for the phase before phase 0, which PTX treats as complete.
 //!
-//! Producer and consumers get their stages in a closure. The pipeline does everything that must follow a
-//! stage after the closure, so a kernel cannot forget it.
+//! Producer and consumers get their stages in a closure. The pipeline performs every step that must follow
+//! the closure, so a kernel cannot forget one.
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::group::{ThreadGroup, WarpRows};
 use crate::pipeline::InFlight;
@@ -22,28 +22,28 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::mbarrier;
 
-/// `S` empty stages and their mbarriers. `By` is the transport that fills them: one warp's `cp.async`, or
-/// TMA.
+/// `S` empty stages and their mbarriers. `By` is the transport that fills the stages: `cp.async` of one warp,
+/// or TMA.
 pub struct MbarrierPipeline<T, const S: usize, By> {
     pub(crate) base: u32,
     what: PhantomData<(T, By)>,
 }
 
-/// The producer side: the right to fill stages.
+/// The producer's side of a pipeline: the right to fill stages.
 pub struct Producer<T, const S: usize, By> {
     pub(crate) state: PipelineState<T, S>,
     pub(crate) warp: Warp,
     pub(crate) by: PhantomData<By>,
 }
 
-/// The consumer side: the right to read stages.
+/// The consumers' side of a pipeline: the right to read stages.
 pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
     pub(crate) state: PipelineState<T, S>,
     pub(crate) warp: Warp,
     pub(crate) by: PhantomData<By>,
 }
 
-/// The consumer warps of a block: all warps but the last.
+/// The consumer warps of a block, which are all warps but the last.
 pub struct Consumers<K> {
     warp: Warp,
     contract: PhantomData<K>,
@@ -74,8 +74,8 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Waits until the phase of this parity is complete. All lanes have then seen the completion, and the
-    /// warp is converged.
+    /// Waits until the phase with this parity is complete. After the call, all lanes have seen the
+    /// completion, and the warp is converged.
     #[inline(always)]
     fn wait(self, parity: u32, warp: Warp) {
         // SAFETY: `specialize` has initialised the mbarrier, and a barrier of the block followed.
@@ -83,7 +83,7 @@ impl Barrier {
     }
 }
 
-/// The next stage and the parity of its round (CUTLASS: `PipelineState`).
+/// The next stage, and the parity of its round (CUTLASS: `PipelineState`).
 pub(crate) struct PipelineState<T, const S: usize> {
     pub(crate) base: u32,
     pub(crate) stage: u32,
@@ -108,7 +108,7 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
     pub(crate) fn empty(&self) -> Barrier {
         Barrier { address: self.full().address + mbarrier::BYTES as u32 }
     }
-    /// The address of the stage's tile info, behind all barriers.
+    /// The address of the stage's tile info, which lies behind all barriers.
     #[inline(always)]
     pub(crate) fn info(&self) -> u32 {
         self.base + (S * (T::BYTES + 2 * mbarrier::BYTES)) as u32 + self.stage * size_of::<TileInfo>() as u32
@@ -121,7 +121,7 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
     }
 }
 
-// SAFETY: the stages and their barriers, which no thread accesses before `specialize`.
+// SAFETY: the layout has the stages and their barriers, which no thread accesses before `specialize`.
 unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPipeline<T, S, By> {
     const BYTES: usize = {
         assert!(S > 0, "a ring has a stage");
@@ -136,10 +136,10 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPi
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> MbarrierPipeline<T, S, By> {
-    /// Waits for the copies of `first`, which all warps have started. Then the last warp `produce`s stages,
-    /// and the other warps `consume` them.
+    /// Waits for the copies of `first`, which all warps have started. The last warp then runs `produce`, and
+    /// the other warps run `consume`.
     ///
-    /// The producer stays until its last copies have landed, because PTX does not define the copies of a
+    /// The producer warp stays until its last copies have landed, because PTX does not define the copies of a
     /// thread that has exited. The block is consumed: no barrier of the whole block may follow.
     #[inline(always)]
     pub fn specialize<U: SharedLayout, K: Kernel>(
@@ -152,11 +152,11 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> Mbarrier
         let mut state = PipelineState::<T, S>::first(self.base);
         for _ in 0..S {
             let (full, empty) = (state.full(), state.empty());
-            // Nothing in the branch can fail, so all lanes come to the barrier together, even with
+            // The branch cannot fail, so all lanes reach the barrier together, even with
             // assertions.
             if block.member() == 0 {
-                // SAFETY: the bytes behind the stages, which belonged to `self`; one thread writes them, and
-                // the barrier in `land` follows.
+                // SAFETY: the bytes behind the stages belonged to `self`; one thread writes them, and the
+                // barrier in `land` follows.
                 unsafe {
                     mbarrier::init(full.address, By::ARRIVALS);
                     mbarrier::init(empty.address, Consumers::<K>::THREADS);
@@ -180,7 +180,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport<Group = Warp>> Mbarrier
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
-    /// The producer warp.
+    /// The warp that produces.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
         self.warp
@@ -190,9 +190,9 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Producer<T, S, By> {
     #[inline(always)]
     pub fn produce(&mut self, copy: impl FnOnce(&T::Slot<By>)) {
         self.state.empty().wait(self.state.parity ^ 1, self.warp);
-        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released it.
+        // SAFETY: no consumer has a view of the stage: none has had one yet, or all have released the stage.
         copy(&unsafe { T::slot(self.state.address()) });
-        // SAFETY: the phase has not ended: it ends when this filling has landed.
+        // SAFETY: the phase has not ended, because it ends only when these copies have landed.
         unsafe { By::arrive(self.state.full().address) }
         self.state.advance();
     }
@@ -203,10 +203,11 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn consume(&mut self, read: impl FnOnce(&T)) {
         self.state.full().wait(self.state.parity, self.warp);
-        // SAFETY: the producer's copies have landed, which every lane has seen. The producer refills the
+        // SAFETY: the producer's copies have landed, and every lane has seen this. The producer refills the
         // stage only after all lanes have arrived at *empty*, and the view ends with the call.
         read(&unsafe { T::at(self.state.address()) });
-        // SAFETY: every consumer thread arrives once per phase, which cannot have ended without it.
+        // SAFETY: every consumer thread arrives once per phase, and the phase cannot end without this
+        // arrival.
         unsafe { mbarrier::arrive(self.state.empty().address) }
         self.state.advance();
     }

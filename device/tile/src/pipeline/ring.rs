@@ -1,4 +1,4 @@
-//! Stages that a thread group fills with `cp.async` and reads.
+//! Stages that a thread group fills with `cp.async` and then reads.
 //!
 //! | state | access | left by |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //!
 //! One barrier per stage serves two purposes: it makes each thread's copies visible to the other threads, and
 //! it proves that every thread has left the previous stage. Therefore `advance` returns the next stage and
-//! refills the previous one. Every `advance` commits a group of copies, so the number of groups in flight is
+//! refills the previous one. Every `advance` closes one group of copies, so the number of groups in flight is
 //! constant. The group is empty if no copies remain. Groups of other pipelines in between only make a wait
 //! longer.
 use crate::Block;
@@ -21,7 +21,7 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-/// A stage that the group may read: its copies have landed, and a barrier has passed.
+/// A stage that the group may read, because its copies have landed and a barrier has passed.
 pub struct Ready<'p, T> {
     view: T,
     place: PhantomData<&'p T>,
@@ -29,10 +29,10 @@ pub struct Ready<'p, T> {
 
 impl<T: SharedLayout> Ready<'_, T> {
     /// # Safety
-    /// - As [`SharedLayout::at`], for as long as the lifetime lasts.
+    /// - The preconditions of [`SharedLayout::at`] hold as long as the lifetime lasts.
     #[inline(always)]
     pub(crate) unsafe fn at(base: u32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         Ready { view: unsafe { T::at(base) }, place: PhantomData }
     }
 }
@@ -44,13 +44,13 @@ impl<T> Deref for Ready<'_, T> {
     }
 }
 
-/// A place outside the ring, filled once before the ring.
+/// Shared memory outside of the ring, which is filled once, before the ring.
 pub struct Unfilled<T, By> {
     base: u32,
     what: PhantomData<(T, By)>,
 }
 
-/// A place whose copies are in flight.
+/// Shared memory whose copies are in flight.
 #[must_use = "the copies can be used only after they have landed"]
 pub struct InFlight<T, By> {
     base: u32,
@@ -63,25 +63,26 @@ pub struct Ring<T, const S: usize, By> {
     what: PhantomData<(T, By)>,
 }
 
-/// A place whose copies are in flight, and the first stages of a ring. Their copies were started after the
-/// place's.
+/// Shared memory whose copies are in flight, and the first stages of a ring. The copies of the stages were
+/// started after the copies of this memory.
 #[must_use = "the copies can be used only after they have landed"]
 pub struct Prologue<U, T, const S: usize, By> {
     lead: InFlight<U, By>,
     kept: Pipeline<T, S, By>,
 }
 
-/// `S` stages in use: `S - 1` are in flight or being read, one is vacant.
+/// `S` stages in use: `S - 1` of them are in flight or being read, and one is vacant.
 pub struct Pipeline<T, const S: usize, By> {
     base: u32,
-    /// The next stage to read.
+    /// The address of the next stage to read.
     read: u32,
-    /// The stage that was read last, if any. It is vacant after the next barrier.
+    /// The address of the stage that was read last, if there is one. This stage is vacant after the next
+    /// barrier.
     left: u32,
     what: PhantomData<(T, By)>,
 }
 
-// SAFETY: the bytes of one `T`, which no thread sees before it is filled.
+// SAFETY: the layout has the bytes of one `T`, which no thread sees before they are filled.
 unsafe impl<T: SharedLayout, By: Transport> Place for Unfilled<T, By> {
     const BYTES: usize = T::BYTES;
     const ALIGN: usize = T::ALIGN;
@@ -91,7 +92,7 @@ unsafe impl<T: SharedLayout, By: Transport> Place for Unfilled<T, By> {
     }
 }
 
-// SAFETY: the bytes of `S` of `T`, which no thread sees before they are filled.
+// SAFETY: the layout has the bytes of `S` values of `T`, which no thread sees before they are filled.
 unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S, By> {
     const BYTES: usize = {
         assert!(S > 0, "a ring has a stage");
@@ -105,13 +106,13 @@ unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S,
     }
 }
 
-/// Starts the copies that fill the place at `base`, as one group.
+/// Starts the copies that fill the memory at `base`, as one group.
 ///
 /// # Safety
-/// - As [`SharedLayout::slot`]; no thread has a view of the place.
+/// - The preconditions of [`SharedLayout::slot`] hold, and no thread has a view of this memory.
 #[inline(always)]
 pub(crate) unsafe fn fill<T: SharedLayout, By: GroupTransport>(base: u32, copy: impl FnOnce(&T::Slot<By>)) {
-    // SAFETY: the caller's promise; one filling, one group.
+    // SAFETY: the caller keeps the preconditions; each filling is one group.
     unsafe {
         copy(&T::slot(base));
         By::commit()
@@ -119,17 +120,17 @@ pub(crate) unsafe fn fill<T: SharedLayout, By: GroupTransport>(base: u32, copy: 
 }
 
 impl<T: SharedLayout, By: GroupTransport> Unfilled<T, By> {
-    /// Starts the copies that fill the place, as one group.
+    /// Starts the copies that fill this memory, as one group.
     #[inline(always)]
     pub fn fill(self, copy: impl FnOnce(&T::Slot<By>)) -> InFlight<T, By> {
-        // SAFETY: the place is this value's alone, and no thread has had a view of it yet.
+        // SAFETY: the memory belongs to this value alone, and no thread has had a view of it yet.
         unsafe { fill::<T, By>(self.base, copy) }
         InFlight { base: self.base, what: PhantomData }
     }
 }
 
 impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
-    /// Waits for these copies and all others of the group's threads.
+    /// Waits for these copies and all other copies of the group's threads.
     #[inline(always)]
     pub fn land(self, group: &mut By::Group) -> T {
         self.land_before(0, group)
@@ -147,7 +148,7 @@ impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
 }
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
-    /// Starts the first `S - 1` stages, one group of copies each, after `lead`.
+    /// Starts the copies of the first `S - 1` stages after `lead`, one group per stage.
     #[inline(always)]
     pub fn prologue<U>(
         self,
@@ -157,11 +158,11 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
         Prologue { lead, kept: self.start(copy) }
     }
 
-    /// Starts the first `S - 1` stages, one group of copies each.
+    /// Starts the copies of the first `S - 1` stages, one group per stage.
     #[inline(always)]
     pub fn start(self, mut copy: impl FnMut(u32, &T::Slot<By>)) -> Pipeline<T, S, By> {
         for i in 0..S as u32 - 1 {
-            // SAFETY: stage `i` is this value's alone, and no thread has had a view of it yet.
+            // SAFETY: stage `i` belongs to this value alone, and no thread has had a view of it yet.
             unsafe { fill::<T, By>(self.base + i * T::BYTES as u32, |slot| copy(i, slot)) }
         }
         let left = self.base + (S as u32 - 1) * T::BYTES as u32;
@@ -170,7 +171,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Ring<T, S, By> {
 }
 
 impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prologue<U, T, S, By> {
-    /// Waits for the place. The stages stay in flight.
+    /// Waits for the memory that was filled first. The copies of the stages stay in flight.
     #[inline(always)]
     pub fn land(self, group: &mut By::Group) -> (U, Pipeline<T, S, By>) {
         (self.lead.land_before(S - 1, group), self.kept)
@@ -179,8 +180,8 @@ impl<U: SharedLayout, T: SharedLayout, const S: usize, By: GroupTransport> Prolo
 
 impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
     /// Waits for the oldest stage and for a barrier. Lets `refill` start copies to the stage that all threads
-    /// have just left, and returns the oldest stage. With a single stage, `refill` runs first, and the call
-    /// waits for its copies.
+    /// have just left, and returns the oldest stage. If there is a single stage, `refill` runs first, and the
+    /// call waits for its copies.
     #[inline(always)]
     pub fn advance(
         &mut self,
@@ -215,7 +216,7 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
 }
 
 impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>>> {
-    /// The stages as scratch memory, after all copies have landed and every warp has left the stages.
+    /// Turns the stages into scratch memory, after all copies have landed and every warp has left the stages.
     #[inline(always)]
     pub fn reclaim(self, block: &mut Block<K>) -> Scratch<Ring<T, S, CpAsync<Block<K>>>> {
         CpAsync::<Block<K>>::wait_all();

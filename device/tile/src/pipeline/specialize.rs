@@ -1,4 +1,4 @@
-//! Warp specialization on Hopper: one producer warpgroup, two or three consumer warpgroups.
+//! Warp specialization on Hopper, with one producer warpgroup and two or three consumer warpgroups.
 use crate::group::{PingPong, Warpgroup};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -6,30 +6,30 @@ use contract::Kernel;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
 use cuda_std::{mbarrier, tma};
 
-/// A place with a producer side and a consumer side. [`Block::specialize`] gives the two sides to different
-/// warps.
+/// Shared memory with a producer side and a consumer side. [`Block::specialize`] gives the two sides to
+/// different warps.
 pub trait Specialized: Place {
-    /// The number of producer threads. Each is in another warp.
+    /// The number of producer threads. Each of these threads is in another warp.
     const PRODUCERS: u32;
     /// The producer side, for a producer thread.
     type Producer;
     /// The consumer side, for a consumer warp.
     type Consumer;
-    /// Initialises the place for `consumers` consumer warps.
+    /// Initialises the memory for `consumers` consumer warps.
     ///
     /// # Safety
-    /// - One thread calls this, and a block barrier follows before any use.
+    /// - One thread calls this function, and a block barrier follows before any use.
     unsafe fn init(&self, consumers: u32);
-    /// The producer side of one warp.
+    /// The producer side for a thread of warp `warp`.
     ///
     /// # Safety
     /// - One thread of each of at least [`Self::PRODUCERS`] warps has the producer side, and no other thread
     ///   has it. The warps are numbered from 0.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
-    /// The consumer side of a warp.
+    /// The consumer side for warp `warp`.
     ///
     /// # Safety
-    /// - All consumer warps given to `init` have the consumer side, and no other warp has it.
+    /// - The consumer warps that `init` counted have the consumer side, and no other warp has it.
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
 }
 
@@ -39,7 +39,7 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     type Consumer = (A::Consumer, B::Consumer);
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe {
             self.0.init(consumers);
             self.1.init(consumers);
@@ -47,19 +47,19 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     }
     #[inline(always)]
     unsafe fn producer(self, warp: Warp) -> Self::Producer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { (self.0.producer(warp), self.1.producer(warp)) }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { (self.0.consumer(warp), self.1.consumer(warp)) }
     }
 }
 
-/// Registers per thread of the producer warpgroup, beside `W` consumer warpgroups.
+/// Registers per thread of the producer warpgroup, if there are `W` consumer warpgroups.
 struct Copying<const W: usize>;
-/// Registers per thread of `W` consumer warpgroups.
+/// Registers per thread of each of `W` consumer warpgroups.
 struct Computing<const W: usize>;
 
 /// Registers per thread of the producer warpgroup and of the consumer warpgroups.
@@ -69,7 +69,7 @@ const fn registers(w: usize) -> [u32; 2] {
         3 => [32, 160],
         _ => panic!("two or three warpgroups compute"),
     };
-    // A thread starts with its share of 65,536 registers, rounded down to a multiple of 8.
+    // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
     let start = 512 / (w as u32 + 1) / 8 * 8;
     assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
     [copying, computing]
@@ -82,9 +82,9 @@ impl<const W: usize> Registers for Computing<W> {
 }
 
 impl<K: Kernel> Block<K> {
-    /// Divides the block into a producer warpgroup and `W` consumer warpgroups. Consumers run `compute`. One
-    /// thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs `copy`. The producer
-    /// warpgroup gives registers to the consumers.
+    /// Divides the block into a producer warpgroup and `W` consumer warpgroups. Consumer warpgroups run
+    /// `compute`. One thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs
+    /// `copy`. The producer warpgroup releases registers, and the consumer warpgroups take them.
     ///
     /// The block is consumed. Consumer warpgroups stay until their stores are written. Producers need not
     /// stay, because the consumers wait for every load. A producer thread may even exit within `copy`
@@ -103,17 +103,18 @@ impl<K: Kernel> Block<K> {
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
         }
         let mut block = self;
-        // The number is equal in all lanes. The assembler must know this to keep branches on it uniform.
+        // The number is the same in all lanes. ptxas must know this, so that branches on the number stay
+        // uniform.
         let number = block.warp().uniform(block.thread / 32);
         if block.thread == 0 {
-            // SAFETY: one thread, and the barrier follows.
+            // SAFETY: one thread calls this, and the barrier follows.
             unsafe { shared.init(4 * W as u32) };
             mbarrier::fence_init();
         }
         block.sync();
         let warp = Warp { index: number, lane: block.thread % 32 };
         if number / 4 == 0 {
-            // SAFETY: the whole warpgroup takes this branch; it starts with more registers.
+            // SAFETY: the whole warpgroup takes this branch, and it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<W>>() };
             // If only one thread produces, its warp and lane are constants.
             if P::PRODUCERS > 1 && warp.lane == 0 {
@@ -124,7 +125,7 @@ impl<K: Kernel> Block<K> {
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
-            // SAFETY: the whole warpgroup takes this branch; the producer warpgroup has given back enough
+            // SAFETY: the whole warpgroup takes this branch, and the producer warpgroup has released enough
             // registers.
             unsafe { setmaxnreg_inc::<Computing<W>>() };
             let warp = Warp { index: number - 4, ..warp };

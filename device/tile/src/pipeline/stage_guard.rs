@@ -1,12 +1,12 @@
 //! The mbarrier pipeline for TMA and `wgmma`: TMA fills stages, warpgroups read them.
 //!
 //! A phase of *full* completes when TMA has written the stage. The phase has one arrival, which announces the
-//! byte count: the producer thread's, or the first producer thread's if there are several. A phase of *empty*
+//! byte count. If several producer threads share a stage, the first of them arrives. A phase of *empty*
 //! completes when every warp of every warpgroup has released the stage.
 //!
 //! Only `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. A stage's
-//! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. Computing it from the address
-//! would cost three more instructions per product.
+//! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. A computation from the
+//! address would cost three more instructions per product.
 use crate::Warp;
 use crate::pipeline::mbarrier::PipelineState;
 use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized};
@@ -18,8 +18,8 @@ use cuda_std::math::opaque_b64;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::{mbarrier, thread};
 
-/// A stage that several products read. Dropping the guard releases the stage. A guard passed to `mem::forget`
-/// never releases its stage, and the producer then waits for ever.
+/// A stage that several products read. Dropping the guard releases the stage. A guard that is passed to
+/// `mem::forget` never releases its stage, and the producer then waits forever.
 pub struct StageGuard<'c, T> {
     descriptor: u64,
     empty: u32,
@@ -46,7 +46,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
 impl<T> Drop for StageGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: one arrival per warp and phase, which cannot have ended without it.
+        // SAFETY: each warp arrives once per phase, and the phase cannot end without this arrival.
         unsafe { mbarrier::arrive_if(self.empty, self.warp.lane == 0) }
     }
 }
@@ -59,7 +59,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
     unsafe fn init(&self, consumers: u32) {
         let mut state = PipelineState::<T, S>::first(self.base);
         for _ in 0..S {
-            // SAFETY: the bytes behind the stages, which belong to `self`; the rest is the caller's promise.
+            // SAFETY: the bytes behind the stages belong to `self`; the caller keeps the other preconditions.
             unsafe {
                 mbarrier::init(state.full().address, By::ARRIVALS);
                 mbarrier::init(state.empty().address, consumers);
@@ -94,7 +94,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
             // SAFETY: `specialize` has initialised both mbarriers. All consumers have left the stage, or none
             // has had it yet: the phase before the first counts as ended. All producers together copy
             // `T::BYTES` bytes. The phase's only arrival is the first producer's, so the phase does not
-            // complete before all copies have landed, whichever producer is ahead.
+            // complete before all copies have landed, even if another producer is ahead.
             unsafe {
                 mbarrier::wait_parity(self.state.empty().address, self.state.parity ^ 1);
                 if producer == 0 {
@@ -104,8 +104,9 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
                 T::load(self.state.address(), from, at, full, producer);
             }
         } else if producer < M::PRODUCERS {
-            // No consumer waits for this thread here, so the thread does not wait for the stage either. It
-            // could then miss a phase and take a later phase for this one. It therefore takes no later stage.
+            // No consumer waits for this thread, so the thread cannot wait for the stage's consumers either.
+            // The thread could therefore miss a phase and mistake a later phase for this one. For this
+            // reason, it takes no later stage.
             thread::exit()
         }
         self.state.advance();
@@ -113,10 +114,12 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
-    /// Waits until the next stage is empty, then starts its copies from row `at` on.
+    /// Waits until the next stage is empty, then starts its copies. `at` are the coordinates of the first
+    /// row.
     ///
     /// If several producers share the copies, a producer without a box in this stage exits. All pipelines
-    /// should therefore have boxes of one size: a later stage with smaller boxes would never be complete.
+    /// should therefore have boxes of the same size: a later stage with smaller boxes would never be
+    /// complete.
     #[inline(always)]
     pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |_| ())
@@ -124,7 +127,8 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
-    /// Waits until the next stage is empty, then writes its tile info and starts its copies from row `at` on.
+    /// Waits until the next stage is empty, writes its tile info, then starts its copies. `at` are the
+    /// coordinates of the first row.
     #[inline(always)]
     pub fn load(&mut self, info: TileInfo, from: &T::Tensor<M>, at: M::At) {
         self.fill(from, at, |state| write(state, info))
@@ -134,8 +138,8 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
 /// Writes the tile info beside an empty stage, before this thread's arrival at *full*.
 #[inline(always)]
 fn write<T: TmaTile, const S: usize>(state: &PipelineState<T, S>, [a, b, c, d, e, f, g, h]: TileInfo) {
-    // SAFETY: the bytes of the tile info, aligned to 16, behind the barriers. Every reader has released the
-    // stage.
+    // SAFETY: the bytes of the tile info lie behind the barriers, and are aligned to 16. Every reader has
+    // released the stage.
     unsafe {
         st_shared_v4_b32(state.info(), [a, b, c, d]);
         st_shared_v4_b32(state.info() + 16, [e, f, g, h]);
@@ -149,8 +153,8 @@ impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
         self.wait_full();
         let reads = self.warp.lane == 0;
         // SAFETY: the producer wrote the words before the arrival that ended the phase. It writes them again
-        // only after this warp has left the stage, which the warp has not taken yet: the lane that arrives at
-        // *empty* is the lane that reads.
+        // only after this warp has left the stage, and the warp has not taken the stage yet: the lane that
+        // arrives at *empty* is the lane that reads.
         let [a, b] = [0, 16].map(|half| unsafe { ld_shared_v4_b32_if(self.state.info() + half, reads) });
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))
     }
@@ -161,8 +165,8 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn wait(&mut self) -> StageGuard<'_, T> {
         self.wait_full();
-        // With one stage, the descriptor is equal at every wait. LLVM would then add the k-steps before the
-        // loop, and ptxas 13.0 has lost upper halves of such sums.
+        // If there is one stage, its descriptor is the same at every wait. LLVM would then add the k-steps
+        // before the loop, and ptxas 13.0 has lost upper halves of such sums.
         let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
         let empty = self.state.empty().address;
         self.state.advance();
@@ -172,7 +176,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     /// Waits until the next stage is full.
     #[inline(always)]
     pub(crate) fn wait_full(&self) {
-        // SAFETY: initialised by `specialize`.
+        // SAFETY: `specialize` has initialised the mbarrier.
         unsafe { mbarrier::wait_parity(self.state.full().address, self.state.parity) }
     }
 
@@ -185,7 +189,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     /// Releases the next stage, which this warp no longer reads.
     #[inline(always)]
     pub(crate) fn release(&mut self) {
-        // SAFETY: one arrival per warp and phase, which cannot have ended without it.
+        // SAFETY: each warp arrives once per phase, and the phase cannot end without this arrival.
         unsafe { mbarrier::arrive_if(self.state.empty().address, self.warp.lane == 0) }
         self.state.advance();
     }

@@ -1,11 +1,11 @@
-//! Rings of single warps. A warp refills a stage as soon as it has read the stage, so all stages are in
-//! flight while the warp waits.
+//! Rings that belong to single warps. A warp refills a stage as soon as it has read the stage, so all stages
+//! are in flight while the warp waits.
 //!
 //! A block barrier is expensive, so [`Pipeline`](crate::pipeline::Pipeline) has one per stage and refills the
 //! previous stage behind it. A warp barrier costs almost nothing, so a stream refills a stage directly after
 //! its use. Closures read and refill a stage, so no view outlives its turn.
 //!
-//! A [`Stream`] knows the place of all warps' rings, which [`Stream::reclaim`] returns.
+//! A [`Stream`] also knows the shared memory of all warps' rings, which [`Stream::reclaim`] returns.
 use crate::copy::{CpAsync, GroupTransport};
 use crate::exchange::Scratch;
 use crate::pipeline::Ring;
@@ -16,13 +16,14 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::math;
 
-/// A ring of `S` stages for each of `WARPS` warps. Only its warp fills, awaits and reads a ring.
+/// A ring of `S` stages for each of `WARPS` warps. Only the warp to which a ring belongs fills, awaits and
+/// reads it.
 pub struct PerWarp<T, const S: usize, const WARPS: usize> {
     base: u32,
     what: PhantomData<T>,
 }
 
-// SAFETY: `WARPS` rings, one after the other.
+// SAFETY: the layout has `WARPS` rings, one after the other.
 unsafe impl<T: SharedLayout, const S: usize, const WARPS: usize> Place for PerWarp<T, S, WARPS> {
     const BYTES: usize = WARPS * <Ring<T, S, CpAsync<Warp>>>::BYTES;
     const ALIGN: usize = T::ALIGN;
@@ -41,7 +42,7 @@ pub struct OwnRing<T, const S: usize, const WARPS: usize> {
     what: PhantomData<T>,
 }
 
-/// The ring in use: every stage is in flight, except the stage that the warp reads.
+/// A ring in use: all of its stages are in flight, except for the stage that the warp reads.
 pub struct Stream<T, const S: usize, const WARPS: usize> {
     /// Address of the first warp's ring.
     all: u32,
@@ -53,7 +54,7 @@ pub struct Stream<T, const S: usize, const WARPS: usize> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
-    /// This warp's ring.
+    /// The ring that belongs to this warp.
     #[inline(always)]
     pub fn own<K: Kernel>(self, block: &Block<K>) -> OwnRing<T, S, WARPS> {
         const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
@@ -63,14 +64,14 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
-    /// Starts all stages, one group of copies each.
+    /// Starts the copies of all stages, one group per stage.
     #[inline(always)]
     pub fn stream(self, mut copy: impl FnMut(&T::Slot<CpAsync<Warp>>)) -> Stream<T, S, WARPS> {
         // This loop is not unrolled: the unrolled code would take longer to fetch than to run.
         for i in 0..math::opaque(S as u32) {
             math::stay_a_loop();
-            // SAFETY: stage `i` of this warp's part of the place of all rings, which `self` alone stands for;
-            // no thread has had a view of it yet.
+            // SAFETY: stage `i` lies in this warp's part of the rings' shared memory, which belongs to `self`
+            // alone; no thread has had a view of it yet.
             unsafe { fill::<T, CpAsync<Warp>>(self.base + i * T::BYTES as u32, &mut copy) }
         }
         Stream { all: self.all, base: self.base, next: self.base, what: PhantomData }
@@ -78,8 +79,8 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> OwnRing<T, S, WARPS> {
 }
 
 impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
-    /// Waits for the oldest stage and lets the warp `read` it. After all lanes have read it, `refill` starts
-    /// copies to it. Every turn commits a group of copies. The group is empty if no copies remain.
+    /// Waits for the oldest stage and lets the warp `read` it. After all lanes have read the stage, `refill`
+    /// starts copies to it. Every turn closes a group of copies. The group is empty if no copies remain.
     #[inline(always)]
     pub fn turn(
         &mut self,
@@ -97,22 +98,22 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> Stream<T, S, WARPS> {
         };
         CpAsync::<Warp>::wait_all_but(S - 1);
         warp.sync();
-        // SAFETY: this lane's copies have landed, and the barrier shows it the other lanes' copies; the view
-        // ends with the call.
+        // SAFETY: this lane's copies have landed, and the barrier makes the other lanes' copies visible; the
+        // view ends with the call.
         read(&unsafe { T::at(at) }, warp);
         warp.sync();
         // SAFETY: every lane has read the stage, and no view is left.
         unsafe { fill::<T, CpAsync<Warp>>(at, refill) }
     }
 
-    /// The place of all warps' rings as scratch memory, after all copies have landed and every warp has
-    /// given back its ring.
+    /// Turns the shared memory of all rings into scratch memory, after all copies have landed and every warp
+    /// has given back its ring.
     #[inline(always)]
     pub fn reclaim<K: Kernel>(self, block: &mut Block<K>) -> Scratch<PerWarp<T, S, WARPS>> {
         CpAsync::<Warp>::wait_all();
         block.sync();
-        // SAFETY: the place of all rings. Each warp has consumed its ring, which only this place hands out.
-        // No copy is under way, and no view is left.
+        // SAFETY: this is the shared memory of all rings. Each warp has consumed its ring, and only this
+        // memory provides rings. No copy is in flight, and no view is left.
         unsafe { Scratch::new(self.all) }
     }
 }

@@ -1,10 +1,10 @@
-//! Places: the parts into which a block's shared memory is split. Nothing accesses a place before it is
-//! filled.
+//! Places, which are the parts into which a block's shared memory is split. Nothing accesses a place before
+//! it is filled.
 
-/// A part of shared memory.
+/// A part of shared memory that no thread has filled yet.
 ///
 /// # Safety
-/// - A value accesses no byte outside the `BYTES` bytes that start at the `base` of [`Place::at`].
+/// - A value accesses no byte outside of the `BYTES` bytes that start at the `base` of [`Place::at`].
 pub unsafe trait Place: Sized {
     /// Size in bytes.
     const BYTES: usize;
@@ -18,7 +18,7 @@ pub unsafe trait Place: Sized {
     unsafe fn at(base: u32) -> Self;
 }
 
-// SAFETY: two places, one after the other.
+// SAFETY: the two places lie one after the other.
 unsafe impl<A: Place, B: Place> Place for (A, B) {
     const BYTES: usize = {
         assert!(A::BYTES.is_multiple_of(B::ALIGN), "the second place is misaligned");
@@ -27,7 +27,7 @@ unsafe impl<A: Place, B: Place> Place for (A, B) {
     const ALIGN: usize = if A::ALIGN > B::ALIGN { A::ALIGN } else { B::ALIGN };
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
-        // SAFETY: the caller promises both parts. `BYTES` asserts that the second part is aligned.
+        // SAFETY: the caller's promise covers both parts. `BYTES` asserts that the second part is aligned.
         unsafe { (A::at(base), B::at(base + A::BYTES as u32)) }
     }
 }

@@ -1,11 +1,11 @@
-//! Addresses for a warp's `ldmatrix` in a shared tile.
+//! The addresses that a warp passes to `ldmatrix` in a shared tile.
 use crate::shared::SharedTile;
 use crate::{Warp, layout};
 use contract::Element;
 use core::marker::PhantomData;
 
-/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register per pattern of the swizzle,
-/// plus immediates.
+/// This lane's `ldmatrix` addresses in a tile of `R x C` base tiles: one register for each pattern of the
+/// swizzle, plus immediates.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<E, const R: usize, const C: usize> {
     patterns: [u32; 4],
@@ -13,9 +13,9 @@ pub(crate) struct Reader<E, const R: usize, const C: usize> {
 }
 
 impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
-    /// Bytes from row to row of a panel.
+    /// Bytes from one row of a panel to the next.
     const ROW_BYTES: u32 = layout::row_bytes(SharedTile::<E, R, C>::ROW_CHUNKS);
-    /// Base tiles across a panel.
+    /// Number of base tiles across a panel.
     const ACROSS: u32 = Self::ROW_BYTES / 32;
 
     #[inline(always)]
@@ -23,21 +23,22 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         let [row, chunk] = order(lane);
         let first = SharedTile::<E, R, C>::offset(row, chunk);
         let swizzled = first % Self::ROW_BYTES;
-        // Column tile `i` of a panel flips bits of the chunk number above the lowest bit. A base tile begins
-        // at the start of a panel row, so its row adds a multiple of `ROW_BYTES`.
+        // Column tile `i` of a panel flips those bits of the chunk number that lie above the lowest bit. A
+        // base tile begins at the start of a panel row, so its row adds a multiple of `ROW_BYTES`.
         let patterns =
             [0, 1, 2, 3].map(|i| base.wrapping_add(first - swizzled + (swizzled ^ (i % Self::ACROSS * 32))));
         Reader { patterns, element: PhantomData }
     }
 
-    /// For transposed B operands.
+    /// A reader for transposed B operands.
     #[inline(always)]
     fn rows_first(base: u32, lane: u32) -> Self {
         Self::new(base, lane, layout::rows_first)
     }
 
-    /// For A operands, and for B operands read with `.trans`. The two orders differ by one number per lane,
-    /// equal for all patterns. The base contains this number, so the four registers serve both orders.
+    /// A reader for A operands, and for B operands that are read with `.trans`. The two orders differ by one
+    /// number per lane, which is the same for all patterns. The base contains this number, so the four
+    /// registers serve both orders.
     #[inline(always)]
     fn columns_first(base: u32, lane: u32) -> Self {
         let at = |[row, chunk]: [u32; 2]| SharedTile::<E, R, C>::offset(row, chunk);
@@ -45,7 +46,7 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         Self::rows_first(base.wrapping_add(shift), lane)
     }
 
-    /// Address for base tile `(row, column)`.
+    /// The address for base tile `(row, column)`.
     #[inline(always)]
     pub(crate) fn tile(&self, row: usize, column: usize) -> u32 {
         let (panel, within) = (column as u32 / Self::ACROSS, column as u32 % Self::ACROSS);
@@ -60,7 +61,7 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
         Reader::rows_first(self.base, warp.lane)
     }
 
-    /// `first`: row where the reader starts, a multiple of 16.
+    /// A reader that starts at row `first`, which is a multiple of 16.
     #[inline(always)]
     pub(crate) fn columns_first(&self, first: u32, warp: Warp) -> Reader<E, R, C> {
         Reader::columns_first(self.base + Self::offset(first, 0), warp.lane)

@@ -7,34 +7,34 @@ use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::cp_async;
 
-/// The content of a place: `Self` to read it, `Slot` to write it.
+/// The layout of shared memory: `Self` reads it, and `Slot` writes it.
 ///
 /// # Safety
-/// - Values of `Self` and of `Slot` access no byte outside the `BYTES` bytes from `base` on. `Self` reads;
-///   `Slot` starts copies.
+/// - Values of `Self` and of `Slot` access no byte outside of the `BYTES` bytes from `base` on. `Self` only
+///   reads; `Slot` only starts copies.
 pub unsafe trait SharedLayout: Sized {
     /// Size in bytes.
     const BYTES: usize;
     /// Alignment in bytes.
     const ALIGN: usize;
-    /// The place while copies of transport `By` write it.
+    /// The memory while copies of transport `By` write it.
     type Slot<By>;
-    /// The place, readable.
+    /// The memory at `base`, for reading.
     ///
     /// # Safety
     /// - `base` is a multiple of `ALIGN`, and `BYTES` bytes of dynamic shared memory from it on belong to no
     ///   other value.
     /// - Every thread that reads through the value has waited for the copies that fill it.
     unsafe fn at(base: u32) -> Self;
-    /// The place, writable.
+    /// The memory at `base`, for writing.
     ///
     /// # Safety
-    /// - As for `at`, and no thread reads the place before the copies have landed.
+    /// - The preconditions of `at` hold, and no thread reads the memory before the copies have landed.
     unsafe fn slot<By>(base: u32) -> Self::Slot<By>;
 }
 
-/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). A place becomes a `SharedTile` only
-/// after its copies have landed.
+/// A readable tile: `R x C` base tiles of `E`, in panels ([`layout`]). Shared memory becomes a `SharedTile`
+/// only after its copies have landed.
 pub struct SharedTile<E, const R: usize, const C: usize> {
     pub(crate) base: u32,
     element: PhantomData<E>,
@@ -62,12 +62,12 @@ unsafe impl<E: Element, const R: usize, const C: usize> SharedLayout for SharedT
 }
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// Rows.
+    /// Number of rows.
     pub const ROWS: u32 = R as u32 * 16;
-    /// Chunks per row.
+    /// Number of chunks per row.
     pub(crate) const ROW_CHUNKS: u32 = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
 
-    /// Byte offset of a chunk.
+    /// Byte offset of a chunk in the tile.
     #[inline(always)]
     pub(crate) const fn offset(row: u32, chunk: u32) -> u32 {
         layout::offset(Self::ROWS, Self::ROW_CHUNKS, row, chunk)
@@ -75,11 +75,12 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 }
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// The first columns, as a tile of whole panels.
+    /// The first columns of this tile, as a tile of whole panels.
     #[inline(always)]
     pub fn first_columns<const P: usize>(&self) -> Ready<'_, SharedTile<E, R, P>> {
         const { Self::has_first_columns::<P>() }
-        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
+        // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow
+        // ensures.
         unsafe { Ready::at(self.base) }
     }
 
@@ -106,7 +107,8 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
                 "a share must be of the same panels"
             )
         }
-        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps.
+        // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow
+        // ensures.
         unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, P>::BYTES as u32) }
     }
 }
@@ -117,13 +119,13 @@ pub struct SharedTiles<E, const R: usize, const C: usize, const COUNT: usize> {
     element: PhantomData<E>,
 }
 
-/// Split tiles while copies of transport `By` write them.
+/// The tiles of [`SharedTiles`] while copies of transport `By` write them.
 pub struct TileSlots<E, const R: usize, const C: usize, const COUNT: usize, By> {
     base: u32,
     what: PhantomData<(E, By)>,
 }
 
-// SAFETY: tiles, one after the other.
+// SAFETY: the tiles lie one after the other.
 unsafe impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedLayout
     for SharedTiles<E, R, C, COUNT>
 {
@@ -144,13 +146,13 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize> SharedTiles
     /// The split group's tile.
     #[inline(always)]
     pub fn tile(&self, group: SplitGroup<COUNT>) -> Ready<'_, SharedTile<E, R, C>> {
-        // SAFETY: part of a place that may be read for as long as `self` lives, which the borrow keeps;
-        // there is one group per tile.
+        // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow
+        // ensures; there is one group per tile.
         unsafe { Ready::at(self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32) }
     }
 }
 
-/// Defines a stage of several tiles: `Name` to read them, and `Slot`, with the same fields, to write them.
+/// Defines a stage of several tiles: `Name` for reading, and `Slot`, which has the same fields, for writing.
 ///
 /// ```
 /// use tile::shared::SharedTile;
@@ -173,7 +175,7 @@ macro_rules! shared_layout {
             #[allow(missing_docs)]
             pub $field: <$t as $crate::shared::SharedLayout>::Slot<By>
         ),* }
-        // SAFETY: its parts, one after the other.
+        // SAFETY: the parts lie one after the other.
         unsafe impl<$e: $crate::Element, $(const $c: usize),*> $crate::shared::SharedLayout
             for $name<$e, $($c),*>
         {
@@ -227,8 +229,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         self.copy::<true>(walk, group)
     }
 
-    /// Starts the copies of the walk's next tile. All of its rows exist: only the first tile of a walk may
-    /// lack rows.
+    /// Starts the copies of the walk's next tile. All rows of this tile must exist, as they do in every tile
+    /// of a walk except for the first.
     #[inline(always)]
     pub fn copy_whole(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         self.copy::<false>(walk, group)
@@ -237,8 +239,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
     #[inline(always)]
     fn copy<const EDGE: bool>(&self, walk: &mut impl TileWalk<E, R, C, W>, group: &W) {
         walk.step::<EDGE>(group, |first, panel, from, present| {
-            // SAFETY: 16 bytes that may be read where `present`, at a multiple of 16, as `TileWalk` promises.
-            // The thread has a row in each of the tile's groups.
+            // SAFETY: where `present`, 16 bytes may be read at a multiple of 16, as `TileWalk` promises. The
+            // thread has a row in each of the tile's groups.
             unsafe { self.copy_chunk(group, first, panel, from, present) }
         });
     }
@@ -256,8 +258,8 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         let to = self.base
             + SharedTile::<E, R, C>::offset(first + row, chunk)
             + panel * (SharedTile::<E, R, C>::BYTES as u32 / Walk::<E, R, C, W>::PANELS);
-        // SAFETY: `to` is a chunk of this slot, which no thread reads before the copy has landed; `from` is
-        // the caller's promise.
+        // SAFETY: `to` is a chunk of this slot, which no thread reads before the copy has landed; the caller
+        // promises that `from` may be read.
         unsafe { cp_async::cp_async_or_zero(to, from, present) }
     }
 }
@@ -282,7 +284,7 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize, W: ThreadGr
     fn each(&self, mut f: impl FnMut(&TileSlot<E, R, C, CpAsync<W>>)) {
         for i in (0..COUNT).rev() {
             let base = self.base + (i * SharedTile::<E, R, C>::BYTES) as u32;
-            // SAFETY: part of a place that may be written.
+            // SAFETY: this is a part of memory that may be written.
             f(&unsafe { SharedTile::<E, R, C>::slot(base) })
         }
     }

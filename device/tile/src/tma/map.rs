@@ -1,20 +1,20 @@
-//! Tensor maps and the tensors behind them.
+//! Tensor maps, and the tensors that they describe.
 use crate::Block;
 use crate::shared::SharedTile;
 use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
 
-/// A kind of tensor map. It defines the coordinates of a row. Other crates may add kinds.
+/// A kind of tensor map. The kind defines the coordinates of a row. Other crates may add kinds.
 ///
 /// # Safety
-/// - The calls of `load` by all producers for which `has_some` is true copy each byte of the tile exactly
-///   once. No box reaches a byte outside the tile.
+/// - All producers for which `has_some` is true call `load`, and these calls together copy each byte of the
+///   tile exactly once. No box reaches a byte outside of the tile.
 /// - `has_some` is true for producer 0.
 pub unsafe trait MapKind: Copy + 'static {
-    /// The kernel's parameter, which contains the encoded map.
+    /// The type of the kernel's parameter that contains the encoded map.
     type Data: 'static;
-    /// The coordinates of a row.
+    /// The type of a row's coordinates.
     type At: Copy;
     /// The map as the driver has encoded it.
     fn encoded(data: &Self::Data) -> &TensorMap;
@@ -27,22 +27,23 @@ pub unsafe trait MapKind: Copy + 'static {
     fn has_some(_: &Self::At, _rows: u32, producer: u32) -> bool {
         producer < Self::PRODUCERS
     }
-    /// Starts the producer's share of the copies of a tile to shared memory.
+    /// Starts this producer's share of the copies of a tile to shared memory.
     ///
     /// # Safety
-    /// - The preconditions of [`tma::load_4d`], with a map of this kind. The map's boxes make up the tile.
+    /// - The preconditions of [`tma::load_4d`] hold, for a map of this kind. The boxes of the map make up the
+    ///   tile.
     unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, producer: u32);
 }
 
 /// A kind of tensor map that also serves stores.
 ///
 /// # Safety
-/// - `store_if` reads no byte of shared memory outside the box at `from`.
+/// - `store_if` reads no byte of shared memory outside of the box at `from`.
 pub unsafe trait StoreMapKind: MapKind {
-    /// Starts the copy of a box from shared memory, if `condition` holds.
+    /// Starts the copy of a box from shared memory, if `condition` is true.
     ///
     /// # Safety
-    /// - As [`tma::store_4d_if`], with a map of this kind.
+    /// - The preconditions of [`tma::store_4d_if`] hold, for a map of this kind.
     unsafe fn store_if(map: u64, column: u32, at: Self::At, from: u32, condition: bool);
 }
 
@@ -81,8 +82,8 @@ impl Panels {
     }
 }
 
-/// Rows of a dense batch, by row, head and batch.
-// SAFETY: one producer; a panel is a box, and all panels are the tile.
+/// The map kind of dense batches: a row's coordinates are row, head and batch.
+// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
 unsafe impl MapKind for TensorMap {
     type Data = Self;
     type At = [u32; 3];
@@ -96,7 +97,7 @@ unsafe impl MapKind for TensorMap {
     }
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32, _: u32) {
-        // SAFETY: the caller's promise; a box is a panel.
+        // SAFETY: the caller keeps the preconditions; a box is a panel.
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
@@ -104,7 +105,7 @@ unsafe impl MapKind for TensorMap {
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { tma::store_4d_if(map, [column, row, head, batch], from, condition) }
     }
 }
@@ -112,23 +113,23 @@ unsafe impl StoreMapKind for TensorMap {
 /// The coordinates of a row of one sequence in a [`RaggedMap`].
 #[derive(Clone, Copy)]
 pub struct RaggedRow {
-    /// [`RaggedMap::END`] is one past the sequence's last row.
+    /// The row's coordinate: [`RaggedMap::END`] is the row behind the sequence's last row.
     row: u32,
     head: u32,
-    /// The tensor's row at which this sequence ends.
+    /// The row of the tensor at which this sequence ends.
     end: u32,
 }
 
 impl RaggedRow {
     /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
-    /// `row` may be one past the sequence's last row.
+    /// `row` may be the row behind the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
     }
 }
 
-// SAFETY: one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
 unsafe impl MapKind for RaggedMap {
     type Data = Self;
     type At = RaggedRow;
@@ -143,7 +144,7 @@ unsafe impl MapKind for RaggedMap {
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: RaggedRow, full: u32, _: u32) {
         tile.each(to, |to, column| {
-            // SAFETY: the caller's promise; a box is a panel.
+            // SAFETY: the caller keeps the preconditions; a box is a panel.
             unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
         })
     }
@@ -152,14 +153,14 @@ unsafe impl MapKind for RaggedMap {
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the preconditions.
         unsafe { tma::store_5d_if(map, [column, at.row, at.head, at.end, RaggedMap::END], from, condition) }
     }
 }
 
 /// A tensor for TMA, copied in boxes of `R` base tiles of rows and one panel's columns. A row has `C` base
-/// tiles of columns; columns that do not exist load as zero and are not stored. The kind of map `M` defines
-/// the coordinates.
+/// tiles of columns; columns that do not exist load as zero and are not stored. The kind `M` of the map
+/// defines the coordinates.
 pub struct TmaTensor<E, const R: usize, const C: usize, M = TensorMap> {
     map: u64,
     element: PhantomData<(E, M)>,
@@ -179,7 +180,8 @@ const fn has_box<E: Element, const R: usize, const C: usize>(boxes: &[[u32; 2]])
 }
 
 impl<K: Kernel> Block<K> {
-    /// The tensor behind a map in the launch's parameter. The launch contract must state its box.
+    /// The tensor that a map in the launch's parameter describes. The launch contract must state the box of
+    /// the map.
     #[inline(always)]
     pub fn tensor<E: Element, const R: usize, const C: usize, M: MapKind>(
         &self,
@@ -187,8 +189,8 @@ impl<K: Kernel> Block<K> {
     ) -> TmaTensor<E, R, C, M> {
         const { assert!(K::PARAM_ALIGN >= TensorMap::ALIGN, "a tensor map must be aligned to 64 bytes") }
         const { assert!(has_box::<E, R, C>(K::BOXES), "the launch contract states no such box") }
-        // SAFETY: the parameter stays there until the launch ends, as the caller of `enter` promised. No
-        // thread writes it.
+        // SAFETY: the parameter stays at this address until the launch ends, as the caller of `enter`
+        // promised. No thread writes it.
         let parameter = unsafe { &*core::ptr::with_exposed_provenance::<K::Params>(self.parameter as usize) };
         let map = core::ptr::from_ref(M::encoded(map(parameter))).addr() as u64;
         TmaTensor { map, element: PhantomData }
@@ -196,31 +198,31 @@ impl<K: Kernel> Block<K> {
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
-    /// Starts one producer's share of the copies of the tile whose first row is `at`.
+    /// Starts one producer's share of the copies of the tile whose first row has the coordinates `at`.
     ///
     /// # Safety
-    /// - At `to`, a `SharedTile<E, R, C>` may be written until the phase of `full` completes, which expects
-    ///   all of its bytes.
+    /// - A `SharedTile<E, R, C>` may be written at `to` until the phase of `full` completes, and this phase
+    ///   expects all bytes of the tile.
     #[inline(always)]
     pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, producer: u32) {
-        // SAFETY: the caller's promise; the map's boxes are the tile.
+        // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
         unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
     }
 }
 
 impl<E: Element, const R: usize, const C: usize, M: StoreMapKind> TmaTensor<E, R, C, M> {
-    /// Starts the store of the tile whose first row is `at`, if `condition` holds.
+    /// Starts the store of the tile whose first row has the coordinates `at`, if `condition` is true.
     ///
     /// # Safety
-    /// - `from` is a `SharedTile<E, R, C>`. It has been written and fenced, and its writers have passed a
-    ///   barrier.
-    /// - No thread writes it before the thread with `condition` has waited for its stores.
+    /// - A `SharedTile<E, R, C>` lies at `from`. It has been written and fenced, and its writers have passed
+    ///   a barrier.
+    /// - No thread writes the tile before the thread with `condition` has waited for its stores.
     #[inline(always)]
     pub(crate) unsafe fn store_if(&self, from: u32, at: M::At, condition: bool) {
         for panel in 0..SharedTile::<E, R, C>::PANELS {
             let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
             let from = from + panel * SharedTile::<E, R, C>::PANEL_BYTES;
-            // SAFETY: the caller's promise; the map's boxes are panels of the tile.
+            // SAFETY: the caller keeps the preconditions; the map's boxes are panels of the tile.
             unsafe { M::store_if(self.map, column, at, from, condition) }
         }
         tma::commit_group();

@@ -1,4 +1,5 @@
-//! Shared tiles as TMA writes them and `wgmma` reads them: panels, swizzles, descriptors.
+//! The layout of shared tiles for TMA, which writes them, and for `wgmma`, which reads them: panels,
+//! swizzles, descriptors.
 use crate::group::sealed::Sealed;
 use crate::layout;
 use crate::shared::{SharedLayout, SharedTile, SharedTiles};
@@ -7,56 +8,57 @@ use contract::Element;
 use cuda_std::wgmma::{self, Swizzle};
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
-    /// Columns per panel.
+    /// Number of columns per panel.
     pub(crate) const PANEL_COLUMNS: u32 =
         layout::panel_chunks(Self::ROW_CHUNKS) * layout::CHUNK / E::BYTES as u32;
     /// The number of panels.
     pub(crate) const PANELS: u32 = C as u32 * 16 / Self::PANEL_COLUMNS;
     /// Bytes per panel.
     pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
-    /// The tile as panels.
+    /// The tile as a sequence of panels.
     pub(crate) const IN_PANELS: Panels = Panels {
         count: Self::PANELS,
         columns: Self::PANEL_COLUMNS,
         rows: Self::ROWS,
         row_bytes: layout::row_bytes(Self::ROW_CHUNKS),
     };
-    /// The swizzle in `wgmma`'s terms.
+    /// The swizzle as a value of `cuda_std::wgmma`.
     const SWIZZLE: Swizzle = match layout::panel_chunks(Self::ROW_CHUNKS) {
         8 => Swizzle::Bytes128,
         _ => Swizzle::Bytes64,
     };
-    /// A byte distance in descriptor units.
+    /// Converts a distance in bytes to the units of descriptors.
     pub(crate) const fn bytes(bytes: u32) -> u64 {
         (bytes / 16) as u64
     }
 
-    /// The distance from a tile's descriptor to the descriptor of k-step `k`, if k runs along columns: 32
-    /// bytes within a panel's rows.
+    /// The distance from a tile's descriptor to the descriptor of k-step `k` if k runs along columns, which
+    /// is 32 bytes within a panel's rows.
     #[inline(always)]
     pub(crate) const fn along_rows(k: usize) -> u64 {
         let steps = Self::PANEL_COLUMNS / 16;
         Self::bytes(k as u32 / steps * Self::PANEL_BYTES + k as u32 % steps * 16 * E::BYTES as u32)
     }
 
-    /// The distance from a tile's descriptor to the descriptor of k-step `k`, if k runs along rows: 16 rows
-    /// in every panel.
+    /// The distance from a tile's descriptor to the descriptor of k-step `k` if k runs along rows, which is
+    /// 16 rows in every panel.
     #[inline(always)]
     pub(crate) const fn along_columns(k: usize) -> u64 {
         Self::bytes(k as u32 * 16 * layout::row_bytes(Self::ROW_CHUNKS))
     }
 }
 
-/// A stage that TMA can fill: one tile, or several of one shape.
+/// A stage that TMA can fill: one tile, or several tiles of one shape.
 pub trait TmaTile: SharedLayout + Sealed {
-    /// The tensor of the tiles, through a map of kind `M`.
+    /// The tensor of the tiles, which is described by a map of kind `M`.
     type Tensor<M: MapKind>;
-    /// Rows per tile.
+    /// Number of rows per tile.
     const ROWS: u32;
-    /// Starts one producer's share of the copies of a stage at `to`, whose first row is `at`.
+    /// Starts one producer's share of the copies to the stage at `to`. `at` are the coordinates of the
+    /// stage's first row.
     ///
     /// # Safety
-    /// - The producers own the stage, and the phase of `full` expects all of its bytes.
+    /// - The producers own the stage, and the phase of `full` expects all bytes of the stage.
     unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
     /// The descriptor of the first tile of a pipeline at `base`.
     fn descriptor(base: u32) -> u64;
@@ -78,7 +80,7 @@ macro_rules! boxes {
                 for tile in 0..$n {
                     let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller keeps the preconditions.
                     unsafe { from.load(to, at, full, producer) }
                 }
             }
@@ -99,7 +101,8 @@ mod tests {
     use super::*;
     use contract::F16;
 
-    /// A k-step's descriptor points to the chunk with which the k-step begins, where TMA has written it.
+    /// Checks that each k-step's descriptor points to the first chunk of the k-step, where TMA has written
+    /// it.
     fn check<const R: usize, const C: usize>() {
         type Tile<const R: usize, const C: usize> = SharedTile<F16, R, C>;
         for k in 0..C {

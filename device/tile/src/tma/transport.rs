@@ -1,4 +1,4 @@
-//! TMA as a transport: stages that TMA fills.
+//! The transport TMA: stages that TMA fills.
 use crate::copy::Transport;
 use crate::group::sealed::Sealed;
 use crate::layout;
@@ -6,16 +6,16 @@ use crate::tma::MapKind;
 use contract::TensorMap;
 use core::marker::PhantomData;
 
-/// TMA copies, box by box, through tensor maps of kind `M`.
+/// TMA copies tiles box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
-/// TMA copies like [`Tma`]'s, with [`TileInfo`] beside each stage. The producer writes the tile info, and
+/// TMA copies like [`Tma`]'s, with a [`TileInfo`] beside each stage. The producer writes the tile info, and
 /// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 
-/// Broadcast tile info: eight words about a stage, from its producer to its consumers.
+/// Broadcast tile info: eight words about a stage, which the producer passes to the consumers.
 pub type TileInfo = [u32; 8];
 
-/// A transport by TMA.
+/// A transport that uses TMA.
 pub trait TmaTransport: Transport {
     /// The kind of tensor maps.
     type MapKind: MapKind;
@@ -27,7 +27,7 @@ macro_rules! engines {
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
             const INFO_BYTES: usize = $note;
-            /// Another pipeline may follow, and it must be aligned.
+            /// Another pipeline may follow in shared memory, and it must be aligned.
             const ROUND: usize = layout::PANEL_ALIGN;
         }
         impl<M: MapKind> TmaTransport for $by<M> {

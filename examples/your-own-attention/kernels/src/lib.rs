@@ -1,19 +1,19 @@
-//! Attention of our own: which keys a query sees, and what becomes of scores.
+//! Attention variants of our own. Each defines which keys a query sees, and how its scores change.
 #![no_std]
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernels_gpu::exact;
 use kernels_gpu::prelude::*;
 
-/// Causal: the first keys, and a window (StreamingLLM, Xiao et al., 2023).
+/// Causal attention to a sequence's first keys and to a window (StreamingLLM, Xiao et al., 2023).
 #[derive(Clone, Copy)]
 pub struct Streaming(StreamingParams);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StreamingParams {
-    /// First keys that every later query sees.
+    /// The number of first keys that every later query sees.
     pub first: i32,
-    /// Keys of the window, the query's own included.
+    /// The number of keys of the window, including the query's own key.
     pub window: i32,
 }
 no_padding! { StreamingParams { first, window } }
@@ -38,14 +38,14 @@ impl MaskMod for Streaming {
     }
 }
 
-/// Causal within documents: a query sees the keys of its document.
+/// Causal attention within documents: a query sees the keys of its own document.
 #[derive(Clone, Copy)]
 pub struct Documents {
     of: Integers,
 }
 
 impl MaskMarker for Documents {
-    /// The document of each position.
+    /// The index of each position's document.
     type Params = Integers;
 }
 
@@ -63,14 +63,15 @@ impl MaskMod for Documents {
     }
 }
 
-/// Pixels of an image, row by row: a query sees the pixels at most `radius` rows and columns away.
+/// Attention in an image whose pixels are keys, row by row. A query sees the pixels that are at most `radius`
+/// rows and columns away.
 #[derive(Clone, Copy)]
 pub struct Neighbours(NeighboursParams);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NeighboursParams {
-    /// Pixels of a row.
+    /// The number of pixels of a row.
     pub width: FastDiv,
     pub pixels: i32,
     pub radius: i32,
@@ -96,19 +97,19 @@ impl MaskMod for Neighbours {
     }
 }
 
-/// A learned bias per head and distance (T5, Raffel et al., 2020): its buckets, one by one.
+/// A learned bias per head and distance (T5, Raffel et al., 2020). Each distance has its own value.
 #[derive(Clone, Copy)]
 pub struct T5 {
-    /// The head's biases.
+    /// The biases of the head.
     bias: Integers,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct T5Params {
-    /// f32 `[head][distance]`.
+    /// The biases, f32 `[head][distance]`.
     pub bias: Integers,
-    /// Distances of a head. Keys that are farther away have the last one's bias.
+    /// The number of distances of a head. Keys that are farther away get the last distance's bias.
     pub distances: u32,
     pub reserved: u32,
 }
@@ -127,9 +128,10 @@ impl ScoreMod for T5 {
     }
 }
 
-/// Tiles of 128 queries and 64 keys for head dim 64: `docs/your-own-attention.md` has the numbers.
+/// Tiles of 128 queries and 64 keys for head dim 64. `docs/your-own-attention.md` has measurements.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
-/// Tiles of 128 queries and 32 keys: half the registers for scores, for functions that need many.
+/// Tiles of 128 queries and 32 keys. They need half the registers for scores, for functions that need many
+/// registers.
 type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
 
 entry!(streaming_d64: With<Large<Streaming>>);

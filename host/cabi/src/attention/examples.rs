@@ -7,12 +7,12 @@ use std::ffi::c_void;
 /// Strides of one query of 32 heads of 128.
 const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
 
-/// A device address.
+/// Returns a device address.
 pub(super) const fn at<T>(n: usize) -> *const T {
     std::ptr::without_provenance(n << 40)
 }
 
-/// Three sequences of 5 queries and 7 keys.
+/// Returns three sequences of 5 queries and 7 keys.
 pub(super) fn tensors() -> AttentionArgs {
     // SAFETY: zero bytes are a valid value of every field.
     let none: AttentionArgs = unsafe { std::mem::zeroed() };
@@ -37,7 +37,7 @@ pub(super) fn varlen() -> AttentionArgs {
     AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
 }
 
-/// Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
+/// Returns Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
 pub(super) fn cache() -> AttentionArgs {
     AttentionArgs {
         block_table: at(5),

@@ -7,7 +7,7 @@ use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
-    /// The bias of a request with these sizes, if any. A stride of 0 shares it.
+    /// Returns the bias of a request with these sizes, if any. A stride of 0 shares it.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
         let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);
@@ -18,7 +18,7 @@ impl AttentionArgs {
         Ok(Some(Bias::new(address, elements, dtype, shape, strides)))
     }
 
-    /// The mask of a request with these sizes.
+    /// Returns the mask of a request with these sizes.
     pub(super) fn mask(&self, p: &Problem) -> Result<Mask, Error> {
         let number = || {
             u32::try_from(self.mask_length)

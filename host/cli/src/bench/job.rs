@@ -54,7 +54,7 @@ pub(super) struct Job {
     pub(super) failure: Option<Error>,
 }
 
-/// The jobs of all shapes.
+/// Returns the jobs of all shapes.
 pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (suite, workloads) in suites {
@@ -107,7 +107,7 @@ pub(super) fn rounds(
 }
 
 impl Job {
-    /// The job's label in reports.
+    /// Returns the job's label in reports.
     pub(super) fn label(&self) -> String {
         format!("{}: {}, {}", self.suite, self.workload.label, self.timing.name())
     }
@@ -127,7 +127,7 @@ impl Job {
         Ok(())
     }
 
-    /// The row of the report; `None` without samples.
+    /// Returns the row of the report; `None` without samples.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
         let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();

@@ -19,7 +19,7 @@ pub(super) enum Timing {
 }
 
 impl Timing {
-    /// The name in reports.
+    /// Returns the name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Timing::Cold => "cold",
@@ -50,7 +50,7 @@ impl<'a> Bench<'a> {
         Ok(Bench { attention, ready, flush })
     }
 
-    /// The selected kernel.
+    /// Returns the selected kernel.
     pub(super) fn entry(&self) -> &'static str {
         self.ready.kernel().symbol
     }
@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Host microseconds of one launch, without waiting for the device: p50 and p90.
+    /// Returns host microseconds of one launch, without waiting for the device: p50 and p90.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;

@@ -37,7 +37,7 @@ impl Unit {
     }
 }
 
-/// An SVG of throughput, one bar per row: rows that products limit, then rows that bytes limit.
+/// Returns an SVG of throughput, one bar per row: rows that products limit, then rows that bytes limit.
 pub(super) fn svg(title: &str, rows: &[Row]) -> Result<String> {
     let parts = Unit::ALL.map(|(unit, name)| {
         (unit, name, rows.iter().filter(|row| Unit::of(row) == unit).collect::<Vec<_>>())

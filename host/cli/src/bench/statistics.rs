@@ -34,7 +34,7 @@ impl Times {
     }
 }
 
-/// The quantile `q` of sorted numbers, interpolated between neighbours.
+/// Returns the quantile `q` of sorted numbers, interpolated between neighbours.
 pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let at = q * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
@@ -44,7 +44,7 @@ pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 /// Between runs, clocks change by about this share, even if the rounds of one run agree.
 const LEAST_NOISE: f64 = 0.02;
 
-/// The slowdown from `before` to `now`, and its noise, both relative. The noise is the noise of both
+/// Returns the slowdown from `before` to `now`, and its noise, both relative. The noise is the noise of both
 /// measurements together, and at least 2 %.
 pub(super) fn slowdown(before: &Times, now: &Times) -> (f64, f64) {
     (now.p50_us / before.p50_us - 1.0, (before.noise + now.noise).max(LEAST_NOISE))

@@ -90,7 +90,7 @@ pub(crate) fn read_forward(file: Option<&Path>, only: &[String]) -> Result<Suite
     suites(file, &BUILT_IN[..1], only, Shape::forward)
 }
 
-/// The source of the shapes, for messages.
+/// Returns the source of the shapes, for messages.
 fn name(file: Option<&Path>) -> String {
     file.map_or("the built-in suites".to_owned(), |file| file.display().to_string())
 }

@@ -32,8 +32,8 @@ const OF_A_ROUNDING: f64 = 0.67;
 /// 0.7 % of a kernel's rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the approximations
-/// themselves are visible there, and each is off by up to 2 distances.
+/// Returns the distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the
+/// approximations themselves are visible there, and each is off by up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
@@ -41,14 +41,14 @@ fn unit(dtype: DType, x: f64) -> f64 {
     2f64.powi(exponent - bits)
 }
 
-/// `|a - b|`; 0 for equal infinities; infinite if it is NaN.
+/// Returns `|a - b|`; 0 for equal infinities; infinite if it is NaN.
 fn distance(a: f32, b: f32) -> f64 {
     let distance = if a == b { 0.0 } else { (f64::from(a) - f64::from(b)).abs() };
     if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
 impl Difference {
-    /// The difference of two outcomes of a problem.
+    /// Returns the difference of two outcomes of a problem.
     pub fn of(work: &dyn Work, left: &Written, right: &Written) -> Self {
         match (work.rows(left), work.rows(right)) {
             (Some(left), Some(right)) => Self::between(&left, &right),
@@ -98,12 +98,12 @@ impl Difference {
         }
     }
 
-    /// The percentage of words with equal bits.
+    /// Returns the percentage of words with equal bits.
     pub fn same(&self) -> f64 {
         100.0 * (self.words - self.differing) as f64 / self.words.max(1) as f64
     }
 
-    /// The message for the first result that exceeds its tolerance, if any.
+    /// Returns the message for the first result that exceeds its tolerance, if any.
     pub fn failure(&self) -> Option<String> {
         if self.o_ulps > O_ULPS {
             return Some(format!(
@@ -115,7 +115,7 @@ impl Difference {
         (ratio > 1.0).then(|| format!("the log-sum-exp differs by {ratio:.2} times the tolerance"))
     }
 
-    /// The message if more of a kernel's rows are rounded differently than allowed. One row is always
+    /// Returns the message if more of a kernel's rows are rounded differently than allowed. One row is always
     /// allowed.
     pub fn too_many_rows(&self) -> Option<String> {
         let Difference { rows, rounded_otherwise, .. } = self;

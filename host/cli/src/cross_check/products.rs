@@ -65,7 +65,7 @@ pub(super) struct Tally {
 }
 
 impl Products {
-    /// `count` products of `dtype`.
+    /// Returns `count` products of `dtype`.
     pub fn random(dtype: DType, count: u32, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
@@ -126,7 +126,7 @@ impl Products {
     }
 }
 
-/// A number of A or B.
+/// Returns a number of A or B.
 fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
     // The stored exponent of infinities.
     let (mantissa, top) = (dtype.mantissa_bits(), (3 - 2 * dtype.min_exponent()) as u16);
@@ -150,7 +150,7 @@ fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
     }
 }
 
-/// A number of C.
+/// Returns a number of C.
 fn accumulator(kind: usize, random: &mut Random) -> u32 {
     let bits = random.bits();
     let of = |exponent: u32| (bits as u32 & 0x807f_ffff) | exponent << 23;
@@ -167,7 +167,7 @@ fn accumulator(kind: usize, random: &mut Random) -> u32 {
 }
 
 impl Tally {
-    /// The message for the first difference, if any.
+    /// Returns the message for the first difference, if any.
     pub fn failure(&self) -> Option<String> {
         let (kind, product, element, [left, right]) = self.first.as_ref()?;
         let count: usize = self.differing.iter().sum();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The complete page.
+/// Returns the complete page.
 pub(super) fn html(report: &Report) -> String {
     let mut body = String::new();
     let title = format!("FerroFlash {} on {}", report.version, report.device);

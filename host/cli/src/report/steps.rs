@@ -104,12 +104,12 @@ impl Steps<'_> {
         Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
     }
 
-    /// The time that remains for the last measurement.
+    /// Returns the time that remains for the last measurement.
     fn left(&self) -> Duration {
         self.limit.saturating_sub(self.start.elapsed()).saturating_sub(SLACK)
     }
 
-    /// The report of one step; without a report, `missing` gets the reason.
+    /// Returns the report of one step; without a report, `missing` gets the reason.
     fn step(
         &self,
         name: &str,
@@ -131,7 +131,7 @@ impl Steps<'_> {
     }
 }
 
-/// The error in a step's report, if any.
+/// Returns the error in a step's report, if any.
 fn failure(report: &Value) -> Option<Error> {
     let text = report["error"].as_str()?.to_owned();
     Some(match report["exit_code"].as_u64() {

@@ -120,17 +120,17 @@ impl Input {
         Ok(input)
     }
 
-    /// Columns of values and of O.
+    /// Returns the number of columns of values and of O.
     fn columns(&self) -> usize {
         self.v_width.unwrap_or(self.problem.head_dim)
     }
 
-    /// Rows of O: the rows of `q`, over all heads.
+    /// Returns the number of rows of O: the rows of `q`, over all heads.
     fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// Shape of O in the file.
+    /// Returns the shape of O in the file.
     pub(super) fn o_shape(&self) -> Vec<usize> {
         let [sizes @ .., _] = &self.shape[..] else { return vec![] };
         [sizes, &[self.columns()]].concat()
@@ -159,18 +159,18 @@ impl Input {
         Ok(())
     }
 
-    /// The index of page `i` of sequence `b`.
+    /// Returns the index of page `i` of sequence `b`.
     fn page(&self, b: usize, i: usize) -> i32 {
         self.table.as_ref().map_or(b as i32, |(table, columns)| table[b * columns + i])
     }
 
-    /// Rows of sequence `b` in `q`.
+    /// Returns the rows of sequence `b` in `q`.
     fn rows_of(&self, b: usize) -> Range<usize> {
         self.starts[b]..self.starts[b + 1]
     }
 
-    /// Shape of LSE in the file, and its strides between sequences and between heads. Varlen sequences are
-    /// one batch entry.
+    /// Returns the shape of LSE in the file, and its strides between sequences and between heads. Varlen
+    /// sequences are one batch entry.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
         match self.shape[..] {
@@ -188,19 +188,19 @@ impl Input {
     }
 }
 
-/// The maximum number of keys per sequence that a launch states. A bias has this number of columns, at least
-/// the longest sequence's keys.
+/// Returns the maximum number of keys per sequence that a launch states. A bias has this number of columns,
+/// at least the longest sequence's keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Equal row counts for this number of sequences, if the rows divide evenly.
+/// Returns equal row counts for this number of sequences, if the rows divide evenly.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }
 
-/// Offsets of sequences in this number of rows of `q`.
+/// Returns offsets of sequences in this number of rows of `q`.
 fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result<Vec<usize>, Error> {
     let are_even = batch > 0 && rows.is_multiple_of(batch) && (shape.len() == 3 || shape[0] == batch);
     if !file.has("cu_seqlens_q") {
@@ -226,7 +226,7 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// The bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
+/// Returns the bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
 fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
@@ -253,7 +253,7 @@ fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Ve
     }
 }
 
-/// The layout of keys in their pages.
+/// Returns the layout of keys in their pages.
 fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorView, Error> {
     let [pages, b, c, d] = keys.shape[..] else {
         let wanted =
@@ -267,7 +267,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
     })
 }
 
-/// Page indices, and their number per sequence.
+/// Returns page indices, and their number per sequence.
 fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Error> {
     if !file.has("block_table") {
         return Ok(None);
@@ -282,7 +282,7 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     }
 }
 
-/// The scale of an e4m3 KV cache.
+/// Returns the scale of an e4m3 KV cache.
 fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {

@@ -11,7 +11,7 @@ pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengt
 /// Types of a bias.
 const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
 
-/// The extras of a file for a problem. `keys` is the number of keys of the longest sequence.
+/// Returns the extras of a file for a problem. `keys` is the number of keys of the longest sequence.
 pub(super) fn read(
     file: &File<'_>,
     problem: &Problem,
@@ -37,7 +37,7 @@ pub(super) fn read(
     })
 }
 
-/// Sinks: one logit per query head, without a key.
+/// Returns sinks: one logit per query head, without a key.
 fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
     let sinks = file.per_head("sinks", heads, false)?;
     // A logit of -inf means that its head has no sink.
@@ -66,12 +66,12 @@ fn bias(file: &File<'_>, p: &Problem) -> Result<BiasTensor, Error> {
     }
 }
 
-/// Whether a size is the problem's, or 1 (broadcast).
+/// Returns whether a size is the problem's, or 1 (broadcast).
 fn is(size: usize, of: usize) -> bool {
     size == of || size == 1
 }
 
-/// Bits of all keys, or of `--mask-keys`, or of the nodes of a tree.
+/// Returns bits of all keys, or of `--mask-keys`, or of the nodes of a tree.
 fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Result<BitsTensor, Error> {
     let (bytes, shape) = file.bytes("mask_bits")?;
     let Problem { batch, heads_q, seqlen_q, seqlen_k, .. } = *p;

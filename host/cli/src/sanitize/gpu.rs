@@ -23,7 +23,7 @@ struct Verified {
     exit_code: Option<u8>,
 }
 
-/// The GPU's name, if a GPU and compute-sanitizer are present.
+/// Returns the GPU's name, if a GPU and compute-sanitizer are present.
 pub(super) fn available() -> Result<String, Error> {
     let device = Device::untuned_gpu(0)?.to_string();
     output(Command::new(PROGRAM).arg("--version")).map(|_| device)
@@ -60,7 +60,7 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
     Ok((device, rows))
 }
 
-/// The findings of `tool` in some kernels. A process that ended early is a finding too.
+/// Returns the findings of `tool` in some kernels. A process that ended early is a finding too.
 fn under(tool: &str, own: &workers::Own, names: &[&str]) -> Result<Row, Error> {
     let mut command = own.under(&[PROGRAM, "--tool", tool, "--error-exitcode", "99"]);
     command.args(["verify", "--quick", "--json", "--jobs", "1", "--device", "gpu"]);
@@ -87,7 +87,7 @@ fn output(command: &mut Command) -> Result<Output, Error> {
     })
 }
 
-/// The findings of `tool`, by kernel, from its output and that of `verify --json`.
+/// Returns the findings of `tool`, by kernel, from its output and that of `verify --json`.
 fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     let own = |line: &&str| !line.trim_start().starts_with(MARK);
     let document: String = stdout.lines().filter(own).flat_map(|line| [line, "\n"]).collect();
@@ -162,7 +162,7 @@ fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     }
 }
 
-/// Whether a line begins a finding, and is not a message about the tool.
+/// Returns whether a line begins a finding, and is not a message about the tool.
 fn is_finding(line: &str) -> bool {
     let own = ["COMPUTE-SANITIZER", "Target application", "Internal", "This tool"];
     !own.iter().any(|start| line.starts_with(start))

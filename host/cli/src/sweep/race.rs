@@ -77,13 +77,13 @@ pub(super) fn race<E>(
     Ok(results)
 }
 
-/// The fastest leader.
+/// Returns the fastest leader.
 pub(super) fn winner(results: &[Result]) -> Option<usize> {
     let leaders = (0..results.len()).filter(|i| results[*i].stage == Stage::Leader);
     leaders.min_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds))
 }
 
-/// Seconds per launch, averaged over a lap.
+/// Returns seconds per launch, averaged over a lap.
 fn lap<E>(
     time: &mut impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
     candidate: usize,
@@ -93,7 +93,7 @@ fn lap<E>(
     Ok(time(candidate, launches)?.as_secs_f64() / launches as f64)
 }
 
-/// Minimum seconds of the kernels that reached this stage.
+/// Returns the minimum seconds of the kernels that reached this stage.
 fn fastest(results: &[Result], stage: Stage) -> f64 {
     results.iter().filter(|r| r.stage >= stage).map(|r| r.seconds).fold(f64::INFINITY, f64::min)
 }
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A card on which candidate `i` takes `micros[i]` plus `noise(i, launches so far)`. Also returns every
-    /// requested timing.
+    /// Returns a card on which candidate `i` takes `micros[i]` plus `noise(i, launches so far)`. Also returns
+    /// every requested timing.
     fn run(micros: &[f64], noise: impl Fn(usize, usize) -> f64) -> (Vec<Result>, Vec<(usize, usize)>) {
         let asked = RefCell::new(vec![]);
         let time = |candidate: usize, launches: usize| {

@@ -67,7 +67,7 @@ pub(super) fn verify(
     Ok((rows, ran))
 }
 
-/// The command line of a process, without its kernels.
+/// Returns the command line of a process, without its kernels.
 fn common(args: &Args, device: &Device) -> Vec<String> {
     let mut words = ["verify", "--json", "--jobs", "1"].map(str::to_owned).to_vec();
     words.extend(args.kernels.device.words(device.is_simulated()));
@@ -81,7 +81,7 @@ fn common(args: &Args, device: &Device) -> Vec<String> {
     words
 }
 
-/// The report of a process, or its error text.
+/// Returns the report of a process, or its error text.
 fn said(output: &Output) -> Result<Said, String> {
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -90,14 +90,15 @@ fn said(output: &Output) -> Result<Said, String> {
     })
 }
 
-/// Rows of kernels whose process left no report. Each counts as a failure, because each may be the reason.
+/// Returns the rows of kernels whose process left no report. Each counts as a failure, because each may be
+/// the reason.
 fn lost(part: &[&dyn Subject], why: &str) -> Said {
     let row = |subject: &&dyn Subject| Row::lost(*subject, why);
     Said { kernels: part.iter().map(row).collect(), ..Said::default() }
 }
 
-/// The reason why a process could not do its work. `None` if its rows contain the reason: wrong results,
-/// kernels that the device does not run, or a requested end.
+/// Returns the reason why a process could not do its work. `None` if its rows contain the reason: wrong
+/// results, kernels that the device does not run, or a requested end.
 fn broken(error: String, code: Option<u8>) -> Option<Error> {
     match code {
         Some(1 | 2 | 5) => None,

@@ -33,13 +33,13 @@ pub(crate) struct Row {
     pub failures: Vec<String>,
 }
 
-/// Whether there are no cases.
+/// Returns whether there are no cases.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_none(cases: &usize) -> bool {
     *cases == 0
 }
 
-/// A number, or infinity for null.
+/// Returns a number, or infinity for null.
 fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
@@ -72,7 +72,7 @@ impl Trials {
         }
     }
 
-    /// The number of problems.
+    /// Returns the number of problems.
     pub(crate) fn len(&self) -> usize {
         self.tasks.len()
     }
@@ -130,13 +130,13 @@ fn solve(
 }
 
 impl Row {
-    /// A row before the first case. If the device cannot hold the kernel, no case will run.
+    /// Returns a row before the first case. If the device cannot hold the kernel, no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
         Row { skipped, ..Row::named(name, subject) }
     }
 
-    /// A failure: the kernel's process left no report.
+    /// Returns a failure: the kernel's process left no report.
     pub(crate) fn lost(subject: &dyn Subject, why: &str) -> Self {
         Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
     }

@@ -23,7 +23,7 @@ fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
     (name, Dtype::F32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-/// Three sequences of `queries` queries each, with 40, 0 and 17 keys in shuffled pages.
+/// Returns three sequences of `queries` queries each, with 40, 0 and 17 keys in shuffled pages.
 fn tensors(queries: usize) -> Tensors {
     let mut random = Random::new(3);
     let mut halves = |shape: &[usize]| -> Vec<u8> {
@@ -49,7 +49,7 @@ pub fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
     path
 }
 
-/// O and LSE of a file, with their shapes.
+/// Returns O and LSE of a file, with their shapes.
 pub fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
     let bytes = std::fs::read(path).expect("written");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
@@ -172,7 +172,7 @@ fn slopes() {
     check_on("paged", "cache-ragged-slopes", &ragged, &["--causal"]);
 }
 
-/// LSE of a file, `[heads, sequences]`.
+/// Returns LSE of a file, `[heads, sequences]`.
 fn logs(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }

@@ -15,7 +15,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Path of a file in the folder, which need not exist.
+    /// Returns the path of a file in the folder, which need not exist.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
@@ -37,21 +37,21 @@ impl Drop for Folder {
 /// The input that the repository carries.
 pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/qkv.safetensors");
 
-/// The program with these arguments.
+/// Returns the program with these arguments.
 pub fn ferroflash(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
     command.args(args);
     command
 }
 
-/// The first kernel of a family in the program, which carries all kernels or the sample.
+/// Returns the first kernel of a family in the program, which carries all kernels or the sample.
 pub fn of_family(family: &str) -> &'static str {
     let mut subjects = reference::subjects().filter(|subject| is_embedded(subject.contract().symbol));
     let found = subjects.find(|subject| subject.family() == family);
     found.expect("each family is carried").contract().symbol
 }
 
-/// A lineage configuration whose kernels are all in the program.
+/// Returns a lineage configuration whose kernels are all in the program.
 pub fn configuration() -> &'static str {
     let is_carried = |configuration: &&Configuration| {
         configuration.entries().is_ok_and(|mut entries| entries.all(|e| is_embedded(e.contract.symbol)))
@@ -59,7 +59,7 @@ pub fn configuration() -> &'static str {
     CONFIGURATIONS.iter().find(is_carried).expect("one is carried for all of its masks").name
 }
 
-/// Printed bytes as text.
+/// Returns printed bytes as text.
 pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }

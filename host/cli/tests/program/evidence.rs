@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/evidence.sh");
 
-/// A packed folder with the script and the program.
+/// Returns a packed folder with the script and the program.
 fn packed(test: &str) -> Folder {
     let folder = Folder::new(test);
     fs::copy(SCRIPT, folder.path("evidence.sh")).expect("the script is there");

@@ -54,7 +54,7 @@ fn every_family_is_verified() {
     assert_eq!((&soaked["passed"], &soaked["kernels"][0]["differing"]), (&true.into(), &0.into()));
 }
 
-/// Two entries that differ only in the mask.
+/// Returns two entries that differ only in the mask.
 fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
     let carried = || ferroflash::kernels::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
     let of = |kind| carried().filter(move |e| e.mask == kind);

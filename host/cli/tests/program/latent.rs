@@ -15,7 +15,7 @@ fn halves(name: &'static str, random: &mut Random, shape: &[usize]) -> Tensor {
     (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-/// Three sequences of `queries` queries of 6 heads, with 40, 0 and 17 keys in shuffled pages of 16.
+/// Returns three sequences of `queries` queries of 6 heads, with 40, 0 and 17 keys in shuffled pages of 16.
 fn tensors(queries: usize) -> Tensors {
     let mut random = Random::new(7);
     vec![

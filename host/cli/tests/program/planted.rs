@@ -7,7 +7,7 @@ use ptx_sim::mutate::{Mutant, Operator, mutants};
 use serde_json::Value;
 use std::process::Command;
 
-/// A small kernel of the table that is in this program.
+/// Returns a small kernel of the table that is in this program.
 fn entry() -> &'static str {
     let is_small = |e: &&AttnInfo| (e.tile_m, e.tile_n, e.contract.threads) == (64, 64, 128);
     let mut small = ENTRIES.iter().filter(is_small).map(|e| e.contract.symbol);
@@ -61,7 +61,7 @@ fn check(
     sides.len()
 }
 
-/// Every mutant of the entry by `operator` whose instruction begins with `opcode`.
+/// Returns every mutant of the entry by `operator` whose instruction begins with `opcode`.
 fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     let text = ptx::source(entry()).expect("carried");
     let all = mutants(&text, entry()).expect("the simulator reads what the compiler writes");

@@ -14,24 +14,24 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return refuse(INVALID_VALUE, "nowhere to write to");
         }
-        // SAFETY: not null; the caller of the driver promises that it may be written.
+        // SAFETY: the pointer is not null; the caller of the driver promises that it may be written.
         unsafe { self.0.write(value) };
         Ok(())
     }
 }
 
-/// The caller's string.
+/// A string of the caller.
 #[repr(transparent)]
 pub struct Text(*const c_char);
 
 impl Text {
     pub fn get(&self) -> String {
-        // SAFETY: the caller of the driver promises that it ends with NUL.
+        // SAFETY: the caller of the driver promises that the string ends with NUL.
         unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned()
     }
 }
 
-/// Defines driver functions. Each records its call, and fails by returning a [`Refusal`].
+/// Defines driver functions. Each function records its call, and fails by returning a [`Refusal`].
 macro_rules! driver_functions {
     ($($name:ident |$state:ident $(, $arg:ident: $type:ty)*| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -52,7 +52,7 @@ fn device(device: c_int) -> Result<c_int, Refusal> {
     }
 }
 
-/// The attributes of both devices: an H100's limits, 64 GiB of memory.
+/// Returns an attribute. Both devices have an H100's limits and 64 GiB of memory.
 fn attribute(attribute: c_int) -> c_int {
     match attribute {
         16 => 132,
@@ -61,7 +61,7 @@ fn attribute(attribute: c_int) -> c_int {
         81 => 233_472,
         82 => 65_536,
         97 => 232_448,
-        // Memory pools are supported.
+        // The attribute says that memory pools are supported.
         115 => 1,
         _ => 0,
     }
@@ -124,7 +124,8 @@ driver_functions! {
     };
 }
 
-/// Names and texts of all codes have one form, so tests can distinguish them from the real driver's.
+/// Returns the name of a code. Names and texts of all codes have one form, so tests can distinguish them from
+/// the real driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorName(_code: Code, name: Out<*const c_char>) -> Code {
     call("cuGetErrorName", |_| name.set(c"FAKE".as_ptr()))

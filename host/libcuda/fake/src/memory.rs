@@ -26,8 +26,8 @@ impl State {
         Ok(())
     }
 
-    /// The host's pointer to `bytes` bytes at `address`. They must lie in one allocation of the current
-    /// context.
+    /// Returns the host's pointer to `bytes` bytes at `address`. They must lie in one allocation of the
+    /// current context.
     fn bytes(&mut self, address: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let address = address as usize;
         let below = self.objects.range(..=address).next_back().map_or(0, |(start, _)| *start);

@@ -5,7 +5,7 @@ use crate::state::{
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// PTX text up to its NUL. A text with the word "broken" does not compile.
+/// Returns PTX text up to its NUL. A text with the word "broken" does not compile.
 fn image(image: *const c_void) -> Result<Vec<u8>, Refusal> {
     // SAFETY: the caller of the driver promises text that ends with NUL, or an ELF file, which contains a
     // NUL.

@@ -7,19 +7,19 @@ fn text(lines: Vec<String>) -> *const c_char {
     CString::new(lines.join("\n")).unwrap_or_default().into_raw()
 }
 
-/// The functions called since the previous report.
+/// Returns the functions called since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_calls() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.calls)))
 }
 
-/// The faults since the previous report.
+/// Returns the faults since the previous report.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_faults() -> *const c_char {
     text(with(|state| std::mem::take(&mut state.faults)))
 }
 
-/// Objects that were not destroyed, and primary contexts that are still retained.
+/// Returns the objects that were not destroyed, and the primary contexts that are still retained.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_left() -> *const c_char {
     let left = with(|state| {
@@ -32,13 +32,13 @@ pub extern "C" fn fake_cuda_left() -> *const c_char {
     text(left)
 }
 
-/// Makes the next call of a function fail for lack of memory.
+/// Makes the next call of a function fail because there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_fail(function: Text) {
     with(|state| state.failing.insert(function.get()));
 }
 
-/// Sets the driver's version: 11040 is 11.4.
+/// Sets the driver's version, for example 11040 for 11.4.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_version(version: i32) {
     with(|state| state.version = version);

@@ -80,7 +80,7 @@ pub struct Object {
 
 /// The driver's state, except the contexts of each thread.
 pub struct State {
-    /// The version that `cuDriverGetVersion` returns: 13000 is 13.0.
+    /// The version that `cuDriverGetVersion` returns, for example 13000 for 13.0.
     pub version: i32,
     /// Objects by handle.
     pub objects: BTreeMap<usize, Object>,
@@ -104,7 +104,7 @@ impl Default for State {
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The thread's stack of contexts; the current one is last.
+    /// The thread's stack of contexts. The current context is the last one.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
@@ -118,7 +118,7 @@ pub fn contexts<T>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
     CONTEXTS.with_borrow_mut(body)
 }
 
-/// The primary context of a device.
+/// Returns the primary context of a device.
 pub fn primary(device: i32) -> usize {
     0xc00 + device as usize
 }
@@ -141,7 +141,7 @@ pub fn call(name: &str, body: impl FnOnce(&mut State) -> Result<(), Refusal>) ->
 }
 
 impl State {
-    /// The thread's current context. It must be retained.
+    /// Returns the thread's current context. The context must be retained.
     pub fn current(&self) -> Result<usize, Refusal> {
         let Some(context) = contexts(|all| all.last().copied()) else {
             return refuse(INVALID_CONTEXT, "no context is current");
@@ -161,7 +161,7 @@ impl State {
         Ok(handle)
     }
 
-    /// The object with this handle, which must have this kind.
+    /// Returns the object with this handle, which must have this kind.
     pub fn object(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         match self.objects.get_mut(&handle) {
             Some(object) if object.kind.name() == name => Ok(object),
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// The object with this handle, which must have this kind and belong to the current context.
+    /// Returns the object with this handle, which must have this kind and belong to the current context.
     pub fn own(&mut self, handle: usize, name: &str) -> Result<&mut Object, Refusal> {
         let current = self.current()?;
         let object = self.object(handle, name)?;

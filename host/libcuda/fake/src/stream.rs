@@ -4,7 +4,7 @@ use crate::state::{CAPTURING, INVALID_HANDLE, Kind, Refusal, State, refuse};
 use std::ffi::{c_int, c_uint};
 
 impl State {
-    /// Whether a stream captures. The default streams (0, 1, 2) never capture.
+    /// Returns whether a stream captures. The default streams (0, 1, 2) never capture.
     fn capturing(&mut self, stream: usize) -> Result<bool, Refusal> {
         if stream <= 2 {
             return self.current().map(|_| false);

@@ -22,7 +22,7 @@ use Lies::{Hnd, Interleaved, Nhd};
 pub enum Scales {
     /// No scales.
     One,
-    /// One scale for all keys, one for all values.
+    /// One scale for all keys, and one for all values.
     Values(f32, f32),
     /// One scale per head, in device memory.
     Heads,
@@ -41,7 +41,7 @@ pub struct AppendCase {
     pub head_dim: usize,
     /// Number of pages and keys per page.
     pub pages: [usize; 2],
-    /// Number of tokens, and of rows after the last token.
+    /// Number of tokens, and number of rows after the last token.
     pub tokens: [usize; 2],
     /// Whether slots are i64.
     pub wide: bool,
@@ -52,7 +52,8 @@ pub struct AppendCase {
 }
 
 impl std::fmt::Display for AppendCase {
-    /// Example: `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One, seed 3`.
+    /// Prints, for example, `40 tokens f16 to e4m3, 2 heads of 64, 5 pages of 16 Nhd, slots i64, scales One,
+    /// seed 3`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let AppendCase { heads, head_dim, lies, scales, seed, .. } = self;
         let ([from, to], [pages, page]) = (self.dtypes.map(DType::name), self.pages);
@@ -66,7 +67,7 @@ impl std::fmt::Display for AppendCase {
     }
 }
 
-/// Two heads of 64 columns, 40 tokens for 5 pages of 16.
+/// A case with two heads of 64 columns, and 40 tokens for 5 pages of 16.
 const PLAIN: AppendCase = AppendCase {
     dtypes: [DType::F16; 2],
     lies: Nhd,
@@ -78,7 +79,8 @@ const PLAIN: AppendCase = AppendCase {
     scales: Scales::One,
     seed: 1,
 };
-/// Every layout, i32 and i64 slots, pages of one row and of many rows, rows of one chunk and of many chunks.
+/// Cases with every layout, i32 and i64 slots, pages of one row and of many rows, and rows of one chunk and
+/// of many chunks.
 const COPIES: &[AppendCase] = &[
     PLAIN,
     AppendCase { lies: Hnd, wide: false, ..PLAIN },
@@ -88,7 +90,7 @@ const COPIES: &[AppendCase] = &[
     AppendCase { heads: 5, head_dim: 512, pages: [2, 8], tokens: [9, 1], wide: false, ..PLAIN },
     AppendCase { lies: Hnd, head_dim: 40, heads: 3, ..PLAIN },
 ];
-/// Scales of each kind, and scales that round every element to 0 or to the largest number.
+/// Cases with scales of each kind, and with scales that round every element to 0 or to the largest number.
 const ROUNDED: &[AppendCase] = &[
     AppendCase { scales: Scales::Values(0.75, 3.0), ..PLAIN },
     AppendCase { lies: Hnd, scales: Scales::Heads, wide: false, heads: 3, head_dim: 48, ..PLAIN },
@@ -98,8 +100,8 @@ const ROUNDED: &[AppendCase] = &[
     AppendCase { tokens: [100, 0], pages: [8, 16], ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: every layout, every kind of slot and scale, invalid slots, tokens
-/// without a slot.
+/// Returns problems that hit a kernel's edges: every layout, every kind of slot and scale, invalid slots,
+/// tokens without a slot.
 pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
     let (cases, types) = match kernel.rounds {
         None => (COPIES, vec![[DType::F16; 2], [DType::Bf16; 2]]),

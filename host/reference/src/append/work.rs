@@ -7,7 +7,7 @@ use crate::tolerance::Rule;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
 
-/// Every byte of a cache before the append. Rows that no slot names must keep it.
+/// The value of every byte of a cache before the append. A row that no slot names must keep this value.
 const OLD: u8 = 0xa5;
 
 /// A case in host memory.
@@ -21,7 +21,8 @@ pub struct AppendMemory {
 }
 
 impl AppendMemory {
-    /// Elements of all magnitudes, some beyond e4m3's range, some NaN. Slots are in random order.
+    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Slots are in random
+    /// order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -29,8 +30,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate. Every
-    /// token has a slot if the cache has enough slots.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate. Every token has a slot if the cache has enough slots.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -40,13 +41,13 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots: [slots.clone(), slots] }
     }
 
-    /// Elements of the cache's keys.
+    /// Returns the number of elements of the cache's keys.
     fn elements(&self) -> usize {
         let AppendCase { pages: [pages, page], heads, head_dim, .. } = self.case;
         pages * page * heads * head_dim
     }
 
-    /// Views of the cache's keys and values, whose buffers start at the addresses `at`.
+    /// Returns views of the cache's keys and values, whose buffers start at the addresses `at`.
     fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
@@ -57,7 +58,7 @@ impl AppendMemory {
         }
     }
 
-    /// The scale that divides a head's keys (`which` = 0) or values (1).
+    /// Returns the scale that divides a head's keys (`which` = 0) or values (1).
     fn scale(&self, which: usize, head: usize) -> f32 {
         match self.case.scales {
             Scales::One => 1.0,
@@ -73,12 +74,12 @@ impl AppendMemory {
         }
     }
 
-    /// The expected bytes of the caches after a launch.
+    /// Returns the expected bytes of the caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // `view.address` is 0 for the first key.
+            // The first key has a `view.address` of 0.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
@@ -89,7 +90,7 @@ impl AppendMemory {
     }
 }
 
-/// Slots of all tokens: distinct, in random order, with invalid slots between them.
+/// Returns slots of all tokens: distinct, in random order, with invalid slots between them.
 fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     let all = (case.pages[0] * case.pages[1]) as i64;
     let mut free: Vec<i64> = (0..all).collect();

@@ -1,4 +1,4 @@
-//! Places of keys and values in a cache.
+//! The places of keys and values in a cache.
 use super::{DecodeCase, DecodeMemory, Pages, SCALES};
 use crate::inputs::Random;
 use crate::work::POISON;
@@ -12,9 +12,9 @@ pub(super) type Rows = [Vec<u16>; 2];
 /// The block table.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Page indices, `columns` per sequence. Columns behind a sequence's last page hold garbage.
+    /// Page indices, `columns` per sequence. Entries behind a sequence's last page hold garbage.
     pub numbers: Vec<u32>,
-    /// Pages of the longest sequence.
+    /// Number of pages of the longest sequence.
     pub columns: usize,
     /// Number of pages.
     pub count: usize,
@@ -51,7 +51,7 @@ impl Table {
 }
 
 impl DecodeMemory {
-    /// Keys and values of all sequences in their pages. All other bytes are poisoned.
+    /// Lays the keys and values of all sequences out in their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), [buffers, tensors]) = (case.paging(), case.buffers());
@@ -68,7 +68,7 @@ impl DecodeMemory {
         pool
     }
 
-    /// The rows of sequence `b` in `pool`.
+    /// Returns the rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();
@@ -81,8 +81,8 @@ impl DecodeMemory {
         })
     }
 
-    /// Offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence `b` are
-    /// counted as `[key][head]`.
+    /// Returns the offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence
+    /// `b` are counted as `[key][head]`.
     fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);
@@ -92,7 +92,7 @@ impl DecodeMemory {
         view.address as usize + elements * self.case.cache.bytes()
     }
 
-    /// Views of keys and values whose buffers start at the addresses `at`.
+    /// Returns views of keys and values whose buffers start at the addresses `at`.
     pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();

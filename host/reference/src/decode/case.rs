@@ -8,7 +8,7 @@ use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Splits};
 
-/// Rows of Q and O behind the last sequence of a varlen batch.
+/// Number of rows of Q and O behind the last sequence of a varlen batch.
 const NOBODYS: usize = 3;
 
 /// Memory layout of keys and values.
@@ -29,7 +29,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Whether each sequence has one page, as long as the longest sequence.
+    /// Returns whether each sequence has one page, as long as the longest sequence.
     pub(super) fn are_whole(self) -> bool {
         matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
     }
@@ -42,7 +42,7 @@ pub struct DecodeCase {
     pub dtype: DType,
     /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values.
     pub cache: DType,
-    /// Keys of each sequence that the cache holds. The rows behind them are NaN.
+    /// Number of keys of each sequence that the cache holds. The rows behind these keys are NaN.
     pub filled: Vec<usize>,
     /// Seed of each sequence's queries, keys and values.
     pub seeds: Vec<u64>,
@@ -56,15 +56,15 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Columns of values and of O; `None` for the keys' columns.
+    /// Number of columns of values and of O; `None` for the number of the keys' columns.
     pub head_dim_v: Option<usize>,
-    /// Whether values are the first columns of the keys (MLA).
+    /// Whether values are the first columns of keys (MLA).
     pub latent: bool,
     /// Memory layout of keys and values.
     pub pages: Pages,
     /// The keys that a query sees.
     pub mask: Mask,
-    /// Factor of the scores; `None` for the default, which a latent cache lacks.
+    /// Factor of the scores; `None` is the default. A latent cache has no default.
     pub scale: Option<f32>,
     /// Softcap of the scores.
     pub softcap: Option<f32>,
@@ -86,7 +86,8 @@ pub struct DecodeCase {
 }
 
 impl DecodeCase {
-    /// f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask, counters.
+    /// Creates a case: f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask,
+    /// counters.
     pub fn new(filled: impl Into<Vec<usize>>) -> Self {
         let filled = filled.into();
         DecodeCase {
@@ -128,12 +129,13 @@ impl DecodeCase {
         DecodeCase { seed: self.seed.wrapping_add(seed).wrapping_sub(1), ..self }
     }
 
-    /// Queries of sequence `b`.
+    /// Returns the number of queries of sequence `b`.
     pub(super) fn queries_of(&self, b: usize) -> usize {
         self.packed.as_ref().map_or(self.queries, |queries| queries[b])
     }
 
-    /// The entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of rows.
+    /// Returns the entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of
+    /// rows.
     pub(super) fn starts(&self) -> Vec<usize> {
         let ends = (0..self.filled.len()).scan(0, |end, b| {
             *end += self.queries_of(b);
@@ -142,17 +144,17 @@ impl DecodeCase {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// Rows of Q. In a varlen batch, some rows belong to no sequence.
+    /// Returns the number of rows of Q. In a varlen batch, some rows belong to no sequence.
     pub(super) fn q_rows(&self) -> usize {
         self.starts()[self.filled.len()] + if self.packed.is_some() { NOBODYS } else { 0 }
     }
 
-    /// The problem of sequence `b` on `keys` keys.
+    /// Returns the problem of sequence `b` on `keys` keys.
     pub(super) fn problem(&self, b: usize, keys: usize) -> Problem {
         self.whole().batch(1).seqlen_q(self.queries_of(b)).seqlen_k(keys)
     }
 
-    /// The problem of all sequences, with the maximum numbers of queries and keys per sequence.
+    /// Returns the problem of all sequences, with the maximum numbers of queries and keys per sequence.
     pub(super) fn whole(&self) -> Problem {
         let queries = (0..self.filled.len()).map(|b| self.queries_of(b)).max().unwrap_or(1).max(1);
         let plain = Problem::new(self.dtype, self.filled.len(), queries, self.heads[0], self.head_dim);
@@ -162,18 +164,18 @@ impl DecodeCase {
         self.softcap.map_or(problem, |softcap| problem.softcap(softcap))
     }
 
-    /// Gives the case the scores of an entry, and bits of the case's sizes.
+    /// Gives the case the scores of an entry, and bits for the case's sizes.
     pub(super) fn of(self, entry: &AttnInfo) -> Self {
         let case = DecodeCase { sinks: self.sinks || entry.scores.sink, bias: entry.scores.bias, ..self };
         DecodeCase { mask: fit(case.whole()).mask, ..case }
     }
 
-    /// Columns of values and of O.
+    /// Returns the number of columns of values and of O.
     pub(super) fn columns(&self) -> usize {
         self.head_dim_v.unwrap_or(self.head_dim)
     }
 
-    /// Number of buffers of keys and values, and number of tensors per buffer.
+    /// Returns the number of buffers of keys and values, and number of tensors per buffer.
     pub(super) fn buffers(&self) -> [usize; 2] {
         match (self.latent, self.pages) {
             (true, _) => [1, 1],
@@ -182,8 +184,8 @@ impl DecodeCase {
         }
     }
 
-    /// `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact, because
-    /// scales are powers of two.
+    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact,
+    /// because scales are powers of two.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
@@ -191,7 +193,7 @@ impl DecodeCase {
         }
     }
 
-    /// The bytes of such a value in the cache.
+    /// Converts a value that [`DecodeCase::number`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let bytes = bits.to_ne_bytes();
         let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
@@ -199,7 +201,7 @@ impl DecodeCase {
         bytes.into_iter().take(count)
     }
 
-    /// The value of such bytes, in the queries' type.
+    /// Converts bytes of the cache to a value of the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
@@ -207,12 +209,12 @@ impl DecodeCase {
         }
     }
 
-    /// Elements of one key over all key heads.
+    /// Returns the number of elements of one key over all key heads.
     pub(super) fn row(&self) -> usize {
         self.heads[1] * self.head_dim
     }
 
-    /// Keys per page, and a function that returns the number of pages of a sequence.
+    /// Returns the number of keys per page, and a function that returns the number of pages of a sequence.
     pub(super) fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
         let page = match self.pages {
             Pages::Dense | Pages::DenseHnd | Pages::Rows => self.max_k,
@@ -237,8 +239,8 @@ impl std::fmt::Display for Pages {
 }
 
 impl std::fmt::Display for DecodeCase {
-    /// Example: `f16 on e4m3, 7 sequences of up to 700 keys, pages of 16 NHD, queries 1, heads 16/2,
-    /// head_dim 64, ..`.
+    /// Prints, for example, `f16 on e4m3, 7 sequences of up to 700 keys, pages of 16 NHD, queries 1, heads
+    /// 16/2, head_dim 64, ..`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;

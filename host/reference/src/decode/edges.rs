@@ -6,8 +6,8 @@ use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
-/// Gives cases the masks and scores of an entry. Drops cases in which a simpler mask shows the same keys:
-/// kernels of masks with parameters do not solve them.
+/// Gives cases the masks and scores of an entry. Drops each case in which a simpler mask shows the same keys,
+/// because the kernels of masks with parameters do not solve such a case.
 fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     let masks = at_edges(entry.mask, [entry.tile_m, entry.tile_n].map(|tile| tile as usize));
@@ -18,8 +18,8 @@ fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
     own.filter(|case| is_plain || case.whole().mask_kind() == entry.mask).collect()
 }
 
-/// Problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout, every
-/// kind of split and combine, missing rows and columns, several queries, windows.
+/// Returns problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout,
+/// every kind of split and combine, missing rows and columns, several queries, windows.
 pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: &[usize]| DecodeCase {
         dtype: entry.dtype,
@@ -39,12 +39,12 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // One long sequence over all SMs; several queries; a head dim between two entries' head dims; missing
-    // rows.
+    // These cases have one long sequence over all SMs; several queries; a head dim between two entries' head
+    // dims; missing rows.
     cases.push(plain(&[1500]));
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
-    // More rows than one block takes: several blocks of rows.
+    // With more rows than one block takes, there are several blocks of rows.
     cases.push(DecodeCase {
         queries: (rows + 1).min(21),
         heads: [6, 2],
@@ -57,7 +57,7 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         heads: [6, 2],
         ..plain(&[130, 77])
     });
-    // Other lengths with the same plan, some of them invalid.
+    // The same plan runs on other lengths, and some of them are invalid.
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
     cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
@@ -75,14 +75,14 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases)
 }
 
-/// The columns of an entry's values, if the entry's keys have another number of columns.
+/// Returns the number of columns of an entry's values, if its keys have another number of columns.
 fn apart(entry: &AttnInfo) -> Option<usize> {
     (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize)
 }
 
-/// Problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and chunks of
-/// prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages of any
-/// size, a Hopper entry pages that TMA accepts.
+/// Returns problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and
+/// chunks of prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages
+/// of any size, a Hopper entry pages that TMA accepts.
 pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| DecodeCase {
@@ -113,7 +113,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
             told,
             ..case(&[n + 1, 7], [2, 2]).packed([2, 7])
         },
-        // Equal numbers of queries per sequence, and no block table.
+        // This case has equal numbers of queries per sequence, and no block table.
         DecodeCase { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
     let cases = cases.into_iter().zip(masks);
@@ -123,22 +123,21 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles, as the first and as the second tile of their block. The diagonal lies in one stage or in
-    // two.
+    // Whole tiles are the first and the second tile of their block. The diagonal lies in one stage or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // Persistent blocks. On a card with few SMs, each block takes several tiles. It stores a tile from the
-    // buffer of the previous tile, and loads Q into the place of the previous Q.
+    // This case has persistent blocks. On a card with few SMs, each block takes several tiles. It stores a
+    // tile from the buffer of the previous tile, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
-/// Problems that hit the edges of the kernels of mixed batches: sequences of no, few and many queries, both
-/// sides of the most queries that decode takes, every kind of split and combine, more sequences than a warp
-/// has lanes, missing rows and columns, other integers under one plan. `entry` is the decode kernel. A
-/// work tile has 128 queries and stages of at most 64 keys.
+/// Returns problems that hit the edges of the kernels of mixed batches. They have sequences of no, few and
+/// many queries, with numbers on both sides of the maximum that decode takes; every kind of split and
+/// combine; more sequences than a warp has lanes; missing rows and columns; other integers under one plan.
+/// `entry` is the decode kernel. A work tile has 128 queries and stages of at most 64 keys.
 pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| DecodeCase {
@@ -149,7 +148,7 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         mask: Mask::Causal,
         ..DecodeCase::new(filled)
     };
-    // Four query heads per key head: decode takes up to four queries.
+    // There are four query heads per key head, so decode takes up to four queries.
     let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
     let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
@@ -161,41 +160,42 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
         DecodeCase { head_dim: entry.head_dim as usize - 24, pages: Pages::Interleaved(1), told, ..mixed },
-        // One query fills the rows of a block; two are many. One sequence that all SMs share.
+        // In the first case, one query fills the rows of a block, and two queries are many. In the second
+        // case, all SMs share one sequence.
         DecodeCase { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
         DecodeCase { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
-        // Every sequence has few queries, or every sequence has many.
+        // In the first case every sequence has few queries, in the second many.
         case(&[90, 0, 33], [3, 1]).packed([5, 1, 2]),
         DecodeCase { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).packed([40, 3]) },
     ]
 }
 
-/// A batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
+/// Returns a batch for the kernels of mixed batches with invalid `cu_seqlens_q`.
 pub fn mixed_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..mixed_edges(entry).swap_remove(0) }
 }
 
-/// Larger mixed batches, for a GPU.
+/// Returns larger mixed batches, for a GPU.
 pub fn mixed_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let packed = paged_long(entry).swap_remove(0);
     let heads = [[8, 2], [16, 1], [2, 2]];
     heads.map(|heads| DecodeCase { heads, ..packed.clone() }).into()
 }
 
-/// A batch for a paged entry with invalid `cu_seqlens_q`.
+/// Returns a batch for a paged entry with invalid `cu_seqlens_q`.
 pub fn paged_astray(entry: &AttnInfo) -> DecodeCase {
     let told = vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled];
     DecodeCase { told, ..paged_edges(entry).swap_remove(0) }
 }
 
-/// Lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
+/// Returns lengths of `count` sequences with up to `most` keys each. Some sequences have no key.
 fn ragged(count: usize, most: usize) -> Vec<usize> {
     (0..count).map(|b| if b % 11 == 5 { 0 } else { (b * 2_654_435_761) % most + b % 2 }).collect()
 }
 
-/// Larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan with
-/// other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
+/// Returns larger problems of a decode entry, for a GPU: 64 sequences in shuffled pages; launches of one plan
+/// with other lengths and with invalid lengths; one long sequence that the whole GPU shares with a few short
 /// sequences.
 pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let plain = |filled: Vec<usize>| DecodeCase {
@@ -216,8 +216,8 @@ pub fn decode_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, vec![batch, one, chunks])
 }
 
-/// Larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are whole
-/// prompts or chunks of prompts.
+/// Returns larger problems of a paged entry, for a GPU: 64 sequences, some of which decode, while others are
+/// whole prompts or chunks of prompts.
 pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let filled = ragged(64, 700);
     let queries = filled.iter().enumerate().map(|(b, keys)| match b % 4 {

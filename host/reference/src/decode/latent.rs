@@ -7,7 +7,7 @@ use ferroflash::spec::AttnInfo;
 /// DeepSeek's score factor: before absorption, keys have 128 columns and 64 rotary columns.
 const DEEPSEEK: f32 = 0.072_168_78;
 
-/// One query with the entry's number of rows as its heads, on one latent head.
+/// Returns one query with the entry's number of rows as its heads, on one latent head.
 fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     DecodeCase {
         dtype: entry.dtype,
@@ -23,9 +23,9 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     }
 }
 
-/// Problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind, all
-/// kinds of splits and combinations, several blocks of rows, missing rows, up to four queries, fewer columns,
-/// two latent heads, invalid lengths.
+/// Returns problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind,
+/// all kinds of splits and combinations, several blocks of rows, missing rows, up to four queries, fewer
+/// columns, two latent heads, invalid lengths.
 pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
@@ -34,24 +34,26 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
-        // Automatic splits: one sequence over all SMs; more sequences than a warp searches.
+        // These cases have automatic splits: one sequence over all SMs, and more sequences than a warp
+        // searches.
         DecodeCase { pages: Pages::Dense, ..plain(entry, &[900]) },
         DecodeCase { heads: [8, 1], ..plain(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
-        // Queries of one row block with different ends; two blocks of rows, the last block partial.
+        // In the first case, the queries of one row block end at different keys. The second case has two
+        // blocks of rows, and the last block is partial.
         DecodeCase { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
         DecodeCase { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
         DecodeCase { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
-        // Scores that outgrow the lazy maximum in one warp only.
+        // The scores outgrow the lazy maximum in one warp only.
         DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
-        // Widths that no entry has; two latent heads; other lengths by one plan.
+        // These cases have numbers of columns that no entry has; two latent heads; other lengths by one plan.
         DecodeCase { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
         DecodeCase { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
     ]
 }
 
-/// Larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan; and one
-/// long sequence that the whole card shares with a few short ones.
+/// Returns larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan,
+/// and one long sequence that the whole card shares with a few short sequences.
 pub fn latent_long(entry: &AttnInfo) -> Vec<DecodeCase> {
     let lengths: Vec<_> = (0..64).map(|b: usize| b * 2_654_435_761 % 1500 + b % 2).collect();
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];

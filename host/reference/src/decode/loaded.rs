@@ -30,7 +30,7 @@ pub struct DecodeOutcome {
     counters: Vec<u32>,
     /// First row of each sequence.
     starts: Vec<usize>,
-    /// Elements that belong to no sequence but were written.
+    /// The number of elements that belong to no sequence but were written.
     strays: usize,
 }
 
@@ -72,27 +72,27 @@ impl DecodeOutcome {
         DecodeOutcome { o, lse, lses, counters: numbers!(u32, written.counters), starts, strays }
     }
 
-    /// O of sequence `b`, `[queries][heads][head_dim]`.
+    /// Returns O of sequence `b`, `[queries][heads][head_dim]`.
     pub fn o(&self, b: usize) -> &[u16] {
         part(&self.o, &self.starts, b)
     }
 
-    /// LSE of sequence `b`, `[heads][queries]`.
+    /// Returns LSE of sequence `b`, `[heads][queries]`.
     pub fn lse(&self, b: usize) -> &[f32] {
         part(&self.lses, &self.starts, b)
     }
 
-    /// Counters after the launch; all must be 0.
+    /// Returns the counters after the launch. All must be 0.
     pub fn counters(&self) -> &[u32] {
         &self.counters
     }
 
-    /// The bits of O and LSE of sequence `b`.
+    /// Returns the bits of O and LSE of sequence `b`.
     pub fn bits(&self, b: usize) -> (&[u16], &[u32]) {
         (self.o(b), part(&self.lse, &self.starts, b))
     }
 
-    /// Elements that belong to no sequence but were written.
+    /// Returns the number of elements that belong to no sequence but were written.
     pub fn strays(&self) -> usize {
         self.strays
     }
@@ -104,7 +104,7 @@ impl DecodeOutcome {
     }
 }
 
-/// The rows of sequence `b` among `all` rows.
+/// Returns the rows of sequence `b` among `all` rows.
 fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     let each = all.len() / starts.last().copied().unwrap_or(1).max(1);
     &all[starts[b] * each..starts[b + 1] * each]
@@ -143,7 +143,7 @@ impl Work for DecodeMemory {
         let [keys, values] = self.views(&inputs[POOL..][..case.buffers()[0]]);
         let mut pages = KvPages::new(keys, values);
         if case.cache == DType::E4m3 {
-            // The keys' scales are in device memory, one per head. The values' scale is a number.
+            // The scales of keys are in device memory, one per head. The scale of values is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
             pages = pages.scales(k, KvScale::Value(SCALES[1]));
         }
@@ -226,7 +226,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Copies the inputs to the device. `config` names the entry to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a DecodeMemory,
@@ -238,7 +238,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Replaces the case's `cu_seqlens_q` in device memory. The tensors stay.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change(&[(STARTS, bytes!(cu_seqlens_q))])
     }
@@ -246,7 +246,7 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of these lengths.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
         self.device.use_plan(plan.copied().map(Plans::Attention));

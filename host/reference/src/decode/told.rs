@@ -4,7 +4,7 @@ use crate::inputs::Random;
 use crate::told::Told;
 
 impl DecodeCase {
-    /// Keys of each sequence, as device memory holds them.
+    /// Returns the keys of each sequence, as device memory holds them.
     pub(super) fn lengths(&self, told: Told) -> Vec<i32> {
         let filled = self.filled.iter().map(|keys| *keys as i32);
         let most = self.max_k as i32;
@@ -29,7 +29,7 @@ impl DecodeCase {
         }
     }
 
-    /// `cu_seqlens_q`, as device memory holds it.
+    /// Returns `cu_seqlens_q`, as device memory holds it.
     pub(super) fn told_starts(&self, told: Told) -> Vec<i32> {
         let starts = self.starts().into_iter().map(|start| start as i32);
         let Told::Lost(seed) = told else { return starts.collect() };

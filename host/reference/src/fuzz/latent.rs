@@ -6,12 +6,12 @@ use crate::inputs::Random;
 use crate::work::Work;
 use ferroflash::request::{Mask, Splits};
 
-/// A decode problem of up to four queries; for a simulator, of up to 16 rows.
+/// Draws a decode problem of up to four queries, or of up to 16 rows for a simulator.
 pub(super) fn draw(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {
     let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
     let filled = lengths(random, batch, limits.seqlen);
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
-    // DeepSeek's widths in half of the problems, other widths in the other half.
+    // Half of the problems have DeepSeek's numbers of columns, the other half have others.
     let columns = if one_in(random, 2) { 512 } else { 8 * (1 + below(random, 64)) };
     let head_dim = if columns == 512 { 576 } else { columns + 8 * (1 + below(random, 8)) };
     let [heads_k, queries] = [1 + below(random, 2), 1 + below(random, 4)];

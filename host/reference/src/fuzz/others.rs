@@ -49,10 +49,11 @@ impl Other {
         Other { seed, family: FAMILIES[family], work, text }
     }
 
-    /// The kernel that the planner selects.
+    /// Returns the kernel that the planner selects.
     ///
     /// # Errors
-    /// The errors of planning and of the driver. Each of them is a failure, because the problem is valid.
+    /// Returns the errors of planning and of the driver. Each of them is a failure, because the problem is
+    /// valid.
     pub fn kernel<D: Harness>(&self, attention: &Attention<D>) -> Result<&'static Contract, Error> {
         OnDevice::new(attention, &*self.work, None)?.kernel()
     }
@@ -60,8 +61,8 @@ impl Other {
     /// Runs all launches and judges their results.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting. Each of them is a failure, because the problem is
-    /// valid.
+    /// Returns the errors of planning, launching and waiting. Each of them is a failure, because the problem
+    /// is valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let few = self.work.outputs().iter().all(|(_, bytes)| bytes.len() < 2 * ENOUGH_ELEMENTS);
         let judge = self.work.judge(if few { Rule::Few } else { Rule::Tolerance });
@@ -85,7 +86,7 @@ pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
 }
 
-/// A random multiple of 8; small and large ones are equally frequent.
+/// Returns a random multiple of 8. Small and large multiples are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
     8 * (1 + below(random, most))
@@ -100,7 +101,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
     }
 }
 
-/// Random lengths: short ones, long ones, and some of 0.
+/// Returns random lengths: short ones, long ones, and some of 0.
 pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
@@ -110,13 +111,13 @@ pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usi
     (0..count).map(|_| length(random)).collect()
 }
 
-/// The largest number of queries per sequence that `limits` permit on these keys.
+/// Returns the largest number of queries per sequence that `limits` permit on these keys.
 pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
     (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
 }
 
-/// The integers of one plan's launches. Overlapping sequences occur only if `limits` permit them, because the
-/// simulator reports them as races.
+/// Returns the integers of one plan's launches. Overlapping sequences occur only if `limits` permit them,
+/// because the simulator reports them as races.
 pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
     let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
     if packed && limits.overlaps {
@@ -145,11 +146,11 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         cu_seqlens_k: starts(&keys, spare),
         seqused_k: (spare > 0).then(|| keys.iter().map(|n| *n as i32).collect()),
     };
-    // At least one row per sequence, and some unused rows.
+    // There is at least one row per sequence, and there are some unused rows.
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
-    // With one row per sequence and single queries, kernels need not read `cu_seqlens_q`. Row `b` would then
-    // have to be sequence `b`'s.
+    // If there is one row per sequence and each sequence has one query, kernels need not read `cu_seqlens_q`.
+    // Row `b` would then have to be the query of sequence `b`.
     rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =
@@ -172,7 +173,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
     let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
     let group = 1 + below(random, 8);
-    // Every decode kernel accepts eight rows.
+    // Every decode kernel accepts at least eight rows.
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);

@@ -2,10 +2,10 @@
 use ferroflash::DType;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
 
-/// Factors that are not finite.
+/// Score factors that are not finite.
 pub(super) const NOT_FINITE: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
-/// The other 16-bit type.
+/// Returns the other 16-bit type.
 pub(super) fn other(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::Bf16 } else { DType::F16 }
 }
@@ -16,7 +16,7 @@ pub(super) fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)
     true
 }
 
-/// K and V: fuzzed requests have no cache.
+/// Returns K and V. Fuzzed requests have no cache.
 pub(super) fn kv(kv: &mut KeysValues) -> [&mut TensorView; 2] {
     kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }

@@ -29,16 +29,16 @@ pub struct MergeCase {
     pub units: [LseUnit; 2],
     /// Whether the problem has attention sinks.
     pub sinks: bool,
-    /// The state that the result overwrites. If the element types differ, the result overwrites only that
-    /// state's LSE.
+    /// The index of the state that the result overwrites. If the element types differ, the result overwrites
+    /// only that state's LSE.
     pub place_of: Option<usize>,
     /// Seed of the states.
     pub seed: u64,
 }
 
 impl std::fmt::Display for MergeCase {
-    /// Example: `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in place of 0,
-    /// seed 1`.
+    /// Prints, for example, `3 states f16 to f16 of [1, 33, 4, 96], Apart, units [Natural, Two], sinks, in
+    /// place of 0, seed 1`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MergeCase { states, shape, lie, units, seed, .. } = self;
         let [from, to] = self.dtypes.map(DType::name);
@@ -49,7 +49,7 @@ impl std::fmt::Display for MergeCase {
     }
 }
 
-/// Two states of 2 x 17 rows of 3 heads of 64 columns.
+/// A case with two states of 2 x 17 rows of 3 heads of 64 columns.
 const PLAIN: MergeCase = MergeCase {
     dtypes: [DType::F16; 2],
     shape: [2, 17, 3, 64],
@@ -85,8 +85,8 @@ const IN_PLACE: &[MergeCase] = &[
     MergeCase { states: 5, lie: SideBySide, shape: [1, 30, 2, 40], place_of: Some(3), ..PLAIN },
 ];
 
-/// Problems that hit a kernel's edges: rows without a key in some or all states; every layout, LSE base and
-/// number of states; sinks; results that overwrite a state.
+/// Returns problems that hit a kernel's edges: rows without a key in some or all states; every layout, LSE
+/// base and number of states; sinks; results that overwrite a state.
 pub fn merge_edges(kernel: &MergeInfo, seed: u64) -> Vec<MergeCase> {
     let dtypes = [kernel.states, kernel.output];
     let cases = ANY.iter().chain(IN_PLACE).zip(seed..);

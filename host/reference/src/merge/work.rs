@@ -31,8 +31,8 @@ pub struct MergeMemory {
 type Strides = [[i64; 4]; 2];
 
 impl MergeMemory {
-    /// Standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a row.
-    /// Every 13th row has seen no key in any state.
+    /// Draws a standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a
+    /// row. Every 13th row has seen no key in any state.
     pub fn new(case: &MergeCase) -> Self {
         let mut random = Random::new(case.seed);
         let states: Vec<_> = (0..case.states).map(|_| state(case, &mut random)).collect();
@@ -41,7 +41,8 @@ impl MergeMemory {
         memory
     }
 
-    /// Inputs for a measurement: elements repeat with a long period, because that is fast to generate.
+    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
+    /// generate.
     pub fn to_measure(case: &MergeCase) -> Self {
         Self::with_sinks(case, &mut Random::new(case.seed))
     }
@@ -53,7 +54,7 @@ impl MergeMemory {
         MergeMemory { case: *case, sinks, filling }
     }
 
-    /// The bytes of these states.
+    /// Returns the bytes of these states.
     fn laid(&self, states: &[Vec<Row>]) -> Vec<Vec<u8>> {
         let (shape, [o_strides, lse_strides]) = (self.case.shape, self.strides());
         let (factor, [values, lses]) = (factor(self.case.units[0]), elements(&self.case));
@@ -71,7 +72,7 @@ impl MergeMemory {
         bytes
     }
 
-    /// The states: for each, its rows, head by head.
+    /// Returns each state's rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
         let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
         let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
@@ -96,20 +97,21 @@ impl MergeMemory {
         [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
     }
 
-    /// Element where a state begins in the O buffer and in the LSE buffer.
+    /// Returns the element where a state begins in the O buffer and in the LSE buffer.
     fn first(&self, state: usize) -> [usize; 2] {
         let [batch, rows, heads, head_dim] = self.case.shape;
         let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };
         [values * head_dim, values]
     }
 
-    /// The states that the result's O and LSE overwrite.
+    /// Returns the states that the result's O and LSE overwrite.
     fn place_of(&self) -> [Option<usize>; 2] {
         let [states, output] = self.case.dtypes;
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// The result's O and LSE: strides, and first elements in the outputs.
+    /// Returns the strides of the result's O and LSE, and the index of the first element of each in the
+    /// outputs.
     fn result(&self) -> (Strides, [usize; 2]) {
         let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
         let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
@@ -126,7 +128,7 @@ impl MergeMemory {
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        // Half an ulp of the result's type, and a few ulps of f32.
+        // The tolerance is half an ulp of the result's type, and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
         let factor = factor(case.units[1]);
         let columns: Vec<usize> = places(o_strides, case.shape).collect();
@@ -170,13 +172,13 @@ impl MergeMemory {
     }
 }
 
-/// Number of elements of all O, and of all log-sum-exps.
+/// Returns the number of elements of all O, and the number of all log-sum-exps.
 fn elements(case: &MergeCase) -> [usize; 2] {
     let values = case.states * rows_of(case.shape).iter().product::<usize>();
     [values * case.shape[3], values]
 }
 
-/// The factor from a natural LSE to an LSE in `unit`.
+/// Returns the factor from a natural LSE to an LSE in `unit`.
 fn factor(unit: LseUnit) -> f64 {
     if unit == LseUnit::Two { std::f64::consts::LOG2_E } else { 1.0 }
 }
@@ -211,7 +213,7 @@ fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
     }
 }
 
-/// Offsets of all elements from the first, in index order.
+/// Returns the offsets of all elements from the first element, in index order.
 fn places(strides: [i64; 4], shape: [usize; 4]) -> impl Iterator<Item = usize> {
     (0..shape.iter().product()).map(move |index: usize| {
         let (mut left, mut at) = (index, 0);

@@ -1,4 +1,4 @@
-//! A problem on a device. Tests and program reach every driver through this file.
+//! A problem on a device. Tests and the program reach every driver through this file.
 use super::{Asked, Buffer, Input, LaunchOptions, Plans, Ready, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
@@ -8,7 +8,7 @@ use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The distance between addresses far from all buffers.
+/// The distance between the addresses that `free` returns, which are far from all buffers.
 const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
@@ -35,7 +35,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// `config` names the kernel to run; without it, the planner chooses.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         work: &'a dyn Work,
@@ -65,7 +65,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(device)
     }
 
-    /// Launches will not write LSE.
+    /// Makes launches without LSE.
     pub(crate) fn without_lse(self) -> Self {
         OnDevice { wants_lse: false, ..self }
     }
@@ -73,7 +73,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Changes the kernel.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub(crate) fn configure(&mut self, config: Option<&'a str>) -> Result<(), Error> {
         (self.config, self.workspace, self.counters) = (config, None, None);
         self.make_room()
@@ -84,7 +84,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     fn make_room(&mut self) -> Result<(), Error> {
         self.plan.set(None);
         let driver = self.attention.driver();
-        // The outputs are allocated later. The launch reports invalid values.
+        // The outputs are allocated later. If the request has invalid values, the launch reports them.
         let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
@@ -99,20 +99,20 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(())
     }
 
-    /// Unused addresses, one per output.
+    /// Returns unused addresses, one per output.
     fn free(&self) -> Vec<u64> {
         (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
     }
 
-    /// The kernel that launches will run.
+    /// Returns the kernel that launches will run.
     ///
     /// # Errors
-    /// The errors of planning.
+    /// Returns the errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
         Ok(self.asked(&self.free(), self.scratch()).plan(self.attention)?.contract())
     }
 
-    /// The allocated scratch memory.
+    /// Returns the allocated scratch memory.
     fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
         let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
@@ -134,18 +134,18 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Overwrites inputs, given as `(index, content)`.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn change(&mut self, inputs: &[(usize, Vec<u8>)]) -> Result<(), Error> {
         let driver = self.attention.driver();
         inputs.iter().try_for_each(|(at, bytes)| driver.upload(&mut self.inputs[*at], bytes))
     }
 
-    /// The plan of the launches; `None` before the first launch.
+    /// Returns the plan of the launches; `None` before the first launch.
     pub fn plan(&self) -> Option<Plans> {
         self.plan.get()
     }
 
-    /// Uses `plan` for later launches; with `None`, the next launch makes a new plan.
+    /// Uses `plan` for later launches. If `plan` is `None`, the next launch makes a new plan.
     pub(crate) fn use_plan(&self, plan: Option<Plans>) {
         self.plan.set(plan);
     }
@@ -153,7 +153,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Allocates outputs with their content before a launch.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn outputs(&self) -> Result<Outputs<D>, Error> {
         let driver = self.attention.driver();
         let outputs = self.before.iter().map(|(name, bytes)| {
@@ -164,7 +164,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(Outputs(outputs.collect::<Result<_, Error>>()?))
     }
 
-    /// The request and its plan.
+    /// Returns the request and its plan.
     fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
@@ -180,7 +180,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
     ///
     /// # Errors
-    /// The errors of planning and loading.
+    /// Returns the errors of planning and loading.
     pub fn ready(self) -> Result<Ready<'a, D>, Error> {
         let outputs = self.outputs()?;
         let (asked, plan) = self.planned(&outputs)?;
@@ -188,7 +188,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
     }
 
-    /// The stream of the launches.
+    /// Returns the stream of the launches.
     pub(super) fn stream(&self) -> &D::Stream {
         &self.stream
     }
@@ -196,18 +196,18 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// The errors of planning and launching.
+    /// Returns the errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
-        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
-        // only after a wait. Only this launch has these outputs, and nothing writes the inputs.
+        // SAFETY: every view is a view of one of this driver's buffers. The buffer has the size of the view
+        // and is freed only after a wait. Only this launch has these outputs, and nothing writes the inputs.
         unsafe { asked.launch(self.attention, &plan, &self.stream) }
     }
 
     /// Waits for all launches.
     ///
     /// # Errors
-    /// The driver's errors, and the errors of the launches.
+    /// Returns the driver's errors, and the errors of the launches.
     pub fn wait(&self) -> Result<(), Error> {
         self.attention.driver().synchronize(&self.stream)
     }
@@ -215,7 +215,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Copies the outputs of a finished launch to the host.
     ///
     /// # Errors
-    /// The driver's errors.
+    /// Returns the driver's errors.
     pub fn written(&self, outputs: &Outputs<D>) -> Result<Written, Error> {
         let read = |buffer: &D::Buffer, bytes: usize| {
             let mut all = vec![0; bytes];
@@ -238,7 +238,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Launches once and returns the outputs.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Written, Error> {
         let outputs = self.outputs()?;
         self.launch(&outputs)?;
@@ -249,7 +249,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Runs every round of the work in order, with one plan.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
         let rounds = self.work.rounds().into_iter().map(|inputs| {
             self.change(&inputs)?;
@@ -261,7 +261,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Runs every round of the work by replaying one launch, captured as a graph.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting.
+    /// Returns the errors of planning, launching and waiting.
     pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
         let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
         let (asked, plan) = self.planned(&outputs)?;
@@ -269,7 +269,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (attention, stream) = (self.attention, driver.stream()?);
         let (rounds, before) = (self.work.rounds(), self.work.outputs());
         let mut written = vec![];
-        // SAFETY: see `launch`, for each round: this function waits for a round before it changes anything.
+        // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
         let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
@@ -282,11 +282,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             }
             Ok(())
         };
-        // SAFETY: see `launch`. The stream is the driver's, and this function waits for each round.
+        // SAFETY: as in `launch`. The stream belongs to the driver, and this function waits for each round.
         unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
-    /// [`OnDevice::run`], with two durations: loading the kernel on the host, and the launch on the device.
+    /// Does the work of [`OnDevice::run`], and also returns two durations: loading the kernel on the host,
+    /// and the launch on the device.
     pub(crate) fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
@@ -298,22 +299,23 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok((self.written(&outputs)?, [load, kernel]))
     }
 
-    /// Device time of `launches` consecutive launches. They share their outputs. The kernel is loaded first.
+    /// Returns the device time of `launches` consecutive launches. The launches share their outputs. The
+    /// kernel is loaded before them.
     pub(crate) fn time(&self, outputs: &Outputs<D>, launches: usize) -> Result<Duration, Error> {
         let (asked, plan) = self.planned(outputs)?;
         plan.load(self.attention)?;
         self.attention.driver().time(&self.stream, &mut |stream| {
-            // SAFETY: see `launch`; one stream orders the launches.
+            // SAFETY: as in `launch`; one stream orders the launches.
             (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
         })
     }
 
     /// Launches `launches` times, on the streams in turn. Each launch has its own outputs. Waits for all
-    /// streams after every `every` launches and after the last one. Returns the number of launches whose
+    /// streams after every `every` launches and after the last launch. Returns the number of launches whose
     /// outputs differ from `expected` in any bit.
     ///
     /// # Errors
-    /// The errors of planning, launching and waiting, and out of memory.
+    /// Returns the errors of planning, launching and waiting, and an error if memory runs out.
     pub fn soak(streams: &[Self], expected: &Written, launches: usize, every: usize) -> Result<usize, Error> {
         let turns = || streams.iter().cycle().take(launches);
         let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! Launches of a problem, without any other work: measurements time these.
+//! Launches of a problem without any other work. Measurements time these launches.
 use super::device::Outputs;
 use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
@@ -20,25 +20,25 @@ impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
     ///
     /// # Errors
-    /// The errors of launching.
+    /// Returns the errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
-        // SAFETY: every view is of a buffer of this driver. The buffer has the size of the view and is freed
-        // only after a wait. Nothing else writes the inputs or touches the outputs, and one stream orders the
-        // launches.
+        // SAFETY: every view is a view of one of this driver's buffers. The buffer has the size of the view
+        // and is freed only after a wait. Nothing else writes the inputs or touches the outputs, and one
+        // stream orders the launches.
         unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
     }
 
-    /// The stream of the launches.
+    /// Returns the stream of the launches.
     pub fn stream(&self) -> &D::Stream {
         self.device.stream()
     }
 
-    /// The [`Attention`] that launches.
+    /// Returns the [`Attention`] that launches.
     pub fn attention(&self) -> &Attention<D> {
         self.attention
     }
 
-    /// The kernel; with a combine kernel, the first of the two.
+    /// Returns the kernel. If there is a combine kernel, returns the first of the two.
     pub fn kernel(&self) -> &'static Contract {
         self.plan.contract()
     }
@@ -46,7 +46,7 @@ impl<D: Harness> Ready<'_, D> {
 
 impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
-        // An error here has been reported before.
+        // The result is ignored, because an error here has been reported before.
         let _ = self.device.wait();
     }
 }

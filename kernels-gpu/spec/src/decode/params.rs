@@ -1,12 +1,12 @@
 //! Parameters of decode kernels: plain data without padding, with equal bytes on both sides.
 use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
 
-/// Varlen keys and values as a KV cache. Every row may begin a page, and a sequence has one page of
-/// `max_keys` rows, at least 1. `tensor` starts at the first key, and `values` is the address of its value;
-/// both tensors have equal strides. [`DecodeOrder::starts`] must hold the integers of `cu_seqlens_k`, so that
-/// sequences end before the tensor does.
+/// Varlen keys and values as a KV cache. Every row may begin a page, and each sequence has one page of
+/// `max_keys` rows, at least 1. `tensor` starts at the first key, and `values` is the address of the first
+/// value; both tensors have the same strides. [`DecodeOrder::starts`] must hold the integers of
+/// `cu_seqlens_k`, so that no sequence ends behind the tensor.
 ///
-/// `None` if a stride is not a multiple of 16 bytes below 2^36, or `max_keys` is 0.
+/// Returns `None` if a stride is no multiple of 16 bytes or not below 2^36, or if `max_keys` is 0.
 pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_keys: u32) -> Option<Cache> {
     let chunks = |bytes: u64| if bytes.is_multiple_of(16) { u32::try_from(bytes / 16).ok() } else { None };
     let row_chunks = chunks(u64::from(tensor.row_bytes))?;
@@ -29,51 +29,52 @@ pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_k
 pub const MAX_SEQUENCES: u32 = 32 * 128;
 /// Words that a block's warps exchange while they find their work item.
 pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
-/// Minimum of keys per split, unless the request sets a chunk or a number of splits.
+/// Least number of keys per split, unless the request sets a chunk or a number of splits.
 pub const LEAST_KEYS: u32 = 128;
 
 /// The distribution of sequences over work items. A work item is one split of a sequence's keys, for one
 /// block of one key head's rows. Every block derives its work items from the lengths on the device; the host
 /// knows bounds only.
 ///
-/// A sequence with `n` visible keys has
-/// - `splits` splits, if that is not 0;
-/// - one split per `chunk` keys, if that is above 1: a sequence's results then depend on the sequence only;
-/// - otherwise its part of `share`, `share * n / keys of all sequences`, rounded down so that no wave starts
-///   almost empty; one split if that part is below `threshold`.
+/// The number of splits of a sequence with `n` visible keys is
+/// - `splits`, if that is not 0;
+/// - else one per `chunk` keys, if `chunk` is above 1: a sequence's results then depend on this sequence
+///   only;
+/// - else the sequence's part of `share`, which is `share * n / keys of all sequences`, rounded down so that
+///   no wave starts almost empty, and 1 if that part is below `threshold`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOrder {
-    /// Keys per sequence. If `base` is 0, each of `count` sequences has `max_keys` keys.
+    /// Number of keys of each sequence. If `base` is 0, each of `count` sequences has `max_keys` keys.
     pub lengths: Integers,
     /// Offsets of varlen keys ([`varlen_cache`]): sequence `b` has the rows from offset `b` to offset
-    /// `b + 1`, and at most the keys of `lengths`. Empty for other KV caches.
+    /// `b + 1`, but no more than `lengths` keys. Other KV caches have no offsets.
     pub starts: Integers,
-    /// Maximum of keys per sequence.
+    /// Maximum number of keys per sequence.
     pub max_keys: u32,
-    /// Splits per sequence; 0 if `chunk` or `share` decides.
+    /// Number of splits per sequence; 0 if `chunk` or `share` decides.
     pub splits: u32,
-    /// Keys per split; 1 if `share` decides.
+    /// Number of keys per split; 1 if `share` decides.
     pub chunk: FastDiv,
-    /// Key heads.
+    /// Number of key heads.
     pub kv_heads: FastDiv,
-    /// Blocks per key head's rows (queries x query heads per key head).
+    /// Number of blocks for the rows of one key head (queries x query heads per key head).
     pub row_blocks: FastDiv,
-    /// Rows per block; the last block has the remainder.
+    /// Number of rows per block; the last block has the remainder.
     pub rows: u32,
-    /// Splits of all sequences together: about the number that the device holds at once (resident blocks /
-    /// key heads and their blocks of rows), adjusted by the planner.
+    /// Number of splits of all sequences together: about the number that runs at once (resident blocks / key
+    /// heads and their blocks of rows), adjusted by the planner.
     pub share: f32,
-    /// Number of shares below which a sequence is not split.
+    /// A sequence whose part of `share` is below this number is not split.
     pub threshold: f32,
-    /// Blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
+    /// Number of blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
     pub blocks: u32,
-    /// Distance between the work items of neighbouring blocks, because two SMs share a port: half of the work
-    /// items of an even wave. Twice this distance is at most `blocks`.
+    /// Distance between the work items of two neighbouring blocks: half of the work items of an even wave,
+    /// because two SMs share a port. Twice this distance is at most `blocks`.
     pub spread: u32,
 }
 
-/// Parameters of a decode kernel and of its combine kernel. Fields that the kernel needs before the first
+/// Parameters of a decode kernel and of its combine kernel. The fields that a kernel needs before its first
 /// copy come first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,16 +87,17 @@ pub struct DecodeParams {
     pub q: Tensor,
     /// Query heads per key head.
     pub group: FastDiv,
-    /// Query `i` of `n`, on `k` keys, has position `i + k - n + shift`.
+    /// If a sequence has `n` queries and `k` keys, query `i` has position `i + k - n + shift`.
     pub window: Window,
-    /// `scale * log2(e)`, above 0; with softcap `softcap * log2(e)`.
+    /// `scale * log2(e)`, above 0; with softcap, `softcap * log2(e)`.
     pub scale_log2: f32,
-    /// `scale / softcap`, or 0: as [`crate::FwdParams::softcap`].
+    /// `scale / softcap`, or 0 without softcap; see [`crate::FwdParams::softcap`].
     pub softcap: f32,
     /// Scales of keys, and of values.
     pub scales: [PerHead; 2],
-    /// Partial results of splits: normalised O, and LSE (base 2). Splits count over all split sequences,
-    /// heads are key heads, rows are rows of a key head. The splits of a row are contiguous.
+    /// Partial results of splits: normalised O, and LSE to base 2. Splits are numbered over all split
+    /// sequences, heads are key heads, and rows are the rows of a key head. The splits of one row are
+    /// contiguous.
     pub partials: Partials,
     /// One counter per block of rows, key head and sequence; none if a combine kernel runs.
     pub counters: Counters,
@@ -103,7 +105,7 @@ pub struct DecodeParams {
     pub o: Tensor,
     /// LSE of each row, natural logarithm.
     pub lse: Lse,
-    /// Attention sinks: one unscaled logit per query head; base 0 without sinks.
+    /// Attention sinks: one unscaled logit per query head. The base is 0 without sinks.
     pub sinks: Lse,
 }
 contract::no_padding! {

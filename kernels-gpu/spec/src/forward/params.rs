@@ -5,15 +5,16 @@ use crate::{FastDiv, Lse, PerHead, Tensor, TileOrder};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Bottom-right alignment (FlashAttention's): `seqlen_k - seqlen_q`. Top-left: 0.
+    /// `seqlen_k - seqlen_q` for bottom-right alignment (FlashAttention's); 0 for top-left alignment.
     pub shift: i32,
-    /// Number of keys before the position; [`Window::UNBOUNDED`] for all.
+    /// Number of keys before the position that the query sees; [`Window::UNBOUNDED`] for all keys.
     pub left: i32,
-    /// Number of keys after the position; 0 is causal, [`Window::UNBOUNDED`] is all.
+    /// Number of keys after the position that the query sees; 0 for a causal mask, [`Window::UNBOUNDED`] for
+    /// all keys.
     pub right: i32,
 }
 impl Window {
-    /// More than the maximum of keys, and small enough that sums with it do not overflow.
+    /// No bound: more than the maximum number of keys, and so small that sums with it do not overflow.
     pub const UNBOUNDED: i32 = 1 << 30;
 }
 
@@ -31,17 +32,17 @@ pub struct FwdParams {
     pub o: Tensor,
     /// LSE of each row, natural logarithm.
     pub lse: Lse,
-    /// The window. [`crate::Full`] kernels ignore it; [`crate::Causal`] kernels read `shift`.
+    /// The window of the mask. [`crate::Full`] kernels ignore it; [`crate::Causal`] kernels read `shift`.
     pub window: Window,
-    /// `scale * log2(e)`, above 0; with softcap `softcap * log2(e)`.
+    /// `scale * log2(e)`, above 0; with softcap, `softcap * log2(e)`.
     pub scale_log2: f32,
-    /// `scale / softcap`: scores become `softcap * tanh(score * scale / softcap)`. 0 is off; only
-    /// [`crate::Local`] kernels read it.
+    /// `scale / softcap`: scores become `softcap * tanh(score * scale / softcap)`. 0 means no softcap; only
+    /// [`crate::Local`] kernels read this field.
     pub softcap: f32,
     /// The order of work tiles.
     pub order: TileOrder,
-    /// ALiBi slopes of query heads: kernels subtract `slope * |i + shift - j|` from a scaled score before the
-    /// mask. `base` is 0 without slopes; only [`crate::Local`] kernels read it.
+    /// ALiBi slopes of query heads: kernels subtract `slope * |i + shift - j|` from a scaled score before
+    /// they mask it. `base` is 0 without slopes; only [`crate::Local`] kernels read this field.
     pub alibi: PerHead,
 }
 contract::no_padding! {

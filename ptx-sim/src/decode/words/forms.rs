@@ -1,10 +1,10 @@
 //! The instructions that the simulator executes, with every word of their opcodes.
 
-/// Name of an opcode, the words after it, lowest and highest number of operands.
+/// The columns: the name of an opcode, the words behind it, and the lowest and highest number of operands.
 ///
-/// Words are in PTX's order. `a|b` is either word, `[a]` is optional (`[a b]` as a whole), `<class>` is a
-/// word of a [class](CLASSES), `m64n*k16` has any number for `*`. `L2::cache_hint` adds an operand, which the
-/// counts do not include.
+/// Words are in PTX's order. `a|b` is either word, `[a]` is optional (`[a b]` is optional as a whole),
+/// `<class>` is a word of a [class](CLASSES), and `m64n*k16` has any number for `*`. `L2::cache_hint` adds an
+/// operand, which the numbers do not include.
 pub(super) type Form = (&'static str, &'static str, u8, u8);
 
 /// Lists of words that several forms use. A class may name other classes.
@@ -34,7 +34,7 @@ pub(super) const CLASSES: &[(&str, &str)] = &[
 
 #[rustfmt::skip]
 pub(super) const FORMS: &[Form] = &[
-    // Control.
+    // Control flow.
     ("bra", "[uni]", 1, 1), ("brx", "idx [uni]", 2, 2), ("call", "[uni]", 1, 4), ("ret", "[uni]", 0, 0),
     ("exit", "", 0, 0), ("trap", "", 0, 0), ("brkpt", "", 0, 0),
     ("", "branchtargets|calltargets", 0, 255),
@@ -79,7 +79,7 @@ pub(super) const FORMS: &[Form] = &[
     ("createpolicy", "range [global] L2::evict_unchanged|<l2> [L2::evict_unchanged|L2::evict_first] b64",
         4, 4),
     ("createpolicy", "cvt L2 b64", 2, 2),
-    // Order.
+    // Memory fences.
     ("membar", "cta|gl|sys", 0, 0), ("fence", "[sc|acq_rel] <scope>", 0, 0),
     ("fence", "proxy async [global|shared::cta|shared::cluster]", 0, 0),
     ("fence", "proxy alias", 0, 0),
@@ -166,7 +166,7 @@ pub(super) const FORMS: &[Form] = &[
     ("abs", "[ftz] f32", 2, 2), ("abs", "f64|<half>", 2, 2), ("copysign", "f32", 3, 3),
     ("min", "[ftz] [NaN] f32", 3, 3), ("min", "f64", 3, 3), ("min", "[NaN] <half>", 3, 3),
     ("max", "[ftz] [NaN] f32", 3, 3), ("max", "f64", 3, 3), ("max", "[NaN] <half>", 3, 3),
-    // Comparisons and choices.
+    // Comparisons and selections.
     ("setp", "eq|ne <bits>", 3, 3), ("setp", "eq|ne <logic> <bits>", 4, 4),
     ("setp", "<order> s16|s32|s64", 3, 3), ("setp", "<order> <logic> s16|s32|s64", 4, 4),
     ("setp", "<order>|lo|ls|hi|hs u16|u32|u64", 3, 3),
@@ -190,8 +190,8 @@ pub(super) const FORMS: &[Form] = &[
     ("cvt", "[<round>] f64 f64", 2, 2), ("cvt", "<round> f16 f16", 2, 2), ("cvt", "rna tf32 f32", 2, 2),
 ];
 
-/// Legal PTX that the simulator does not execute: names, words of the opcode, the reason. The opcode must
-/// match each word: `a|b` matches either word, `!a` an opcode without the word.
+/// Legal PTX that the simulator does not execute: names, words of the opcode, and the reason. The opcode must
+/// match each word: `a|b` matches either word, and `!a` matches an opcode without the word.
 pub(super) const REFUSED: &[(&str, &str, &str)] = &[
     ("tex|tld4|txq|suld|sust|sured|suq|istypep", "", "textures and surfaces are not simulated"),
     (

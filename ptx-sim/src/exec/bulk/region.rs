@@ -1,4 +1,4 @@
-//! The data of bulk copies: rows of a tensor's box, or bytes.
+//! The data that bulk copies move: rows of a tensor's box, or bytes.
 
 use super::*;
 use crate::{
@@ -7,23 +7,23 @@ use crate::{
     tensor_map::{ElementType, Row, Swizzle, Tiled},
 };
 
-/// One copy of one lane.
+/// The bulk copy of one lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     pub lane: usize,
     pub site: u32,
-    /// Address in shared memory.
+    /// The address in shared memory.
     at: u32,
-    /// Rows in device memory.
+    /// The rows in device memory.
     pub rows: Vec<Row>,
     row_bytes: u32,
     swizzle: Swizzle,
     fill: u64,
-    /// The element type, for a box of a tensor.
+    /// The element type, if the copy moves a box of a tensor.
     pub element: Option<ElementType>,
 }
 
-/// A load in flight, with the phase of its mbarrier in which it lands.
+/// A load in flight, and the phase of its mbarrier in which it lands.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub copy: Copy,
@@ -36,16 +36,16 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub copy: Copy,
-    /// The warp's knowledge at the store's issue: of its block, and of other blocks.
+    /// The warp's knowledge of its own block and of other blocks, when the store was issued.
     pub row: Vec<u32>,
     pub others: Knowledge,
-    /// The reduction that combines the store with the bytes in device memory.
+    /// The reduction that combines the stored bytes with the bytes in device memory.
     pub reduction: Option<(AtomicOp, AtomicType)>,
-    /// Groups that the lane had committed before.
+    /// Number of groups that the lane had committed before.
     pub group: u32,
-    /// The store's position among the warp's stores.
+    /// Index of the store among the warp's stores.
     pub number: u32,
-    /// Whether the bytes have arrived. For the checks the store is still in flight.
+    /// Whether the bytes have been written. The checks treat the store as still in flight.
     pub landed: bool,
 }
 
@@ -54,12 +54,12 @@ impl Copy {
         self.row_bytes * self.rows.len() as u32
     }
 
-    /// The content of a row outside of the tensor.
+    /// The content of a row that lies outside of the tensor.
     pub fn blank(&self) -> Vec<u8> {
         self.fill.to_le_bytes().into_iter().cycle().take(self.row_bytes as usize).collect()
     }
 
-    /// Offsets in shared memory of the 16-byte chunks of one row.
+    /// The offsets in shared memory of one row's 16-byte chunks.
     pub fn row_chunks(&self, row: usize) -> impl Iterator<Item = usize> {
         let start = self.at + row as u32 * self.row_bytes;
         let swizzle = self.swizzle;
@@ -68,13 +68,13 @@ impl Copy {
             .map(move |at| (swizzle.apply(at) - SHARED_BASE) as usize)
     }
 
-    /// Offsets in shared memory of the 16-byte chunks of all rows.
+    /// The offsets in shared memory of all rows' 16-byte chunks.
     pub fn chunks(&self) -> impl Iterator<Item = usize> {
         (0..self.rows.len()).flat_map(|row| self.row_chunks(row))
     }
 }
 
-/// `bytes` bytes at `address`, cell by cell.
+/// The cells that contain the `bytes` bytes at `address`.
 pub(super) fn cells(address: u64, bytes: u32) -> impl Iterator<Item = (u64, usize)> {
     let end = address.saturating_add(u64::from(bytes));
     let mut at = address;
@@ -87,7 +87,8 @@ pub(super) fn cells(address: u64, bytes: u32) -> impl Iterator<Item = (u64, usiz
 }
 
 impl<'a> Block<'a> {
-    /// The copy of one lane between `region` and `at` in shared memory. Reports an invalid copy.
+    /// The copy of one lane between `region` and the address `at` in shared memory. Reports the copy if it is
+    /// invalid.
     pub(super) fn copy(
         &mut self,
         warp: &mut Warp<'a>,
@@ -107,7 +108,7 @@ impl<'a> Block<'a> {
         Some(Copy { at: at as u32, ..copy })
     }
 
-    /// The device memory of one lane's copy; the caller adds the address in shared memory.
+    /// The device memory of one lane's copy. The caller adds the address in shared memory.
     pub(super) fn region(&mut self, warp: &mut Warp<'a>, region: &Region, lane: usize) -> Option<Copy> {
         let site = warp.site;
         match region {
@@ -145,7 +146,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The address within its space, if it is a multiple of `align`.
+    /// The address within its state space, if the address is a multiple of `align`.
     fn aligned(
         &mut self,
         warp: &Warp<'a>,

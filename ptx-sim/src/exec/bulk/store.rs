@@ -1,4 +1,5 @@
-//! Bulk stores and reductions: from shared to device memory, in groups that their thread waits for.
+//! Executes bulk stores and reductions, which move bytes from shared to device memory, in groups for which
+//! their thread waits.
 
 use super::*;
 use crate::{
@@ -28,7 +29,7 @@ impl<'a> Block<'a> {
             self.check_engine(warp, Some(engine), touched, Access::Collective, Order::default());
         }
         self.clocks.tick(agent, warp.site);
-        // The warp's later accesses are not ordered before the store.
+        // The warp's later accesses are not ordered before this store.
         self.clocks.step(warp.index);
         let others = self.views[warp.index].others().clone();
         let eager = match self.context.options.completion {
@@ -75,12 +76,12 @@ impl<'a> Block<'a> {
                 parts.push((at, bytes, changed));
             }
         }
-        // The check uses the warp's knowledge at the store's issue.
+        // The check uses the knowledge that the warp had when it issued the store.
         let agent = self.agents.landing(warp.index);
         let Store { number, row, others, .. } = &*store;
         let engine = Engine { agent, clock: *number, row, others: Some(others), proxy: None };
         let (access, order) = match store.reduction {
-            // Each element is one atomic operation.
+            // The copy of each element is one atomic operation.
             Some(_) => (Access::Atomic, Order { strong: true, scope: Scope::Device, ..Order::default() }),
             None => (Access::Write, Order::default()),
         };
@@ -93,8 +94,8 @@ impl<'a> Block<'a> {
         warp.site = here;
     }
 
-    /// Completes all but the last `keep` groups of each lane: they have read their sources, and, without
-    /// `read`, are visible in device memory.
+    /// Completes all groups of each lane, except for its last `keep` groups: they have read their sources,
+    /// and, unless `read` is true, they are visible in device memory.
     pub(super) fn bulk_wait(&mut self, warp: &mut Warp<'a>, keep: u32, read: bool, mask: u32) {
         let commits = warp.bulk_commits;
         let done = |lane: usize, group| mask >> lane & 1 != 0 && group < commits[lane].saturating_sub(keep);
@@ -116,7 +117,7 @@ impl<'a> Block<'a> {
         warp.stores = stores;
     }
 
-    /// Lanes exit. Shared memory must last until their stores have read it.
+    /// Checks the stores of lanes that exit. Shared memory must last until these stores have read it.
     pub(in crate::exec) fn bulk_unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let mut stores = std::mem::take(&mut warp.stores);
         for store in stores.iter_mut().filter(|store| mask >> store.copy.lane & 1 != 0) {
@@ -134,7 +135,7 @@ impl<'a> Block<'a> {
         warp.stores = stores;
     }
 
-    /// The reduction with its type. For a tensor, the map has the type.
+    /// The reduction with its element type. For a tensor, the tensor map contains the type.
     fn reduction(
         &mut self,
         warp: &Warp<'a>,
@@ -154,7 +155,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The type with which reductions treat the elements of a tensor, if reductions support them.
+/// The type as which reductions treat the elements of a tensor, if reductions support them.
 fn atomic_type(element: ElementType) -> Option<AtomicType> {
     Some(match element {
         ElementType::U32 => AtomicType::U32,
@@ -169,7 +170,7 @@ fn atomic_type(element: ElementType) -> Option<AtomicType> {
     })
 }
 
-/// Whether PTX has the reduction.
+/// Whether PTX has this reduction.
 fn reduces(op: AtomicOp, ty: AtomicType) -> bool {
     use AtomicType::{Bf16, F16, F32, F64, S32, S64, U32, U64};
     match op {
@@ -181,7 +182,7 @@ fn reduces(op: AtomicOp, ty: AtomicType) -> bool {
     }
 }
 
-/// Combines `data` with the bytes that `load` returns. Returns whether some of them are uninitialised.
+/// Combines `data` with the bytes that `load` returns. Returns whether some of these bytes are uninitialised.
 fn reduce((op, ty): (AtomicOp, AtomicType), data: &mut [u8], load: impl Fn(&mut [u8]) -> u64) -> bool {
     let mut old = vec![0; data.len()];
     let missing = load(&mut old) != 0;

@@ -1,38 +1,39 @@
-//! The mbarrier object: phases, arrivals, bytes.
+//! The state of an mbarrier: phases, arrivals, bytes.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::exec::order::Handover;
 
-/// Largest arrival count, and largest transaction count of a phase.
+/// Largest number of arrivals, and largest transaction count, of a phase.
 pub(super) const MAX_COUNT: u32 = (1 << 20) - 1;
 
-/// An mbarrier object.
+/// The state of an mbarrier.
 #[derive(Debug, Default)]
 pub(in crate::exec) struct MBarrier {
-    /// The index of this mbarrier, in the order of initialisation.
+    /// The index of this mbarrier in the order of initialisation.
     pub(super) number: u32,
-    /// The warp that initialised it, the warp's clock, and the site.
+    /// The warp that initialised the mbarrier, the clock of the warp, and the site.
     pub(super) init: (usize, u32, u32),
-    /// Completed phases.
+    /// Number of completed phases.
     pub(super) phase: u64,
     pub(super) expected: u32,
     pub(super) left: u32,
-    /// Arrivals that phases after this one no longer expect.
+    /// Number of arrivals that the phases after this one no longer expect.
     pub(super) dropped: u32,
-    /// Transaction count: bytes that have not arrived.
+    /// The transaction count: the number of bytes that have not arrived.
     pub(super) transactions: i64,
     /// Whether a fence has made the initialisation visible to TMA.
     pub shown: bool,
-    /// The agent that counts its phases. It is set after the first bulk copy has completed on it.
+    /// The agent that counts the phases of this mbarrier. It is set after the first bulk copy has completed
+    /// on it.
     pub agent: Option<usize>,
     /// Knowledge from the arrivals of the present phase, for its waiters.
     pub(super) knowledge: Handover,
-    /// For each parity, the knowledge from the arrivals of the last phase with this parity.
+    /// The knowledge that arrivals of the current phase hand over to the waiting warps.
     pub(super) done: [Handover; 2],
     /// For each instruction and warp, the last bulk copy that has landed.
     pub(super) fed: Vec<Fed>,
-    /// Changes whenever a waiting warp should look again.
+    /// A number that changes whenever a waiting warp should look again.
     pub version: u32,
 }
 
@@ -71,7 +72,7 @@ impl MBarrier {
         self.settle();
     }
 
-    /// Whether the phase has begun: a thread has arrived, or bytes are expected.
+    /// Whether the current phase has begun: a thread has arrived, or bytes are expected.
     pub(super) fn is_under_way(&self) -> bool {
         (self.left, self.transactions) != (self.expected, 0)
     }
@@ -82,7 +83,7 @@ impl MBarrier {
         self.transactions.unsigned_abs() <= u64::from(MAX_COUNT)
     }
 
-    /// Counts `count` arrivals. Returns false if the phase does not expect them.
+    /// Counts `count` arrivals. Returns false if the phase expects fewer arrivals.
     pub(super) fn arrive(&mut self, count: u32, handover: &Handover) -> bool {
         self.knowledge.merge(handover);
         let enough = count <= self.left;
@@ -91,7 +92,8 @@ impl MBarrier {
         enough
     }
 
-    /// A fence of an agent with this knowledge makes earlier initialisations visible to TMA.
+    /// Makes the initialisation visible to TMA if the agent of a fence, whose knowledge is `row`, knows of
+    /// it.
     pub fn show(&mut self, row: &[u32]) {
         let (by, when, _) = self.init;
         self.shown |= row.get(by).is_some_and(|&known| when <= known);

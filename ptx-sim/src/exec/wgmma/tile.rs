@@ -1,4 +1,4 @@
-//! Accumulators of products in flight.
+//! The accumulators of products in flight.
 
 use crate::{
     memory::POISON,
@@ -7,20 +7,20 @@ use crate::{
     wgmma::place,
 };
 
-/// Accumulators in flight. Meanwhile their registers hold no values.
+/// Accumulators in flight. While they are in flight, their registers have no values.
 #[derive(Debug)]
 pub(super) struct Tile<'a> {
     pub product: &'a Product,
-    /// `ROWS` values per column.
+    /// The values, `ROWS` of them per column.
     pub values: Vec<f32>,
-    /// The number of products that still add to them.
+    /// The number of products that still add to the accumulators.
     pub users: u32,
-    /// The call frame that owns the registers.
+    /// Index of the call frame that owns the registers.
     pub frame: usize,
 }
 
 impl Tile<'_> {
-    /// Takes the accumulators of one warp out of its registers, and leaves NaN in the registers.
+    /// Takes the accumulators of one warp out of its registers, and leaves NaN there.
     pub fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
         let columns = self.product.columns;
         for (r, &reg) in self.product.d.iter().enumerate() {

@@ -27,7 +27,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The workload of the shape.
+    /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { append: tokens, heads_k: heads, head_dim, layout, .. } = *self;
         let page = self.page.unwrap_or(16);

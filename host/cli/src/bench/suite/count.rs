@@ -2,7 +2,7 @@
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 
-/// The first key that a query sees, and one past its last key.
+/// Returns the first key that a query sees, and one past its last key.
 fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     let (keys, (left, right)) = (p.seqlen_k as i64, p.mask.sides());
     let position = row as i64 + keys - p.seqlen_q as i64;
@@ -10,8 +10,8 @@ fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     [first, right.map_or(keys, |right| (position + i64::from(right) + 1).min(keys))]
 }
 
-/// Floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a causal square counts as
-/// half of the full square.
+/// Returns floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a causal
+/// square counts as half of the full square.
 pub(super) fn flops(p: &Problem) -> f64 {
     let (rows, keys) = (p.seqlen_q as f64, p.seqlen_k as f64);
     let pairs = match p.mask.sides() {
@@ -28,8 +28,8 @@ pub(super) fn flops(p: &Problem) -> f64 {
     2.0 * p.batch as f64 * p.heads_q as f64 * (p.head_dim + p.head_dim_v) as f64 * pairs
 }
 
-/// The fewest bytes that cross the memory bus: Q and O, and once, in the cache's type, each key of K and V
-/// that some query sees.
+/// Returns the fewest bytes that cross the memory bus: Q and O, and once, in the cache's type, each key of K
+/// and V that some query sees.
 pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     let seen = match p.seqlen_q {
         0 => 0,

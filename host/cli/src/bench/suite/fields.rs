@@ -5,7 +5,7 @@ use ferroflash::request::Mask;
 use serde::Deserialize;
 use std::fmt;
 
-/// The error of a part of a file, without the position in that part.
+/// Returns the error of a part of a file, without the position in that part.
 pub(super) fn wrong(error: serde_json::Error) -> String {
     let words = error.to_string();
     words.rsplit_once(" at line ").map_or(words.clone(), |(what, _)| what.to_owned())
@@ -20,13 +20,13 @@ pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
     }
 }
 
-/// The type of queries; f16 without a name.
+/// Returns the type of queries; f16 without a name.
 pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
     let named = |name| crate::options::dtype(name).map_err(|e| Error::Invalid(format!("dtype {name}: {e}")));
     name.map_or(Ok(DType::F16), named)
 }
 
-/// The type of a cache; the queries' type without a name.
+/// Returns the type of a cache; the queries' type without a name.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
     let all = [queries, DType::E4m3];
     let wrong = |name| {
@@ -74,7 +74,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Both types as text, or one type if they are equal.
+/// Returns both types as text, or one type if they are equal.
 pub(super) fn types(queries: DType, cache: DType) -> String {
     match queries == cache {
         true => queries.name().into(),

@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The problem of the shape.
+    /// Returns the problem of the shape.
     pub(crate) fn problem(&self) -> Result<Problem, Error> {
         let Self { batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, .. } = *self;
         let all = [("batch", batch), ("heads_q", heads_q), ("heads_k", heads_k)];
@@ -52,12 +52,12 @@ impl Shape {
             .mask(fields::mask(self.causal, self.window)?))
     }
 
-    /// The inputs of the shape.
+    /// Returns the inputs of the shape.
     pub(crate) fn memory(&self, problem: Problem) -> Memory {
         Memory::to_measure(problem, if self.packed { Layout::Packed } else { Layout::Bhsd })
     }
 
-    /// The workload of the shape.
+    /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let (problem, shape) = (self.problem()?, self.clone());
         let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];

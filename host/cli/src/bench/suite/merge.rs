@@ -27,7 +27,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The workload of the shape.
+    /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { merge: tokens, heads_q: heads, head_dim, .. } = *self;
         let states = self.states.unwrap_or(2);

@@ -59,10 +59,10 @@ impl<'de> Deserialize<'de> for Sequences {
 }
 
 impl Sequences {
-    /// Queries and keys of each sequence.
+    /// Returns the queries and keys of each sequence.
     ///
     /// # Errors
-    /// An error without sequences, without any work, or with too many sequences.
+    /// Returns an error without sequences, without any work, or with too many sequences.
     pub(super) fn lengths(&self) -> Result<Vec<[usize; 2]>, Error> {
         let wrong = |what: String| Err(Error::Invalid(format!("sequences: {what}")));
         let count = match self {

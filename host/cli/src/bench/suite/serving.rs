@@ -40,7 +40,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The workload of the shape.
+    /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let Self { heads_q, heads_k, head_dim, .. } = *self;
         sizes(&[("heads_q", heads_q), ("heads_k", heads_k), ("head_dim", head_dim)])?;

@@ -5,7 +5,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
 use reference::{Asked, LaunchOptions, OnDevice, Rule, carries_all, lacks_kernel};
 
-/// The workload of a file's only shape.
+/// Returns the workload of a file's only shape.
 fn one(shape: &str) -> Result<Workload, String> {
     let suites = parse(&format!("{{\"mine\": [{shape}]}}"))?;
     let shape = suites.into_values().flatten().next().ok_or("no shape")?;

@@ -30,7 +30,7 @@ struct Places {
 const POISON: u8 = 0xff;
 
 impl Input {
-    /// The attention request.
+    /// Returns the attention request.
     fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> AttentionRequest<'a> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, ..] = self.problem.shapes();
@@ -72,7 +72,7 @@ impl Input {
         decode
     }
 
-    /// The scale of keys, or of values, at this address.
+    /// Returns the scale of keys, or of values, at this address.
     fn scale(&self, which: usize, at: Option<u64>) -> KvScale {
         let scale = self.scales[which].as_ref().zip(at);
         scale.map_or(KvScale::One, |(numbers, address)| {

@@ -11,7 +11,7 @@ impl Input {
     /// Computes attention on the CPU.
     ///
     /// # Errors
-    /// The errors of planning, which needs no device.
+    /// Returns the errors of planning, which needs no device.
     pub(in crate::run) fn compute(&self) -> Result<Results, Error> {
         self.validate()?;
         let start = Instant::now();
@@ -28,7 +28,7 @@ impl Input {
         Ok(Results { kernel: None, reason: None, o, lse, took })
     }
 
-    /// The expected result of sequence `b`.
+    /// Returns the expected result of sequence `b`.
     fn reference(&self, b: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, .. } = self.problem;
         let (queries, columns) = (self.rows_of(b).len(), self.columns());
@@ -57,7 +57,7 @@ impl Input {
         Ok(all)
     }
 
-    /// The expected results of a key head's query heads; each key head may have its own scale.
+    /// Returns the expected results of a key head's query heads; each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
@@ -83,13 +83,14 @@ impl Input {
         Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
     }
 
-    /// The pages of keys and of values; a latent cache's values lie in its keys.
+    /// Returns the pages of keys and of values; a latent cache's values lie in its keys.
     fn pools(&self) -> [&[u8]; 2] {
         let [keys, values] = &self.pool;
         [keys, if self.v_width.is_some() { keys } else { values }]
     }
 
-    /// Keys or values of a head of sequence `b`, without their scale, as numbers of the queries' type.
+    /// Returns the keys or values of a head of sequence `b`, without their scale, as numbers of the queries'
+    /// type.
     fn rows_in(&self, pool: &[u8], b: usize, head: usize) -> Vec<u16> {
         let (dtype, [_, page, _, head_dim]) = (self.problem.dtype, self.pages.shape);
         let rows = (0..self.lengths[b] as usize).flat_map(|key| {
@@ -106,7 +107,7 @@ impl Input {
         rows.map(number).collect()
     }
 
-    /// The worst verdict of all sequences.
+    /// Returns the worst verdict of all sequences.
     pub(in crate::run) fn judge(&self, o: &[u16], lse: &[f32]) -> Result<Option<Verdict>, TensorError> {
         let (Problem { dtype, batch, heads_q, .. }, columns) = (self.problem, self.columns());
         let all_rows = HostTensor::bshd(o, dtype, [1, self.rows() / heads_q, heads_q, columns])?;
