@@ -133,7 +133,7 @@ pub enum Keys {
 }
 
 impl AttnInfo {
-    /// The maxima of columns: of Q and K, and of V and O.
+    /// Largest numbers of columns: of Q and K, and of V and O.
     pub const fn columns(&self) -> [u32; 2] {
         [self.head_dim, self.head_dim_v]
     }
@@ -142,7 +142,7 @@ impl AttnInfo {
     pub const fn takes_columns(&self, [head_dim, head_dim_v]: [usize; 2]) -> bool {
         let fits = head_dim <= self.head_dim as usize && head_dim_v <= self.head_dim_v as usize;
         fits && match self.keys {
-            // One bound for both. Without its own bound, a value has all columns of the kernel.
+            // The kernel has one bound, which is the keys'. Values therefore fill all of its columns.
             Keys::Cache(_) if self.head_dim != self.head_dim_v => {
                 head_dim_v == self.head_dim_v as usize && head_dim_v <= head_dim
             }

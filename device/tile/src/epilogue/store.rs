@@ -40,7 +40,7 @@ impl<P: Place> Scratch<P> {
 }
 
 impl<E: Element, const R: usize, const C: usize> Spent<E, R, C> {
-    /// The place of the first columns: whole panels.
+    /// The place of the first columns, which are whole panels.
     #[inline(always)]
     pub fn first_columns<const P: usize>(self) -> Spent<E, R, P> {
         const { SharedTile::<E, R, C>::has_first_columns::<P>() }
