@@ -53,8 +53,8 @@ fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
         let reason = match apart {
             None => "k and v must have equal numbers of columns here".to_owned(),
             Some(AttnInfo { head_dim: k, head_dim_v: v, keys: Keys::Cache(_), .. }) => format!(
-                "if keys and values of a KV cache have different numbers of columns, kernels take {v} columns \
-                 of values and {v} to {k} of keys"
+                "if keys and values of a KV cache have different numbers of columns, kernels take {v} \
+                 columns of values and {v} to {k} of keys"
             ),
             Some(AttnInfo { head_dim: k, head_dim_v: v, .. }) => format!(
                 "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"

@@ -141,9 +141,9 @@ fn on<T: Element + CudaDType>(
     Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
 }
 
-/// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. `v` may have
-/// another head dim than `q` and `k` (MLA: 192 and 128); the output then has the head dim of `v`. The number of
-/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right.
+/// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of
+/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right. `v` may have another
+/// head dim than `q` and `k` (MLA: 192 and 128); the output then has the head dim of `v`.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

@@ -18,20 +18,19 @@ mod extras;
 ///
 /// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
 /// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
-/// have fewer heads than q (grouped-query attention). v may have another head_dim than q and k, which o then
-/// has too. The output file has o with the shape of q otherwise, and lse: the natural log-sum-exp (LSE) of each
-/// row, f32.
+/// have fewer heads than q (grouped-query attention), and v another head_dim than q and k. The output file has
+/// o with the shape of q and the head_dim of v, and lse: the natural log-sum-exp (LSE) of each row, f32.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
   q             f16, bf16   [batch, seqlen_q, heads_q, head_dim]
-  k, v          as q        [batch, seqlen_k, heads_k, head_dim]
+  k, v          as q        [batch, seqlen_k, heads_k, head_dim]; v and o may have another head_dim
   alibi_slopes  f32         [heads_q] or [batch, heads_q]; optional
   lse (output)  f32         [batch, heads_q, seqlen_q]
 
 Tensors of varlen sequences:
   q             f16, bf16   [total_q, heads_q, head_dim]
-  k, v          as q        [total_k, heads_k, head_dim]
+  k, v          as q        [total_k, heads_k, head_dim]; v and o may have another head_dim
   cu_seqlens_q  i32         [sequences + 1]: first row of each sequence in q, and the end of the last
   cu_seqlens_k  i32         [sequences + 1]: the same for k and v
   seqused_k     i32         [sequences]: valid keys of each sequence; optional

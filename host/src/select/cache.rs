@@ -11,8 +11,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const APART: &str = "keys and values of different numbers of columns, which decode kernels lack: work tiles per \
-                     query head";
+const APART: &str = "keys and values of different numbers of columns, which decode kernels lack: work tiles \
+                     per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
 /// Returns the named kernel, or the planner's choice.

@@ -23,8 +23,8 @@ impl Scheduled for FwdParams {
 /// Forward attention that takes one block of keys after the other. A thread block owns `M` query tiles.
 /// `KV_WARPS` warps share every `W` of these tiles, and each of these warps takes its own `N` key tiles of a
 /// stage. (With 1, a warp sees every key; more warps help if too few queries fill the card.) The head dim has
-/// `D` base tiles; the first `Q_STEPS` k-steps of Q stay in registers; there are `STAGES` stages. V and O have
-/// `DV` base tiles of columns.
+/// `D` base tiles; the first `Q_STEPS` k-steps of Q stay in registers; there are `STAGES` stages. V and O
+/// have `DV` base tiles of columns.
 pub struct Fwd<
     E,
     Mask,

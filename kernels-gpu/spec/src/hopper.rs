@@ -187,8 +187,8 @@ hopper! {
     FwdHopperWide<DV>, values DV: smem tiles wide_tiles;
 }
 
-/// Base tiles of shared memory: two tiles of Q and one tile of O, of `w` warpgroups, and all stages of K and V,
-/// which together have `n` base tiles of keys.
+/// Base tiles of shared memory: two tiles of Q and one tile of O, of `w` warpgroups, and all stages of K and
+/// V, which together have `n` base tiles of keys.
 const fn narrow_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
     (2 * d + dv) * 4 * w + (d + dv) * n
 }

@@ -10,8 +10,8 @@ fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     [first, right.map_or(keys, |right| (position + i64::from(right) + 1).min(keys))]
 }
 
-/// Returns floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a causal
-/// square counts as half of the full square.
+/// Returns floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a
+/// causal square counts as half of the full square.
 pub(super) fn flops(p: &Problem) -> f64 {
     let (rows, keys) = (p.seqlen_q as f64, p.seqlen_k as f64);
     let pairs = match p.mask.sides() {
