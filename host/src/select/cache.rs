@@ -3,6 +3,7 @@
 use super::hopper::Answer;
 use super::varlen::{self, Least};
 use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};
+use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
@@ -83,7 +84,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let reason = match p.varlen {
         Some(_) => VARLEN,
         None if p.alibi => SLOPES,
-        None if p.head_dim != p.head_dim_v => APART,
+        None if p.rows() <= MAX_ROWS => APART,
         None => MANY,
     };
     if let Some((kernel, reason)) = mixed::choose(p, on) {
