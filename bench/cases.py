@@ -11,13 +11,13 @@ import ferroflash
 
 try:
     from flash_attn.cute.interface import flash_attn_func as fa4
-except Exception as reason:  # not installed, or its compiler is missing
+except Exception as reason:  # flash_attn is not installed, or its compiler is missing
     fa4 = None
     print("fa4 is absent:", repr(reason)[:160], file=sys.stderr)
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-# Factor of the normal numbers in keys, by kind of inputs.
+# The factor by which the normal numbers in keys are multiplied, by kind of inputs.
 INPUTS = {
     "normal": lambda keys: torch.ones(keys),
     "x4": lambda keys: torch.full((keys,), 4.0),
@@ -46,7 +46,7 @@ class Case:
         return f"B{self.batch} H{heads} S{rows} D{self.head_dim} {mask} {' '.join(rest)}"
 
     def bounds(self, rows):
-        """The first key that each of these queries sees, and one past the last key."""
+        """Returns the first key that each of these queries sees, and one past the last key."""
         position = rows + (self.seqlen_k - self.seqlen_q)
         left, right = self.window
         first = position - left if left >= 0 else torch.zeros_like(position)
@@ -55,7 +55,7 @@ class Case:
         return first.clamp(min=0), last.clamp(max=self.seqlen_k)
 
     def flops(self):
-        """4 per query, visible key and column. By convention, a causal square counts as half of the full square."""
+        """Returns the operations: 4 per query, visible key and column. By convention, a causal square counts as half of the full square."""
         if self.causal and self.seqlen_q == self.seqlen_k:
             pairs = self.seqlen_q * self.seqlen_k / 2
         else:
@@ -84,7 +84,7 @@ class Case:
 
 
 def entry_shapes(base=None):
-    """One shape per kernel for sequences of equal lengths; with `base`, only for kernels that `base` has too."""
+    """Returns one shape per kernel for sequences of equal lengths. With `base`, only kernels that `base` also has count."""
     theirs = base.entries() if base else ferroflash.entries()
     shapes = []
     for name in ferroflash.entries():
@@ -98,9 +98,9 @@ def entry_shapes(base=None):
 
 
 def contenders(case, q, k, v, wanted, lse=True, base=None):
-    """{name: call}; each call returns O as (batch, heads, seqlen, head_dim).
+    """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim).
 
-    FlashAttention-2 always writes an LSE, so FerroFlash does here too. `base` is another FerroFlash's front."""
+    FlashAttention-2 always writes an LSE, so FerroFlash writes one too. `base` is the module of another FerroFlash."""
 
     def of(front):
         def call():
@@ -131,7 +131,7 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
     if plain:
         calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION)
     elif square:
-        # The full causal triangle: the price for a user whose library has no windows.
+        # This is the full causal triangle, which a user pays for whose library has no windows.
         def full_causal():
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=case.heads_q != case.heads_k)
@@ -148,7 +148,7 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
 
 
 def _attend(case, q, k, v, b, h, rows, dtype):
-    """Rows of one head with every step in `dtype`: O and LSE."""
+    """Computes rows of one head with every step in `dtype`. Returns O and LSE."""
     kv = h // (case.heads_q // case.heads_k)
     scores = q[b, h][rows].to(dtype) @ k[b, kv].to(dtype).T
     scores = scores * (1.0 / math.sqrt(case.head_dim))
@@ -159,7 +159,7 @@ def _attend(case, q, k, v, b, h, rows, dtype):
 
 
 def check(case, q, k, v, o, lse=None, most_rows=512):
-    """Errors on rows of the first and the last head, against float64: max|o - exact| <= 2 * max|naive - exact| + 1e-5."""
+    """Returns the errors on rows of the first and the last head, against float64: max|o - exact| <= 2 * max|naive - exact| + 1e-5."""
     n = case.seqlen_q
     picked = torch.arange(n) if n <= most_rows else torch.cat(
         [torch.arange(128), torch.linspace(128, n - 129, most_rows - 256).long(), torch.arange(n - 128, n)])
@@ -176,7 +176,7 @@ def check(case, q, k, v, o, lse=None, most_rows=512):
     tolerance = 2 * naive_error + 1e-5
     lse_tolerance = 1e-4 + 1e-5 * largest + ROUNDOFF[q.dtype]
     finite = bool(torch.isfinite(o).all())
-    # The comparison fails on NaN.
+    # A NaN makes this comparison false.
     passed = finite and error <= tolerance and lse_error <= lse_tolerance
     return {"passed": passed, "finite": finite, "error": error, "tolerance": tolerance, "lse_error": lse_error,
             "lse_tolerance": lse_tolerance}

@@ -1,21 +1,23 @@
-"""Times FerroFlash and the libraries that a user would pick instead: same tensors, same timer, one process.
+"""Times FerroFlash and the libraries that a user would pick instead, on the same tensors, with the same timer, in one process.
 
     cargo build --release --package ferroflash-cabi            # here, or carry libferroflash.so to the GPU machine
     python3 bench/compare.py --only prefill headline --out h200.json --svg h200.svg
 
-Needs PyTorch with Triton. Peers: SDPA's flash backend (FlashAttention-2), its cuDNN backend, and FlashAttention-4 if it imports.
+The script needs PyTorch with Triton. The peers are SDPA's flash backend (FlashAttention-2), SDPA's cuDNN backend, and
+FlashAttention-4 if Python can import it.
 
     python3 compare.py --base ../before --peers                # peer: FerroFlash of another commit, in its packed folder
     python3 compare.py --base ../before --peers --entries      # every kernel by name, instead of the planner's choice
     python3 compare.py --serving decode ragged paged           # suites of serving.py, with its peers and its timer
 
-  cold       triton.testing.do_bench, median: the L2 cache is flushed before each launch, CUDA events around it
-  hot        CUDA graph of many launches, median per launch: launch cost hidden, caches warm
-  sustained  0.5 s back to back, mean: what the card's power limit allows
+  cold       triton.testing.do_bench, median: each launch is timed by CUDA events, after a flush of the L2 cache
+  hot        CUDA graph of many launches, median per launch: the host's launch cost is hidden, the caches are warm
+  sustained  0.5 s of launches without pauses, mean: the speed at the card's power limit
 
-Shapes under 0.2 TFLOP are timed hot, the rest cold, unless --timing says otherwise. Each round visits the contenders in another order;
-a row's time is the median of its rounds. A ratio is the peer's time divided by FerroFlash's time: above 1, FerroFlash is faster.
-Results are compared with float64 first. A wrong result makes the exit code 1; the run still writes everything.
+Shapes under 0.2 TFLOP are timed hot, all others cold, unless --timing says otherwise. Each round visits the contenders in
+another order. The time of a row is the median of its rounds. A ratio is the peer's time divided by FerroFlash's time:
+above 1, FerroFlash is faster. Results are compared with float64 first. A wrong result makes the exit code 1; the run still
+writes everything.
 """
 import argparse
 import importlib.util
@@ -40,16 +42,16 @@ import report
 
 warnings.filterwarnings("ignore")
 HERE = os.path.dirname(os.path.abspath(__file__))
-# In gpu-pack these files lie beside this one. In the repository they lie where `ferroflash bench` embeds them.
+# In gpu-pack, these files are beside this script. In the repository, they are where `ferroflash bench` embeds them.
 PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "host", "cli", "src", "bench", "suites.json")
 SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
 
 
 def front(folder):
-    """`ferroflash.py` of another packed folder, with the library beside it: a second FerroFlash in this process."""
+    """Loads `ferroflash.py` of another packed folder, with the library beside it, as a second FerroFlash in this process."""
     spec = importlib.util.spec_from_file_location("ferroflash_base", os.path.join(folder, "ferroflash.py"))
     module = importlib.util.module_from_spec(spec)
-    # With this variable, the other front would load this FerroFlash's library.
+    # With this variable, the other module would load this FerroFlash's library.
     ours = os.environ.pop("FERROFLASH_LIBRARY", None)
     try:
         spec.loader.exec_module(module)
@@ -60,7 +62,7 @@ def front(folder):
 
 
 def clocks():
-    """SM clock, memory clock, power and temperature now, from nvidia-smi; None without nvidia-smi."""
+    """Returns the present SM clock, memory clock, power and temperature, from nvidia-smi; None without nvidia-smi."""
     fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0"]
     try:
@@ -71,7 +73,7 @@ def clocks():
 
 
 def sustained(call, seconds=0.5):
-    """Mean microseconds of launches without pauses between them, and the clocks during the launches."""
+    """Returns the mean microseconds of launches without pauses between them, and the clocks during the launches."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -95,7 +97,7 @@ def sustained(call, seconds=0.5):
 
 
 def measure(call, timing):
-    """Microseconds of one call, and the clocks during the calls if the timing permits to read them."""
+    """Returns the microseconds of one call, and the clocks during the calls if the timing permits to read them."""
     if timing == "sustained":
         return sustained(call)
     if timing == "hot":
@@ -109,7 +111,7 @@ def timings(case, wanted):
 
 
 def run(suite, case, args, rng, base):
-    """Rows of one case."""
+    """Returns the report's rows of one case."""
     q, k, v = case.tensors()
     calls = cases.contenders(case, q, k, v, args.peers, lse=not args.no_lse, base=base)
     verdicts, rows = {}, []
@@ -150,7 +152,7 @@ def run(suite, case, args, rng, base):
 
 
 def host_overhead(calls=100, repeats=40):
-    """Host microseconds of one call on the headline shape, without waiting for the GPU: {what: median}."""
+    """Returns the host's microseconds of one call on the headline shape, without waiting for the GPU: {what: median}."""
     case = cases.Case({"batch": 1, "heads_q": 8, "heads_k": 8, "seqlen_q": 512, "seqlen_k": 512, "head_dim": 64, "causal": True})
     q, k, v = case.tensors()
     ours = cases.contenders(case, q, k, v, {})["ferroflash"]
@@ -185,7 +187,7 @@ def arguments():
     ap.add_argument("--suites", default=SUITES, help="JSON: {suite: [shape, ..]}")
     ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
     ap.add_argument("--match", help="run only shapes whose label contains this")
-    ap.add_argument("--dtypes", nargs="*", default=["f16"], choices=list(cases.DTYPES), help="dtypes of shapes that name none")
+    ap.add_argument("--dtypes", nargs="*", default=["f16"], choices=list(cases.DTYPES), help="dtypes of shapes that do not name a dtype")
     ap.add_argument("--layout", default="bhsd", choices=["bhsd", "bshd"], help="memory layout of the tensors")
     ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa4"])
     ap.add_argument("--base", metavar="FOLDER", help="one more peer: the packed folder of another commit")
@@ -206,7 +208,7 @@ def arguments():
 
 
 def hand_on(args):
-    """The arguments that serving.py gets from compare.py's arguments."""
+    """Returns the arguments that serving.py gets from compare.py's arguments."""
     told = ["--rounds", args.rounds, "--seconds", args.seconds, "--seed", args.seed]
     told += ["--no-overhead"] if args.no_overhead else []
     told += [word for name in ("match", "out", "svg") if getattr(args, name) for word in (f"--{name}", getattr(args, name))]
@@ -217,7 +219,7 @@ def hand_on(args):
 def main():
     args = arguments()
     if args.serving is not None:
-        # Requests on caches and varlen sequences are not in this file's shapes.
+        # This file's shapes have no requests on caches and no varlen sequences.
         import serving
         return serving.main(hand_on(args))
     torch.manual_seed(args.seed)

@@ -1,11 +1,12 @@
-"""FerroFlash on torch tensors, through its C ABI and ctypes. For comparisons; not a product.
+"""FerroFlash on torch tensors, through its C ABI and ctypes. This module is for comparisons; it is not a product.
 
     from ferroflash import flash_attn_func
     o = flash_attn_func(q, k, v, causal=True)          # (batch, seqlen, heads, head_dim), f16 or bf16, on a GPU
 
-The library is FERROFLASH_LIBRARY, else libferroflash.so or libferroflash_c.so beside this file, in ../gpu-pack or in
-../target/release (`cargo build --release --package ferroflash-cabi`). The module keeps one plan and one workspace per problem,
-stream and thread. CUDA graphs captured on one stream share its workspace: replay them in turn.
+The library is the file that FERROFLASH_LIBRARY names. Otherwise it is libferroflash.so or libferroflash_c.so beside this
+file, in ../gpu-pack or in ../target/release (`cargo build --release --package ferroflash-cabi`). The module keeps one
+plan and one workspace per problem, stream and thread. CUDA graphs captured on one stream share that stream's workspace, so
+replay them one after another.
 """
 import ctypes
 import math
@@ -65,7 +66,7 @@ class PlanInfo(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """The library's error message."""
+    """Returns the library's error message."""
 
 
 class Unsupported(Error):
@@ -119,7 +120,7 @@ _contexts, _contexts_lock = {}, threading.Lock()
 
 
 def _context(index):
-    """The library's context on a device, shared by all threads."""
+    """Returns the library's context on a device. All threads share it."""
     with _contexts_lock:
         if index not in _contexts:
             context = ctypes.c_void_p()
@@ -134,7 +135,8 @@ _counters, _counters_lock = {}, threading.Lock()
 
 
 def _zeros(device, stream, count):
-    """Counters of a stream. Every launch leaves them as zeros. If a launch needs more, older launches keep the smaller buffer.
+    """Returns the counters of a stream. Every launch leaves zeros in them. If a launch needs more
+    counters, older launches keep the smaller buffer.
 
     A graph under capture gets other counters from its memory pool, and sets them to zero in each replay.
     """
@@ -174,7 +176,7 @@ class Planned:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
     def extras(self, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
-        """Sets sinks, a bias and masks; the sizes are set already.
+        """Sets sinks, a bias and masks. The sizes must be set before.
 
         `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or float32.
         `prefix` is a number of keys that every query sees, or int32 (batch). `chunked` is the number of positions per chunk.
@@ -197,12 +199,12 @@ class Planned:
         if mask_bits is not None:
             args.mask, args.mask_bits_strides, args.mask_bits_keys = BITS, shared(mask_bits), mask_keys
             if mask_bits.shape[2] == 1:
-                # A stride of 0 would share a row.
+                # A stride of 0 would make queries share a row.
                 args.mask_bits_strides[2] = mask_bits.shape[3]
 
     def plan_it(self, share=None):
         """Allocates scratch memory, plans, and loads the kernels. `share` is another launch on the same stream; this launch
-        uses its workspace if that is large enough."""
+        uses the other launch's workspace if that is large enough."""
         args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
         _check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
         self.workspace = share.workspace if share else None
@@ -216,14 +218,14 @@ class Planned:
         plan = self.plan = ctypes.c_void_p()
         _check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
-        # Compiles the kernel now, because a graph may capture the launch.
+        # The kernel must be compiled before the launch, because a graph may capture the launch.
         _check(LIB.ferroflash_load(self.context, plan))
 
     def enqueue(self):
         _check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
     def describe(self):
-        """The planner's choice: entry, reason, grid, threads, shared memory."""
+        """Returns the planner's choice: entry, reason, grid, threads, shared memory."""
         info = PlanInfo(size=ctypes.sizeof(PlanInfo))
         _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
         return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
@@ -247,21 +249,21 @@ class Launch(Planned):
 
 
 def masked(causal, window_size):
-    """The mask and the window for FlashAttention's arguments; a negative side means no bound."""
+    """Returns the mask and the window for FlashAttention's arguments. A negative side means no bound."""
     left, right = (max(int(side), -1) for side in window_size)
     right = 0 if causal else right
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
 
 def scaled(softmax_scale):
-    """A scale for the structs. There, 0 means the library's default, so a caller's 0 needs another number."""
+    """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes another number."""
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
         raise Error(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
     return 0.0 if softmax_scale is None else softmax_scale
 
 
 def sloped(alibi_slopes, q, batch, heads):
-    """FlashAttention's ALiBi slopes, (heads) or (batch, heads) in float32 on q's device, or None."""
+    """Converts FlashAttention's ALiBi slopes to (heads) or (batch, heads) in float32 on q's device; None stays None."""
     if alibi_slopes is not None and (alibi_slopes.dtype != torch.float32 or alibi_slopes.device != q.device
                                      or tuple(alibi_slopes.shape) not in ((heads,), (batch, heads))):
         raise Error(f"alibi_slopes {tuple(alibi_slopes.shape)}: it must be ({heads},) or ({batch}, {heads}) in float32 beside q")
@@ -283,7 +285,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse)."""
     if not (q.is_cuda and k.device == q.device and v.device == q.device):
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
-    # Each stream has its arguments and workspace, because launches of two streams may run concurrently.
+    # Each stream has its own arguments and workspace, because launches of two streams may run concurrently.
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     # Of q's memory order, with v's columns.
     o = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else q.new_empty((*q.shape[:-1], v.shape[-1]))
@@ -309,7 +311,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
 
 
 def _layouts(extras):
-    """Extras without their addresses: launches of tensors with one layout are one launch."""
+    """Returns extras without their addresses. Launches of tensors with the same layout then share one prepared launch."""
     of = lambda x: (x.dtype, x.shape, x.stride()) if isinstance(x, torch.Tensor) else x
     return sorted((name, str(of(x))) for name, x in extras.items())
 
@@ -317,7 +319,7 @@ def _layouts(extras):
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, return_lse=False, config=None,
                     bhsd=False, **extras):
-    """Attention of (batch, seqlen, heads, head_dim) tensors on the current stream; masks are aligned bottom-right.
+    """Computes attention of (batch, seqlen, heads, head_dim) tensors on the current stream. Masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
     |i + seqlen_k - seqlen_q - j|, in the log-sum-exp too. `deterministic` changes nothing: results are always the same in every
@@ -341,15 +343,15 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 
 
 def like_flash_attn(lse):
-    """The LSE of a row without a key: FlashAttention-2 returns +inf; FerroFlash returns -inf, the logarithm of 0."""
+    """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf, the logarithm of 0."""
     return lse.masked_fill_(lse == -math.inf, math.inf)
 
 
 def flash_attn_func_bhsd(q, k, v, **options):
-    """flash_attn_func for (batch, heads, seqlen, head_dim), PyTorch's order."""
+    """Computes flash_attn_func for tensors (batch, heads, seqlen, head_dim), PyTorch's order."""
     return flash_attn_func(q, k, v, bhsd=True, **options)
 
 
 def entries():
-    """Names of all compiled kernels."""
+    """Returns the names of all compiled kernels."""
     return [LIB.ferroflash_entry_name(i).decode() for i in range(LIB.ferroflash_entry_count())]

@@ -36,7 +36,7 @@ if LIB.ferroflash_append_size() != ctypes.sizeof(Append):
 
 
 def _scale(args, scales):
-    """The scales of keys and of values, for the structs."""
+    """Returns the scales of keys and of values, for the structs."""
     for name, scale in zip("kv", scales):
         if isinstance(scale, torch.Tensor):
             setattr(args, f"{name}_scales", scale.data_ptr())
@@ -122,7 +122,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                             window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
                             return_softmax_lse=False, *, cu_seqlens_q=None, max_seqlen_q=None, k_descale=None,
                             v_descale=None, sinks=None, chunk=0, config=None, **extras):
-    """Attention of q (batch, seqlen_q, heads, head_dim) on a cache; masks are aligned bottom-right.
+    """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
     `block_table` (pages, page, heads_k, head_dim). The call first writes `k` and `v` (batch, new, heads_k, head_dim) after
@@ -158,7 +158,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     integers = lambda t: None if t is None else t.to(device=device, dtype=torch.int32)
     rows, table = integers(cache_batch_idx), integers(block_table)
     rows = None if rows is None else rows.contiguous()
-    # As in FlashAttention: without lengths, every sequence has all keys of the cache.
+    # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths = full if cache_seqlens is None and k is None else (0 if cache_seqlens is None else cache_seqlens)
     if isinstance(lengths, int):

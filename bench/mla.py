@@ -5,8 +5,8 @@
 
 The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash reads pages in random order through a
 block table. The peers have no pages: they read a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared
-with float64. L2 is cold. `bytes` is the time of the cache, queries and output at --gb-per-s. `products` is the time of the products
-at --tflops, the ceiling of mma.sync.
+with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
+the time of the products at --tflops, the highest throughput of mma.sync.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ SHAPES = [(1, 1024), (16, 1024), (128, 1024), (8, 4096), (32, 4096), (16, 8192),
 
 
 class Launch(kvcache.Launch):
-    """MLA decoding: the values are columns of the keys."""
+    """MLA decoding, in which the values are columns of the keys."""
 
     def plan_it(self, share=None):
         self.args.head_dim_v, self.args.v = VALUES, None
@@ -39,7 +39,7 @@ class Launch(kvcache.Launch):
 
 
 def exact(q, cache):
-    """Float64 attention of q (batch, queries, heads, 576) on (batch, keys, 576), causal and aligned bottom-right."""
+    """Computes float64 attention of q (batch, queries, heads, 576) on (batch, keys, 576), causal and aligned bottom-right."""
     out = torch.empty(*q.shape[:3], VALUES, dtype=torch.float64, device=q.device)
     queries, keys = q.shape[1], cache.shape[1]
     for b in range(q.shape[0]):
@@ -51,7 +51,7 @@ def exact(q, cache):
 
 
 def naive(q, cache):
-    """The same, with every step rounded to the type of q."""
+    """Computes the same attention, with every step rounded to the type of q."""
     out = torch.empty(*q.shape[:3], VALUES, dtype=q.dtype, device=q.device)
     queries, keys = q.shape[1], cache.shape[1]
     later = torch.arange(keys, device=q.device)[None, :] > torch.arange(queries, device=q.device)[:, None] + keys - queries
@@ -62,7 +62,7 @@ def naive(q, cache):
 
 
 def contenders(q, pages, table, lengths, dense):
-    """{name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
+    """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
     launch = Launch(q, pages, pages, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
 
@@ -79,7 +79,7 @@ def contenders(q, pages, table, lengths, dense):
         calls["flex"] = lambda: flex(qs, k, v).transpose(1, 2)
         for name, backend in {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}.items():
             def call(backend=backend):
-                # The heads are rows of one head: no backend has to know grouped heads.
+                # The query heads are rows of one head, so no backend needs grouped heads.
                 with sdpa_kernel(backend):
                     return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
             calls[name] = call
@@ -87,7 +87,7 @@ def contenders(q, pages, table, lengths, dense):
 
 
 def run(batch, keys, heads, queries, dtype, args, rng):
-    """Rows of one shape."""
+    """Returns the report's rows of one shape."""
     kind, columns = DTYPES[dtype], keys // PAGE
     q = torch.randn(batch, queries, heads, WIDTH, dtype=kind, device="cuda")
     pages = torch.randn(batch * columns, PAGE, 1, WIDTH, dtype=kind, device="cuda")
@@ -133,10 +133,10 @@ def main():
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth, default H200")
-    parser.add_argument("--tflops", type=float, default=619, help="mma.sync's ceiling, default H200")
+    parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth; the default is an H200's")
+    parser.add_argument("--tflops", type=float, default=619, help="highest throughput of mma.sync; the default is an H200's")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--out", help="JSON")
+    parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     rng, begun, rows = random.Random(args.seed), time.time(), []

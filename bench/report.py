@@ -6,12 +6,12 @@ COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4":
            "base": "#fdba74"}
 NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
          "fa2_causal": "FA2, all causal", "base": "the base"}
-# Differences below this are noise.
+# Relative differences below this number are noise.
 NOISE = 0.02
 
 
 def groups(rows):
-    """The rows grouped by measurement: [{peer: row}], in the order measured."""
+    """Returns the rows grouped by measurement: [{peer: row}], in the order of the measurements."""
     found = {}
     for row in rows:
         found.setdefault((row["suite"], row["label"], row["timing"]), {})[row["peer"]] = row
@@ -23,7 +23,7 @@ def geomean(values):
 
 
 def table(rows):
-    """Markdown with one line per measurement. A ratio is the peer's time divided by FerroFlash's: above 1, FerroFlash is faster."""
+    """Returns Markdown with one line per measurement. A ratio is the peer's time divided by FerroFlash's: above 1, FerroFlash is faster."""
     peers = [peer for peer in NAMES if peer != "ferroflash" and any(row["peer"] == peer for row in rows)]
     lines = ["| shape | timing | us | TFLOP/s | " + " | ".join(f"x {NAMES[p]}" for p in peers) + " | error / allowed | entry |",
              "|---" * (6 + len(peers)) + "|"]
@@ -111,7 +111,7 @@ def svg(rows, title):
 
 
 def ratios_svg(rows, title):
-    """A bar for the ratio of each row of serving.py; the line is 1."""
+    """Returns a plot with a bar for the ratio of each row of serving.py. The vertical line marks 1."""
     bar, left, width = 12, 430, 420
     longest = max([1.5] + [row["ratio"] for row in rows])
     height, scale = 40 + bar * len(rows), width / longest

@@ -2,7 +2,7 @@
 
     python3 serving.py --only decode paged --rounds 5 --out h200.json --svg h200.svg
 
-Needs PyTorch. A ratio is the peer's time divided by FerroFlash's time: above 1, FerroFlash is faster. The suites, and the
+The script needs PyTorch. A ratio is the peer's time divided by FerroFlash's time: above 1, FerroFlash is faster. The suites, and the
 peer of each:
 
   decode, decode-fa2          one query per sequence, dense cache; peers: cuDNN, FlashAttention-2 (both through SDPA)
@@ -19,9 +19,9 @@ peer of each:
   graph                       a graph captured for many sequences, replayed with few; peer: a plan for these few
   append, merge               peers: index_put, and the time to move the bytes
 
-Every call is part of a CUDA graph of many calls, so that launches cost every contender the same. Cold: the calls take sets
-of tensors in turn, which together exceed the L2 cache. Hot: the calls take one set. Each round visits the contenders in
-another order; a row's time is the median of its rounds. The result of a graph is compared with float64 first. A wrong result
+Every call is part of a CUDA graph of many calls, so that launches cost every contender the same. Cold: the calls take several
+sets of tensors in turn, which together exceed the L2 cache. Hot: all calls take one set. Each round visits the contenders in
+another order. The time of a row is the median of its rounds. The result of a graph is compared with float64 first. A wrong result
 makes the exit code 1; the run still writes everything.
 """
 import argparse
@@ -71,7 +71,7 @@ class Timed:
             self.graph.capture_end()
 
     def right(self, judge):
-        """The verdict of `judge` on the output of a replay."""
+        """Returns the verdict of `judge` on the output of a replay."""
         if self.output.is_floating_point():
             self.output.fill_(math.nan)
         self.graph.replay()
@@ -79,7 +79,7 @@ class Timed:
         return judge(self.output)
 
     def us(self, replays=3):
-        """Microseconds of one call: the median of replays."""
+        """Returns the microseconds of one call: the median of replays."""
         times, events = [], [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         self.graph.replay()
         for _ in range(replays):
@@ -92,11 +92,11 @@ class Timed:
 
 
 def run(group, args, rng):
-    """The rows of the report for one group."""
+    """Returns the report's rows of one group."""
     timed = {}
     for name, (calls, _) in list(group.contenders.items()):
         size = group.bytes[name]
-        # Assumes at most half of an H200's throughput.
+        # This assumes at most half of an H200's throughput.
         expected_us = max(size / args.bandwidth / 1e6, group.flops / 400e6)
         try:
             timed[name, "cold"] = Timed(calls, expected_us)
@@ -131,7 +131,7 @@ def run(group, args, rng):
 
 
 def host_us(calls=200, repeats=20):
-    """Host microseconds of one call, without waiting for the GPU: {what: median}."""
+    """Returns the host's microseconds of one call, without waiting for the GPU: {what: median}."""
     keys, batch = 1024, 8
     cache, lengths = cases.filled([keys] * batch, 8, 128, 16, torch.float16), cases.integers([keys] * batch)
     q = cases.normal(batch, 1, 32, 128)
@@ -163,7 +163,7 @@ def host_us(calls=200, repeats=20):
 
 
 def summary(rows, targets):
-    """[{suite, timing, peer, shapes, geomean, minimum, at, target}], one entry per suite and peer."""
+    """Returns [{suite, timing, peer, shapes, geomean, minimum, at, target}], one entry per suite and peer."""
     found = {}
     for row in rows:
         found.setdefault((row["suite"], row["timing"], row["peer"]), []).append((row["ratio"], row["label"]))
@@ -175,7 +175,7 @@ def summary(rows, targets):
 
 def arguments(argv):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--shapes", default=SHAPES, help="JSON: see serving.json")
+    ap.add_argument("--shapes", default=SHAPES, help="JSON file with the shapes, like serving.json")
     ap.add_argument("--only", nargs="*", help="suites to run, instead of all")
     ap.add_argument("--match", help="run only groups whose label contains this")
     ap.add_argument("--rounds", type=int, default=5)

@@ -11,9 +11,9 @@ from ferroflash import CAUSAL, FULL, WINDOW
 
 DEVICE = "cuda"
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
-# The sets of tensors that a contender takes in turn together have more bytes than this, several times any L2 cache.
+# The minimum number of bytes of all sets of tensors that a contender takes in turn: several times the size of any L2 cache.
 COLD = 300e6
-# A set with fewer bytes than this stays in the L2 cache, and is also measured hot.
+# A set with fewer bytes than this stays in the L2 cache. Such a set is also measured hot.
 HOT = 40e6
 MOST_SETS = 64
 
@@ -36,7 +36,7 @@ class Group:
         return {name for _, *names in self.pairs for name in names if name}
 
     def add(self, name, make):
-        """Adds the contender that `make` returns, if it is wanted. A peer's library may be missing."""
+        """Adds the contender that `make` returns, if a pair needs it. A peer's library may be missing."""
         if name in self.names():
             try:
                 self.contenders[name] = made = make()
@@ -52,17 +52,17 @@ class Group:
 
 
 class Cache:
-    """Keys and values (pages, page, heads, dim), with a table (batch, columns), or with one page per sequence."""
+    """Keys and values (pages, page, heads, dim), with a table (batch, columns) or with one page per sequence."""
 
     def __init__(self, k, v, table=None):
         self.k, self.v, self.table = k, v, table
 
     def nhd(self):
-        """The memory of an HND dense cache, reinterpreted as NHD."""
+        """Returns the memory of an HND dense cache, reinterpreted as NHD."""
         return Cache(*(t.transpose(1, 2).reshape(t.shape) for t in (self.k, self.v)))
 
     def paged(self, page, hnd=False):
-        """The same memory in pages, assigned to sequences at random: NHD, or HND."""
+        """Returns the same memory in pages, NHD or HND, which are assigned to sequences at random."""
         batch, keys, heads, dim = self.k.shape
         shape = (-1, heads, page, dim) if hnd else (-1, page, heads, dim)
         pools = [t.transpose(1, 2).reshape(shape) for t in (self.k, self.v)]
@@ -73,7 +73,7 @@ class Cache:
         return Cache(*(t.to(torch.float8_e4m3fn) for t in (self.k, self.v)), self.table)
 
     def sequence(self, b, length):
-        """The valid keys and values of a sequence, (length, heads, dim)."""
+        """Returns the valid keys and values of a sequence, (length, heads, dim)."""
         if self.table is None:
             return self.k[b, :length], self.v[b, :length]
         numbers = self.table[b, :-(-length // self.k.shape[1])].long()
@@ -81,12 +81,12 @@ class Cache:
 
 
 def shuffled(pages, batch, columns):
-    """A random permutation of the page indices."""
+    """Returns a random permutation of the page indices."""
     return torch.randperm(pages, device=DEVICE).int().view(batch, columns)
 
 
 def filled(lengths, heads, dim, page, dtype):
-    """A cache of these lengths, with NaN after each sequence's keys. `page` 0 makes it dense."""
+    """Returns a cache of these lengths, with NaN after each sequence's keys. With a `page` of 0, the cache is dense."""
     size = page or max(lengths)
     columns = [-(-n // size) for n in lengths]
     pages = sum(columns)
@@ -118,7 +118,7 @@ def sets_of(size):
 
 
 def attend(q, k, v, dtype, causal=False, window=(-1, -1), softcap=0.0, sinks=None):
-    """Attention of one sequence with every step in `dtype`: (rows, heads, dim)."""
+    """Computes attention of one sequence with every step in `dtype`: (rows, heads, dim)."""
     q, k, v = (t.to(dtype).transpose(0, 1) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[0] // k.shape[0], 0) for t in (k, v))
     scores = q @ k.transpose(1, 2) * q.shape[2] ** -0.5
@@ -139,13 +139,13 @@ def attend(q, k, v, dtype, causal=False, window=(-1, -1), softcap=0.0, sinks=Non
 
 
 def verdict(errors):
-    """The verdict on [(error, tolerance), ..]. The comparison fails on NaN."""
+    """Returns the verdict on [(error, tolerance), ..]. A NaN makes the verdict a failure."""
     worst = max(errors, key=lambda pair: pair[0] / pair[1] if pair[0] == pair[0] else math.inf)
     return {"passed": all(error <= tolerance for error, tolerance in errors), "error": worst[0], "tolerance": worst[1]}
 
 
 def compare(o, q, k, v, **options):
-    """(error, tolerance) of one sequence: at most twice the error of the naive computation in q's precision."""
+    """Returns (error, tolerance) of one sequence. The tolerance is twice the error of the naive computation in q's precision."""
     exact, naive = attend(q, k, v, torch.float64, **options), attend(q, k, v, q.dtype, **options)
     largest = lambda t: (t.double() - exact).abs().max().item()
     return largest(o), 2 * largest(naive) + 1e-5
@@ -169,7 +169,7 @@ def judge(q, cache, lengths, **options):
 
 
 def enqueued(launch, o):
-    """A call that enqueues a launch and returns its output."""
+    """Returns a call that enqueues a launch and returns the launch's output."""
     def run():
         launch.enqueue()
         return o
@@ -178,7 +178,7 @@ def enqueued(launch, o):
 
 
 def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap=0.0, sinks=None, **options):
-    """FerroFlash's decode calls of q, one per cache, and a judge of the last call's output."""
+    """Returns FerroFlash's decode calls of q, one per cache, and a judge of the last call's output."""
     o, launches = torch.empty_like(q), []
     mask = CAUSAL if causal else FULL if window == (-1, -1) else WINDOW
     for cache in caches:
@@ -191,7 +191,7 @@ def ours(q, caches, lengths, judged=None, causal=False, window=(-1, -1), softcap
 
 
 def sdpa(backend, q, caches, lengths):
-    """PyTorch's function on dense caches with equal lengths."""
+    """Returns calls of PyTorch's function on dense caches with equal lengths."""
     def call(cache):
         qt, k, v = (t.transpose(1, 2) for t in (q, cache.k, cache.v))
         gqa = q.shape[2] != k.shape[1]

@@ -18,7 +18,7 @@ def keep(pairs, wanted):
 
 
 def lengths_of(shape):
-    """The number of keys of each sequence."""
+    """Returns the number of keys of each sequence."""
     draw = random.Random(9)
     if "uniform" in shape:
         return [draw.randint(*shape["uniform"]) for _ in range(shape["batch"])]
@@ -29,7 +29,7 @@ def lengths_of(shape):
 
 
 def decode(spec, wanted):
-    """Sequences of equal lengths on dense, paged and e4m3 caches; the peers are cuDNN and FlashAttention-2 on dense caches."""
+    """Yields sequences of equal lengths on dense, paged and e4m3 caches. The peers are cuDNN and FlashAttention-2 on dense caches."""
     hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
     for dtype in ("f16", "bf16"):
         for batch in spec["batch"]:
@@ -72,14 +72,14 @@ def fill_decode(group, spec, batch, keys, dtype):
 
 
 def ragged(shapes, wanted):
-    """Sequences of different lengths, dense and in pages of 16; the peer is the time to read the bytes."""
+    """Yields sequences of different lengths, dense and in pages of 16. The peer is the time to read the bytes."""
     pairs = keep([("ragged", "dense", None), ("ragged-paged", "page 16", None)], wanted)
     for shape in shapes if pairs else []:
         yield any_lengths({"heads_q": 32, "heads_k": 8, "head_dim": 128, **shape}, pairs)
 
 
 def shapes(shapes, wanted):
-    """Other numbers of heads, sinks, windows and softcaps, on pages of 16."""
+    """Yields other numbers of heads, sinks, windows and softcaps, on pages of 16."""
     pairs = keep([("shapes", "page 16", None)], wanted)
     for shape in shapes if pairs else []:
         yield any_lengths(shape, pairs)
@@ -104,7 +104,7 @@ def any_lengths(shape, pairs):
 
 
 def speculative(spec, wanted):
-    """Several queries per sequence on pages; the peer has one query per sequence."""
+    """Yields several queries per sequence on pages. The peer has one query per sequence."""
     name = "{} queries".format
     pairs = keep([("speculative", name(n), name(1)) for n in spec["queries"] if n > 1], wanted)
     for shape in spec["sequences"] if pairs else []:
@@ -122,7 +122,7 @@ def fill_speculative(group, spec, lengths, name):
 
 
 def graph(spec, wanted):
-    """A graph captured for many sequences and replayed with few; the peer is a plan for exactly these."""
+    """Yields a graph captured for many sequences and replayed with few. The peer is a plan for exactly these few sequences."""
     pairs = keep([("graph", "replayed", "planned")], wanted)
     for live in spec["live"] if pairs else []:
         size = 4 * live * spec["seqlen_k"] * spec["heads_k"] * spec["head_dim"]
@@ -144,7 +144,7 @@ def fill_graph(group, spec, live):
 
 
 def packed(shapes, wanted):
-    """Varlen prompts and chunks; the peers are FerroFlash on equal lengths and PyTorch's FlashAttention-2."""
+    """Yields varlen prompts and chunks. The peers are FerroFlash on equal lengths and PyTorch's FlashAttention-2."""
     for shape in shapes:
         hq, hk, dim = shape["heads_q"], shape["heads_k"], shape["head_dim"]
         lengths = [(q, k) for count, q, k in shape["sequences"] for _ in range(count)]
@@ -153,7 +153,7 @@ def packed(shapes, wanted):
         pairs += [("packed-equal", "packed", "equal")] if len(set(lengths)) == 1 else []
         pairs = keep(pairs, wanted)
         if pairs:
-            # Counts half of the causal triangle. The last query stands at the last key.
+            # A causal square counts as half. The last query has the position of the last key.
             seen = [q * k - (q * (q - 1) // 2 if shape["causal"] else 0) for q, k in lengths]
             size = sum(4 * q * hq * dim + 4 * k * hk * dim for q, k in lengths)
             mask = "causal" if shape["causal"] else "full"
@@ -177,7 +177,7 @@ def fill_packed(group, shape, lengths, size):
         errors = [(0.0 if bool(torch.isfinite(o).all()) else math.nan, 1.0)]
         for b in {0, len(lengths) - 1, lengths.index(max(lengths)), lengths.index(min(lengths))}:
             (rows, keys), i, j = lengths[b], starts_q[b], starts_k[b]
-            # Checks the first and the last rows, of the first and the last head.
+            # The check covers the first and the last rows of the first and the last head.
             for first, last in {(0, min(128, rows)), (max(0, rows - 128), rows)} if rows else ():
                 end = keys - rows + last if causal else keys
                 for h in {0, hq - 1}:
@@ -217,7 +217,7 @@ def fill_packed(group, shape, lengths, size):
 
 
 def append(shapes, wanted):
-    """Appends of new tokens to a cache; the peer is PyTorch's index_put."""
+    """Yields appends of new tokens to a cache. The peer is PyTorch's index_put."""
     pairs = keep([("append", "append", "index_put")], wanted)
     for shape in shapes if pairs else []:
         size = 8 * shape["tokens"] * shape["heads_k"] * shape["head_dim"]
@@ -257,7 +257,7 @@ def fill_append(group, shape, rows=1 << 18, page=16):
 
 
 def merges(shapes, wanted):
-    """Merges of two partial states; the peer is the time to move the bytes."""
+    """Yields merges of two partial states. The peer is the time to move the bytes."""
     pairs = keep([("merge", "merge", None)], wanted)
     for shape in shapes if pairs else []:
         size = (6 * shape["head_dim"] + 8) * shape["tokens"] * shape["heads_q"]
@@ -282,6 +282,6 @@ def fill_merge(group, shape):
     group.add("merge", lambda: ([call(pair) for pair in states], right))
 
 
-# Each function gets its part of serving.json and the requested suites, and yields groups.
+# Each function gets its own part of serving.json and the requested suites, and yields groups.
 GROUPS = {"decode": decode, "ragged": ragged, "shapes": shapes, "speculative": speculative, "graph": graph,
           "packed": packed, "append": append, "merge": merges}

@@ -1,13 +1,13 @@
 """Times FerroFlash's masks, scores and biases beside the functions that a PyTorch user calls: flex_attention (torch.compile, Triton) and
-SDPA with a bias. Same tensors, same timer, one process.
+SDPA with a bias, on the same tensors, with the same timer, in one process.
 
     python3 variants.py --out variants.json                    # all variants, f16, head dims 64 and 128, 1024 and 4096 keys
     python3 variants.py --only bias prefix --seqlens 8192 --dtypes f16 bf16
 
 Each variant is written once for FerroFlash (arguments of flash_attn_func) and once for flex_attention (score_mod, mask_mod).
 The float64 reference runs flex_attention's functions on index tensors, so both results are compared with one definition.
-`without` is FerroFlash without the variant: the price of sinks. Times are of compare.py's timers, in shuffled rounds. A ratio is
-the peer's time divided by FerroFlash's. Ends with the rows that it has after --seconds.
+`without` is FerroFlash without the variant, which shows the price of sinks. compare.py's timers measure in shuffled rounds. A ratio is
+the peer's time divided by FerroFlash's. After --seconds, the script ends with the rows that it has.
 """
 import argparse
 import json
@@ -40,7 +40,7 @@ class Variant:
 
 
 def variants(batch, heads, keys, dim, dtype, device):
-    """Every variant, by name, as a function that makes it: tensors of one variant live at a time."""
+    """Returns every variant, by name, as a function that makes the variant, so that only one variant's tensors exist at a time."""
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], device=device)
 
     def alibi():
@@ -82,7 +82,7 @@ def variants(batch, heads, keys, dim, dtype, device):
 
 
 def attend(v, q, k, values, b, h, rows, dtype):
-    """Rows of one head with every step in `dtype`."""
+    """Computes rows of one head with every step in `dtype`."""
     kv = h // (q.shape[1] // k.shape[1])
     scores = (q[b, h][rows].to(dtype) @ k[b, kv].to(dtype).T) / math.sqrt(q.shape[3])
     at = torch.tensor(b, device=q.device), torch.tensor(h, device=q.device), rows[:, None], torch.arange(k.shape[2], device=q.device)[None]
@@ -96,7 +96,7 @@ def attend(v, q, k, values, b, h, rows, dtype):
 
 
 def check(v, q, k, values, o):
-    """max|o - exact| <= 2 * max|naive - exact| + 1e-5 on rows of the first and the last head."""
+    """Checks max|o - exact| <= 2 * max|naive - exact| + 1e-5 on rows of the first and the last head."""
     n = q.shape[2]
     rows = (torch.arange(n) if n <= 256 else torch.cat([torch.arange(64), torch.linspace(64, n - 65, 128).long(), torch.arange(n - 64, n)]))
     rows, error, naive = rows.to(q.device), 0.0, 0.0
@@ -109,7 +109,7 @@ def check(v, q, k, values, o):
 
 
 def contenders(v, q, k, values):
-    """{name: call}, each call returns O as (batch, heads, seqlen, head_dim)."""
+    """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim)."""
     ours = lambda args: lambda: ferroflash.flash_attn_func_bhsd(q, k, values, **args)
     calls = {"ferroflash": ours(v.args)}
     if v.without is not None:
@@ -137,7 +137,7 @@ def contenders(v, q, k, values):
 
 
 def run(v, batch, keys, dim, dtype, args, rng):
-    """Rows of one variant on one shape."""
+    """Returns the report's rows of one variant on one shape."""
     queries, (heads, kv_heads) = v.queries or keys, v.heads
     tensor = lambda h, n: torch.randn(batch, n, h, dim, dtype=DTYPES[dtype], device="cuda").transpose(1, 2)
     q, k, values = tensor(heads, queries), tensor(kv_heads, keys), tensor(kv_heads, keys)
@@ -167,7 +167,7 @@ def run(v, batch, keys, dim, dtype, args, rng):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", help="variants")
+    parser.add_argument("--only", nargs="+", help="names of the variants to run, instead of all")
     parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=DTYPES)
     parser.add_argument("--dims", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--seqlens", nargs="+", type=int, default=[1024, 4096])
@@ -175,7 +175,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--out", help="JSON")
+    parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     rng, begun, rows = random.Random(args.seed), time.time(), []

@@ -38,8 +38,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
                            return_lse=False, config=None, **extras):
-    """Attention of varlen sequences: q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
-    v may have another head_dim than q and k; o has it too.
+    """Computes attention of varlen sequences. q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
+    v may have another head_dim than q and k; o has the head_dim of v.
 
     The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
     head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each

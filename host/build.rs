@@ -1,19 +1,19 @@
 //! Gathers the kernels' PTX into a table that the library includes. The PTX comes from the first of these
 //! sources that exists:
 //!
-//! 1. the folder that `FERROFLASH_PTX_DIR` names, with files `<symbol>.ptx`: for kernel development. Entries
-//!    may be missing. An empty variable counts as unset. Only this build script reads the variable, never the
-//!    library;
-//! 2. `ptx/` beside this file, written by `cuda_builder::archive`: a published package has it and needs no
-//!    device compiler;
-//! 3. `../kernels-gpu` of a checkout, compiled by this script. The modules are cached in the checkout's
-//!    `target/cuda-builder`, so every crate that depends on this checkout shares them.
+//! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. It has files `<symbol>.ptx`, and
+//!    some may be missing. An empty variable counts as unset. Only this build script reads the variable; the
+//!    library never reads it.
+//! 2. The folder `ptx/` beside this file. `cuda_builder::archive` wrote it. A published package has this
+//!    folder, so that it needs no device compiler.
+//! 3. The crate `../kernels-gpu` of a checkout, which this script compiles. The modules are cached in the
+//!    checkout's `target/cuda-builder`, so all crates that depend on this checkout share them.
 //!
-//! | | embedded as |
+//! | build | the PTX is embedded as |
 //! |---|---|
-//! | a package | LZMA: `cargo xtask package` has compressed it |
-//! | `FERROFLASH_COMPRESS=1` | LZMA, compressed here |
-//! | otherwise | text: without optimisation, as cargo builds this script, LZMA takes minutes |
+//! | a package | LZMA, which `cargo xtask package` has compressed |
+//! | `FERROFLASH_COMPRESS=1` | LZMA, which this script compresses |
+//! | otherwise | text, because cargo builds this script without optimisation and LZMA would take minutes |
 //!
 //! Source lines are embedded only with the feature `sim`, for the simulator.
 use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
@@ -28,14 +28,14 @@ const COMPRESS: &str = "FERROFLASH_COMPRESS";
 
 /// The kernels' modules.
 enum Modules {
-    /// Compressed, in this folder.
+    /// Compressed modules in this folder.
     Archive(PathBuf),
-    /// Symbol and PTX.
+    /// The symbol and the PTX of each kernel.
     Texts(Vec<(&'static str, String)>),
 }
 
 fn main() -> ExitCode {
-    // Rust prints an `Err` from `main` by `Debug`, which escapes its line ends.
+    // Rust prints an `Err` from `main` with `Debug`, which escapes line ends.
     let Err(error) = gather() else { return ExitCode::SUCCESS };
     eprintln!("{error}");
     ExitCode::FAILURE
@@ -83,7 +83,7 @@ fn gather() -> Result<()> {
     cubins(&package, codes, &out)
 }
 
-/// Returns the value of an environment variable; `None` if it is unset or empty.
+/// Returns the value of an environment variable, or `None` if it is unset or empty.
 fn set(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
@@ -166,7 +166,8 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
-/// Returns whether this build embeds the kernel. It embeds the lineage's kernels only on request.
+/// Returns whether this build embeds the kernel. It embeds the lineage's kernels only if the feature
+/// `lineage` is on.
 fn is_wanted(symbol: &str) -> bool {
     env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)
 }
@@ -176,8 +177,8 @@ fn wanted() -> impl Iterator<Item = spec::Contract> {
 }
 
 /// Gathers machine code for the entries whose PTX is in `codes`. A published package has this code in
-/// `cubins/` beside this file. Otherwise it is the output of `cargo xtask build-cubin`, in
-/// `FERROFLASH_CUBIN_DIR` or `../target/cubin`.
+/// `cubins/` beside this file. Otherwise `cargo xtask build-cubin` has written it to `FERROFLASH_CUBIN_DIR`
+/// or `../target/cubin`.
 fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()> {
     println!("cargo::rerun-if-env-changed=FERROFLASH_CUBIN_DIR");
     let (packaged, built) = (package.join("cubins"), package.join("../target/cubin"));
@@ -191,14 +192,15 @@ fn cubins(package: &Path, codes: Vec<(String, String)>, out: &Path) -> Result<()
     for (symbol, code) in codes.into_iter().filter(|(symbol, _)| is_wanted(symbol)) {
         let kernel = spec::kernels().find(|kernel| kernel.symbol == symbol);
         let kernel = kernel.ok_or_else(|| format!("{symbol}: the table has no such kernel"))?;
-        // A package's PTX and machine code belong together, and a package may lack a generation.
+        // A package's PTX and machine code belong together. A package may lack the machine code of a
+        // generation.
         if !is_package {
             let theirs = fs::read_to_string(folder.join("ptx").join(&symbol).with_extension("ptx"));
             if theirs.map_err(|e| missing(&folder, &symbol, &e))? != code {
                 return Err(missing(&folder, &symbol, &"its PTX differs from this build's PTX"));
             }
         }
-        // Machine code of one-generation PTX has a separate folder, with the suffix `a`.
+        // Machine code from PTX for one generation has a separate folder, with the suffix `a`.
         let suffix = if matches!(kernel.target, spec::Target::Exactly(_)) { "a" } else { "" };
         let of = |arch: u32| folder.join(format!("sm_{arch}{suffix}"));
         let carried = |arch: &u32| kernel.target.runs_on(*arch) && (!is_package || of(*arch).is_dir());
@@ -246,11 +248,11 @@ fn kept(package: &Path, out: &Path) -> PathBuf {
 
 fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     let folder = kept(&kernels.join("../host"), out);
-    // The recipe does not depend on the embedded kernels, so builds with other features share the cache.
+    // The cache's keys do not depend on the embedded kernels, so builds with other features share the cache.
     let builder =
         CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]).target_dir(&folder);
     let builder = builder.only(wanted().map(|kernel| kernel.symbol)).progress(say);
-    // Without source lines, unless the cache has modules with source lines: their code is equal.
+    // The modules get no source lines, unless the cache has modules with source lines, whose code is equal.
     let with_lines = simulates() || builder.is_kept().unwrap_or_default();
     let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });
     let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(said)?);
@@ -268,7 +270,7 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
 fn said(error: cuda_builder::Error) -> String {
     match error {
         cuda_builder::Error::NoDeviceCompiler { .. } => {
-            format!("{error}\nIn FerroFlash's checkout, `cargo xtask setup` brings one")
+            format!("{error}\nIn FerroFlash's checkout, `cargo xtask setup` installs a device compiler")
         }
         _ => error.to_string(),
     }
@@ -290,11 +292,11 @@ fn say(made: usize, of: usize) {
         _ if made == of => format!("{of} kernels in {}", clock(start.elapsed())),
         _ => format!("{made} of {of} kernels, {} left", left()),
     };
-    // Overwrites cargo's own line, which cargo writes again. A closed terminal is not an error.
+    // Overwrites cargo's own line. Cargo writes its line again. A closed terminal is not an error.
     let _ = writeln!(terminal, "\r\x1b[K   Compiling ferroflash: {text}");
 }
 
-/// Minutes and seconds.
+/// Prints a duration as minutes and seconds.
 fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }

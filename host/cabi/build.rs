@@ -1,9 +1,9 @@
-//! Keeps the symbols of the crates below this one out of the shared library's exports.
+//! Keeps the symbols of this crate's dependencies out of the shared library's exports.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
-        // This crate's own functions are in object files; all others come out of libraries.
+        // This crate's own functions are in object files. All other functions are in libraries.
         println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
     }
 }

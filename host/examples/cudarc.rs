@@ -1,5 +1,5 @@
-//! Attention in a `cudarc` program, with its context, stream and slices, in safe Rust. All keys are equal and
-//! a sequence's values are its index, so the example knows every output.
+//! Attention in a `cudarc` program, with the program's context, stream and slices, in safe Rust. All keys are
+//! equal, and each value is the index of its sequence, so the example knows every output.
 use cudarc::driver::{CudaContext, CudaStream};
 use ferroflash::cudarc::{
     Cache, FlashAttention, Inputs, Number, Pages, PagesMut, Scale, ScratchMemory, State,
@@ -11,7 +11,7 @@ use std::{error::Error, sync::Arc};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// 8 query heads on 2 key heads, head dim 64.
+/// The example has 8 query heads on 2 key heads, and head dim 64.
 const HEADS: usize = 8;
 const KEY_HEADS: usize = 2;
 const DIM: usize = 64;
@@ -22,7 +22,7 @@ fn main() -> Outcome {
     let attention = FlashAttention::new(&context)?;
     one_sequence(&attention, &stream)?;
     packed(&attention, &stream)?;
-    // A 16-bit cache stores the values; an e4m3 cache stores twice the values. Unwritten rows hold NaN.
+    // A 16-bit cache stores the values. An e4m3 cache stores twice the values. Unwritten rows hold NaN.
     served(&attention, &stream, f16::NAN, Scale::One)?;
     served(&attention, &stream, 0x7f_u8, Scale::Value(0.5))
 }
@@ -65,7 +65,8 @@ fn packed(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
     Ok(())
 }
 
-/// Keys and values go into pages of 16 in any order. Each sequence reads its pages.
+/// Runs attention on a KV cache. Keys and values go into pages of 16 in any order. Each sequence reads its
+/// own pages.
 fn served<C: Number>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,

@@ -1,4 +1,4 @@
-//! Attention in a `cust` program, with its context, stream and buffers.
+//! Attention in a `cust` program, with the program's context, stream and buffers.
 use cust::{memory::DeviceBuffer, prelude::*};
 use ferroflash::driver::CustDriver;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
@@ -13,8 +13,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let attention = Attention::new(CustDriver::with_context(&context)?);
     let stream = attention.driver().adopt(Stream::new(StreamFlags::NON_BLOCKING, None)?);
 
-    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64. Every element is 1.0, and so is
-    // every output.
+    // One batch of 1000 positions, 8 query heads on 2 key heads, head dim 64. Every input is 1.0, so every
+    // output is 1.0 too.
     let (shape, kv_shape) = ([1, 1000, 8, 64], [1, 1000, 2, 64]);
     const ONE: u16 = 0x3c00;
     let q = DeviceBuffer::from_slice(&vec![ONE; 1000 * 8 * 64])?;

@@ -74,8 +74,8 @@ impl<D: Driver> Attention<D> {
     /// tensors. Call it before you capture a graph, and to keep compilation out of the first request.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] if this build carries no PTX
-    /// for the entry.
+    /// Returns [`Error::Driver`] with the compiler's log, or [`Error::Unsupported`] if this build carries no
+    /// PTX for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
@@ -124,8 +124,8 @@ impl<D: Driver> Attention<D> {
     /// development or one with a planted bug.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if there is no such kernel or it is already loaded; [`Error::Driver`] with
-    /// the compiler's log.
+    /// Returns [`Error::Invalid`] if there is no such kernel or it is already loaded, or [`Error::Driver`]
+    /// with the compiler's log.
     ///
     /// # Safety
     /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and its memory accesses stay within
@@ -167,8 +167,8 @@ impl<D: Driver> Attention<D> {
     /// allocate or synchronise.
     ///
     /// # Errors
-    /// Returns the errors of [`Attention::load`] at a kernel's first launch; [`Error::Driver`] if the driver
-    /// fails.
+    /// Returns the errors of [`Attention::load`] at a kernel's first launch, or [`Error::Driver`] if the
+    /// driver fails.
     ///
     /// # Safety
     /// - The plan was made for this device.

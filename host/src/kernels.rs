@@ -50,7 +50,7 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
 /// Returns the entries of a name: one entry's symbol, or a configuration of the lineage.
 ///
 /// # Errors
-/// Returns [`Error::Invalid`] if nothing has this name; [`Error::Unsupported`] if no kernel can have this
+/// Returns [`Error::Invalid`] if nothing has this name, or [`Error::Unsupported`] if no kernel can have this
 /// configuration.
 pub fn named(name: &str) -> Result<Vec<&'static AttnInfo>, Error> {
     #[cfg(feature = "lineage")]

@@ -121,7 +121,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
 /// [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
-/// Returns the errors of [`plan`]; [`Error::Invalid`] if the measured choice does not solve the problem.
+/// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
     on.check()?;
     request.validate()?;
@@ -190,7 +190,7 @@ impl<S: Subject> Plan<S> {
     /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory;
+    /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let named = request.config();
@@ -244,8 +244,8 @@ impl Plan {
 /// fails if that kernel would have 2^31 or more of its smaller tiles.
 ///
 /// # Errors
-/// Returns [`Error::Invalid`] if the problem contradicts itself; [`Error::Unsupported`] if no kernel solves
-/// it on this device.
+/// Returns [`Error::Invalid`] if the problem contradicts itself, or [`Error::Unsupported`] if no kernel
+/// solves it on this device.
 pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contract, Error> {
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }

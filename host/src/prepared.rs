@@ -21,8 +21,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds;
-    /// [`Error::Unsupported`] if this build carries no PTX for the kernel.
+    /// Returns [`Error::Driver`] with the compiler's log, or with the device limit that the kernel exceeds,
+    /// or [`Error::Unsupported`] if this build carries no PTX for the kernel.
     pub fn new(driver: &D) -> Result<Self, Error> {
         Ok(Prepared { kernel: image::load(driver, &K::CONTRACT)?, entry: PhantomData })
     }

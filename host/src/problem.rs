@@ -185,7 +185,7 @@ impl Problem {
         }
     }
 
-    /// Returns the number of columns of a latent cache's values; `None` on other keys and values.
+    /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
         self.cache.filter(|cache| cache.latent).map(|_| self.head_dim_v)
     }

@@ -94,7 +94,7 @@ impl Scheduled {
         Ok(Scheduled { kernel, place, schedule, merge, few, rows })
     }
 
-    /// Returns the number of bytes of workspace for the LSE that the merge kernel reads; 0 without a merge
+    /// Returns the number of bytes of workspace for the LSE that the merge kernel reads, or 0 without a merge
     /// kernel.
     pub const fn lse_bytes(&self) -> u64 {
         if self.merge.is_some() { self.rows * 4 } else { 0 }

@@ -89,8 +89,8 @@ const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this s
 /// Selects the kernel for attention: the named one, or the planner's choice.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
-/// named kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
+/// the named kernel does not solve it.
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     variant::goes_together(p)?;

@@ -9,7 +9,7 @@ const MAX_STRIDE: u64 = 1 << 40;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
-/// Returns the tensor maps of Q, K, V and O of a valid request; none if the kernel takes none.
+/// Returns the tensor maps of Q, K, V and O of a valid request, or none if the kernel takes none.
 ///
 /// # Errors
 /// Returns the reason why TMA does not accept the tensors.

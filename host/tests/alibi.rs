@@ -1,5 +1,4 @@
-//! ALiBi slopes: the planner's kernels, their parameters, and the refused
-//! requests.
+//! Tests ALiBi slopes: the planner's kernels, their parameters, and the refused requests.
 mod parts;
 
 use ferroflash::{kernels::*, plan::*, request::*, *};
@@ -12,7 +11,7 @@ fn slopes(n: u64) -> AlibiSlopes {
     AlibiSlopes::new(n * FAR, 8).strides([4, 1])
 }
 
-/// Returns two sequences of 4 query heads on 2 key heads.
+/// Returns a request with two sequences of 4 query heads on 2 key heads.
 fn forward(head_dim: usize, mask: Mask) -> AttentionRequest<'static> {
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [2, 128, heads, head_dim]);
     AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4)).mask(mask).alibi(slopes(7))
@@ -47,7 +46,8 @@ fn general_entries_are_told() {
 
 #[test]
 fn every_key_is_seen_from_somewhere() {
-    // Without slopes, the position of a query that sees all keys does not matter. With slopes it does.
+    // Without slopes, the position of a query that sees all keys does not matter. With slopes, the position
+    // matters.
     let aligned = |f: AttentionRequest<'static>| {
         plan(&f, l4()).and_then(|made| made.bind(&f.alignment(Alignment::TopLeft)))
     };

@@ -1,4 +1,4 @@
-//! Appends: the planner's kernels, their parameters, and the refused requests.
+//! Tests appends: the planner's kernels, their parameters, and the refused requests.
 mod fake;
 mod fake_ptx;
 
@@ -9,7 +9,7 @@ use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// Returns 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
+/// Returns an append of 100 tokens of 2 heads of 64 columns, in buffers from `at` on, for 20 pages of 16.
 fn append(at: u64, dtype: DType, cache: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(at + n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));
     let [keys, values] =
@@ -28,7 +28,7 @@ fn the_kernel_follows_from_types_and_device() {
         let plan = plan(&append(0, dtype, cache), card(name)).expect("valid");
         assert_eq!(plan.contract().symbol, symbol, "{name}");
         assert!(plan.reason().contains(why), "{name}: {}", plan.reason());
-        // 180 rows of 8 parts, 32 rows per block.
+        // There are 180 rows of 8 parts, and 32 rows per block.
         assert_eq!(plan.grid(), [6, 1, 1]);
     };
     check("a100", F16, F16, "append_copy", "copies");
@@ -49,7 +49,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_tokens() -> Result<(), E
     let mut fewer = append(1 << 50, DType::F16, DType::F16);
     fewer.slots = Slots::i32(9 * FAR, 1);
     for request in [first, fewer] {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, &request, &7)? };
     }
     assert_eq!(attention.driver().loaded(), ["append_copy"]);

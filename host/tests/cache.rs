@@ -1,9 +1,10 @@
-//! Caches: the parameters that kernels get, and the refused requests.
+//! Tests caches: the parameters that kernels get, and the refused requests.
 use ferroflash::{request::*, *};
 
 const FAR: u64 = 1 << 40;
 
-/// Returns 3 sequences, a table of 4 columns, 20 pages of 16 keys of 2 heads of 64 columns.
+/// Returns a cache of 3 sequences, with a table of 4 columns, and 20 pages of 16 keys of 2 heads of 64
+/// columns.
 fn cache() -> KvCache {
     let shape = [20, 16, 2, 64];
     let [keys, values] = [1, 2].map(|n| TensorView::bshd(n * FAR, 20 * 16 * 2 * 64, DType::F16, shape));

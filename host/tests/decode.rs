@@ -1,4 +1,4 @@
-//! Decode requests: a table of plans, and every refused request.
+//! Tests decode requests: a table of plans, and every refused request.
 mod on_cache;
 mod parts;
 
@@ -6,7 +6,7 @@ use ferroflash::{plan::*, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use parts::cache;
 
-/// Llama 3 with 8 billion parameters: 32 query heads on 8.
+/// Llama 3 with 8 billion parameters has 32 query heads on 8 key heads.
 const LLAMA: Shape = Shape {
     dtype: DType::F16,
     batch: 16,
@@ -18,8 +18,8 @@ const LLAMA: Shape = Shape {
     max_k: 8192,
 };
 
-/// A card, a shape, the request, and its plan with the full workspace: entry, blocks, bytes of workspace and
-/// of counters.
+/// A card, a shape, the request, and its plan with the full workspace: the entry, the number of blocks, and
+/// the bytes of workspace and of counters.
 type Planned = (
     &'static str,
     Shape,
@@ -31,55 +31,57 @@ type Planned = (
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // At most two waves of work items: one block per slot. 16 slots of 8 key heads of 4 rows, 129 floats
-    // each.
+    // With at most two waves of work items, there is one block per place. There are 16 places of 8 key heads
+    // of 4 rows, with 129 floats each.
     ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // More work items than SMs: two blocks per SM. With equal lengths, each sequence gets 1.75 shares. The
-    // launch has the number of blocks that fit together, at most two shares per work item.
+    // With more work items than SMs, there are two blocks per SM. With equal lengths, each sequence gets 1.75
+    // shares. The launch has the number of blocks that fit together, at most two shares per work item.
     ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 280,
         [35 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
     ("h200", Shape { batch: 33, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 712,
         [57 * 8 * 4 * 129 * 4, 33 * 8 * 4]),
     ("h200", Shape { batch: 34, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [33 * 8 * 4 * 129 * 4, 34 * 8 * 4]),
-    // More than two waves: one block per work item. More than four: splits for three quarters of the slots.
+    // With more than two waves, there is one block per work item. With more than four, splits are made for
+    // three quarters of the places.
     ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
         [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
     ("h200", Shape { batch: 256, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", (255 + 24) * 8,
         [24 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
     ("h200", Shape { batch: 256, page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows",
         (255 + 12) * 8, [12 * 8 * 4 * 129 * 4, 256 * 8 * 4]),
-    // The device has 3 shares for all sequences: too few for a split.
+    // The device has 3 shares for all sequences, which are too few for a split.
     ("h200", Shape { batch: 64, heads: [40, 40], page: Some(1), ..LLAMA }, |d| d,
         "decode_f16_d128_causal_8_rows", (63 + 3) * 40, [3 * 40 * 129 * 4, 64 * 40 * 4]),
-    // The launch has all blocks of the wave, more than whole shares would need.
+    // The launch has all blocks of the wave, although whole shares would need fewer.
     ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [5 * 48 * 129 * 4, 6 * 48 * 4]),
     // With equal numbers of key heads and SMs, nothing is split.
     ("orin", Shape { heads: [32, 8], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
-    // A card with 99 KiB of shared memory.
+    // This card has 99 KiB of shared memory per block.
     ("l4", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles_w4", 176, [7 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    // Pages that no tile divides; a dense cache of any capacity; pages of whole tiles.
+    // The cases have pages that no tile divides; a dense cache of any capacity; pages of whole tiles.
     ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    // Speculative decoding: more rows; windows; head dims between two entries'.
+    // Speculative decoding has more rows. Other cases have windows, and head dims between two entries' head
+    // dims.
     ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 128,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
-    // With very few sequences, blocks of 8 rows share them, if each has at least four splits: twice 2, or 1 x
-    // 4.
+    // With very few sequences, blocks of 8 rows share each sequence, if each sequence has at least four
+    // splits: twice 2, or 1 x 4.
     ("h200", Shape { batch: 2, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [8 * 8 * 16 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { batch: 3, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [16 * 8 * 16 * 129 * 4, 3 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 8, max_k: 4096, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [4 * 8 * 32 * 129 * 4, 4 * 8 * 4]),
-    // With more keys, four blocks would read them four times.
+    // With more keys, four blocks would read the same keys four times.
     ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 4, page: Some(3), ..LLAMA }, |d| d.mask(Mask::Causal),
@@ -87,13 +89,13 @@ const PLANS: &[Planned] = &[
     // With chunks, the plan depends on the sequence alone.
     ("h200", Shape { batch: 1, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal).splits(Splits::CHUNK),
         "decode_f16_d128_causal_16_tiles_w4", 264, [8 * 8 * 16 * 129 * 4, 8 * 4]),
-    // With few sequences, two blocks share the rows, on SMs that would be idle. With some more, they share an
-    // SM.
+    // With few sequences, two blocks share the rows, on SMs that would be idle. With some more sequences,
+    // the two blocks share an SM.
     ("h200", Shape { batch: 2, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles_w4",
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
-    // Two blocks read equal keys, so the plan has half the number of splits.
+    // Two blocks read the same keys, so the plan has half the number of splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
@@ -101,14 +103,14 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 128,
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
-    // Head dims above 256 have 8 rows per block. Head dim 256 has 16.
+    // Head dims above 256 have 8 rows per block. Head dim 256 has 16 rows per block.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
         396, [99 * 4 * 2 * 513 * 4, 16]),
     ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 392,
         [49 * 4 * 16 * 513 * 4, 2 * 16 * 4 * 4]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
         [29 * 2 * 16 * 257 * 4, 16 * 2 * 4]),
-    // The requested number of splits.
+    // The request sets the number of splits.
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(3)), "decode_f16_d128_causal_8_tiles", 384,
         [48 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
@@ -129,7 +131,7 @@ fn plans() {
     }
 }
 
-/// The largest numbers of sequences and of heads that the device can count.
+/// The test uses the largest numbers of sequences and of heads that the device can count.
 #[test]
 fn as_many_as_are_counted() {
     for (batch, heads) in [(1024, (1 << 20) - 1), (1025, 1 << 14)] {
@@ -164,7 +166,7 @@ const REASONS: &[Reason] = &[
     ("h200", |d| d.scores.alibi = Some(SLOPES), LLAMA, "ALiBi slopes, which decode kernels lack"),
 ];
 
-/// Without a workspace the planner splits nothing, unless it must.
+/// Without a workspace, the planner splits only if it must.
 #[test]
 fn no_workspace() {
     let made = plan(&decode(LLAMA), card("h200")).expect("a plan");
@@ -181,7 +183,7 @@ fn e4m3(d: &mut AttentionRequest<'static>) {
     cache(d).pages.values.dtype = DType::E4m3;
 }
 
-/// Returns equal numbers of key heads and query heads, of 8 columns.
+/// Returns a request with equal numbers of key heads and query heads, of 8 columns.
 fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }
@@ -211,7 +213,7 @@ const REFUSED: &[Refused] = &[
         columns(d, 1 << 25);
         cache(d).max_k = 1 << 29;
     }, false, &["128 sequences of up to 536870912 keys", "less than 2^32 tiles"]),
-    // Work items times heads and their blocks of rows must fit 32 bits on the device.
+    // Work items, multiplied by the numbers of heads and of blocks of rows, must fit 32 bits on the device.
     (|d| *d = many_heads(1024, 1 << 20), false,
         &["up to 1024 splits of 1024 sequences, each with 1048576 key heads", "fewer than 1073741824"]),
     (|d| *d = many_heads(1025, (1 << 14) + 1), false, &["up to 65535 splits of 1025 sequences"]),
@@ -266,7 +268,7 @@ fn refusals() {
     }
 }
 
-/// If the bits of a sequence must not depend on its batch, the page size may change only how the kernel finds
+/// If the bits of a sequence must not depend on its batch, the page size may only change how the kernel finds
 /// keys.
 #[test]
 fn chunks_are_cut_alike_for_any_pages() {

@@ -20,8 +20,8 @@ fn forward(address: u64) -> AttentionRequest<'static> {
     AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
 }
 
-/// Calls every function of a driver while another device's context is current. Threads without a context drop
-/// each object.
+/// Calls every function of a driver while another device's context is current. Each object is dropped on a
+/// thread without a context.
 fn everything<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error>
 where
     D::Buffer: Send,
@@ -42,7 +42,7 @@ where
     driver.download(&buffer, &mut bytes)?;
     assert_eq!(bytes, [1, 2, 3, 7, 7]);
     let start = driver.record(&stream)?;
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { driver.launch(&kernel, [1, 2, 3], &[0; 16], &stream)? };
     let end = driver.record(&stream)?;
     driver.synchronize(&stream)?;
@@ -53,7 +53,7 @@ where
     elsewhere(Box::new(move || drop(stream)));
     elsewhere(Box::new(move || drop(buffer)));
 
-    // A module that does not load leaves nothing.
+    // A module that does not load leaves no object.
     for refused in ["broken", "another kernel", &format!("{}\0", ptx())] {
         assert!(driver.load(refused, &CONTRACT).is_err(), "{refused:?}");
     }
@@ -109,7 +109,8 @@ fn a_context_of_custs_is_shared_and_changes_nothing() {
     });
 }
 
-/// A copy from pageable memory may return before it has landed, and FerroFlash's streams do not wait for it.
+/// Checks that an upload waits: a copy from pageable memory may return before it has landed, and FerroFlash's
+/// streams do not wait for it.
 fn uploads_wait<D: Harness>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     let mut buffer = driver.allocate(64)?;
     for (name, uploads) in [("cuMemcpyHtoD_v2", true), ("cuMemsetD8_v2", false)] {
@@ -126,7 +127,7 @@ fn uploads_wait<D: Harness>(cuda: &FakeCuda, driver: &D) -> Result<(), Error> {
     Ok(())
 }
 
-/// A driver that cannot compile the kernels is refused before anything is planned.
+/// The crate refuses a driver that cannot compile the kernels, before it plans anything.
 #[test]
 fn drivers_that_are_too_old() {
     in_fake_cuda("drivers_that_are_too_old", |cuda| {
@@ -144,7 +145,7 @@ fn drivers_that_are_too_old() {
     });
 }
 
-/// docs/using.md's first program, complete.
+/// This is the first program of docs/using.md, complete.
 #[test]
 #[cfg(feature = "cust")]
 fn the_first_program_of_the_manual() {
@@ -168,7 +169,7 @@ fn the_first_program_of_the_manual() {
             )
             .mask(Mask::Causal);
             let plan = attention.plan(&forward)?;
-            // SAFETY: nothing runs.
+            // SAFETY: the fake driver runs nothing.
             unsafe { attention.launch(&plan, &forward, &stream)? };
             stream.synchronize()?;
             assert_eq!(o.as_host_vec()?.len(), 8000 * 64);
@@ -197,7 +198,7 @@ fn a_capture_ends_however_its_work_ends() {
         let f = forward(1 << 40);
         let plan = attention.plan(&f).expect("valid");
         attention.load(&plan).expect("PTX");
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         let launch = || unsafe { attention.launch(&plan, &f, &stream) };
         let loaded = cuda.left();
         let nothing_more =
@@ -224,7 +225,7 @@ fn a_capture_ends_however_its_work_ends() {
         // Another thread may replay and drop a graph.
         std::thread::scope(|scope| {
             let replay = move || {
-                // SAFETY: nothing runs.
+                // SAFETY: the fake driver runs nothing.
                 unsafe { driver.replay(&graph, &stream) }
             };
             scope.spawn(replay).join().expect("no panic").expect("replayed");
@@ -234,7 +235,7 @@ fn a_capture_ends_however_its_work_ends() {
     });
 }
 
-/// A launch in a graph is captured once, and the graph is enqueued any number of times.
+/// Checks that a launch in a graph is captured once, and that the graph is enqueued any number of times.
 fn captured_once<D: Harness>(cuda: &FakeCuda, driver: D) {
     let attention = Attention::new(driver);
     let stream = attention.driver().stream().expect("a stream");
@@ -242,10 +243,10 @@ fn captured_once<D: Harness>(cuda: &FakeCuda, driver: D) {
     let plan = attention.plan(&f).expect("valid");
     attention.load(&plan).expect("PTX");
     let (_, loaded) = (cuda.calls(), cuda.left());
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     let launch = &mut || unsafe { attention.launch(&plan, &f, &stream) };
     let twice = &mut |replay: &mut Enqueue<'_>| replay().and_then(|()| replay());
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { attention.driver().with_graph(&stream, launch, twice) }.expect("replayed");
     let calls = cuda.calls();
     let count = |name: &str| calls.iter().filter(|call| *call == name).count();
@@ -266,7 +267,7 @@ fn a_graph_is_captured_once() {
     });
 }
 
-/// Tensor maps are encoded at the first launch, for its tensors, and then reused.
+/// Checks that tensor maps are encoded at the first launch, for its tensors, and are reused afterwards.
 fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
     let attention = Attention::new(driver);
     let forward = |address: u64| {
@@ -278,7 +279,7 @@ fn maps_are_the_drivers<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Er
     assert_eq!(plan.contract().symbol, "hopper_f16_d96_full_128x128");
     let maps = |f: &AttentionRequest<'_>| {
         cuda.calls();
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &stream)? };
         let calls = cuda.calls();
         assert!(calls.iter().any(|call| call.starts_with("launch hopper_f16_d96_full_128x128 132 1 1")));

@@ -1,5 +1,5 @@
-//! Attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. Elsewhere these tests
-//! are ignored, and reported as ignored.
+//! Runs attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. On a machine
+//! without a GPU, these tests are reported as ignored.
 use ferroflash::driver::Harness;
 use ferroflash::{driver::*, request::*, *};
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ fn elements(shape: [usize; 4]) -> usize {
     shape.iter().product()
 }
 
-/// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1 and every log-sum-exp `8 +
-/// ln(keys)`.
+/// Q, K, V, O and LSE on a device. Keys and values are all 1, so every output is 1, and every log-sum-exp is
+/// `8 + ln(keys)`.
 struct Problem<D: Harness> {
     buffers: [D::Buffer; 5],
 }
@@ -97,7 +97,7 @@ fn ok(code: libcuda::CUresult) {
 /// Makes a context, as a program does before it calls attention.
 fn own_context() {
     let mut context = std::ptr::null_mut();
-    // SAFETY: live handles; the context stays until the process ends.
+    // SAFETY: the handles live, and the context stays until the process ends.
     unsafe {
         ok(libcuda::cuInit(0));
         ok(libcuda::cuDevicePrimaryCtxRetain(&mut context, 0));
@@ -133,7 +133,7 @@ fn a_device_that_is_not_there_is_refused() {
     assert!(error.to_string().contains("1000") || error.to_string().contains("CUDA"), "{error}");
 }
 
-/// A foreign stream that captures a graph, which then runs again.
+/// A stream of the caller captures a graph, which then runs again.
 #[test]
 #[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
@@ -148,7 +148,7 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
     let plan = attention.plan(&f)?;
     attention.load(&plan)?;
     let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: live handles, each destroyed once; the buffers outlive the work.
+    // SAFETY: the handles live and each is destroyed once; the buffers outlive the work.
     unsafe {
         ok(libcuda::cuStreamBeginCapture_v2(own.as_raw(), libcuda::CAPTURE_THREAD_LOCAL));
         attention.launch(&plan, &f, &foreign)?;
@@ -189,7 +189,7 @@ impl Packed {
         2 * (3 * self.part + self.span())
     }
 
-    /// Address of each row of a tensor.
+    /// Returns the address of each row of a tensor.
     fn rows(self, base: u64, tensor: usize) -> impl Iterator<Item = u64> {
         let [batches, rows, ..] = self.shape;
         let row = move |n: usize| tensor * self.part + n / rows * self.batch + n % rows * self.row;
@@ -205,24 +205,24 @@ impl Packed {
         AttentionRequest::dense(q, k, v, o).mask(Mask::Causal)
     }
 
-    /// Returns O, row by row, for inputs that do not depend on the layout.
+    /// Computes O, row by row, for inputs that do not depend on the layout.
     fn attention(self, attention: &Attention<RawDriver>) -> Result<Vec<u8>, Error> {
         let driver = attention.driver();
         let mut buffer = driver.allocate(self.bytes())?;
-        // NaN, so that a read at a wrong address is visible.
+        // The buffer holds NaN, so that a read at a wrong address is visible.
         driver.fill(&mut buffer, 0xff)?;
         let (base, mut row) = (driver.address(&buffer), vec![0; 2 * self.width()]);
         let mut state = 1u64;
         for address in (0..3).flat_map(|tensor| self.rows(base, tensor)) {
             for element in row.chunks_exact_mut(2) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // From 1/8 to 1/2, with either sign.
+                // The numbers are between 1/8 and 1/2, with either sign.
                 element.copy_from_slice(&(0x3000 | (state >> 40) as u16 & 0x87ff).to_le_bytes());
             }
-            // SAFETY: a row of the buffer, in the current context.
+            // SAFETY: the address is a row of the buffer, in the current context.
             unsafe { ok(libcuda::cuMemcpyHtoD_v2(address, row.as_ptr().cast(), row.len())) };
         }
-        // Copies from pageable memory may return before they have landed. SAFETY: no arguments.
+        // Copies from pageable memory may return before they have landed. SAFETY: the call has no arguments.
         unsafe { ok(libcuda::cuCtxSynchronize()) };
         let (f, stream) = (self.forward(base), driver.stream()?);
         let plan = attention.plan(&f)?;
@@ -231,7 +231,7 @@ impl Packed {
         driver.synchronize(&stream)?;
         let mut o = vec![];
         for address in self.rows(base, 3) {
-            // SAFETY: a row of the buffer, in the current context.
+            // SAFETY: the address is a row of the buffer, in the current context.
             unsafe { ok(libcuda::cuMemcpyDtoH_v2(row.as_mut_ptr().cast(), address, row.len())) };
             o.extend_from_slice(&row);
         }
@@ -239,7 +239,8 @@ impl Packed {
     }
 }
 
-/// Batches that are more than 4 GiB apart, and rows whose distances sum to more: offsets exceed 32 bits.
+/// Batches are more than 4 GiB apart, and the distances of rows sum to more than 4 GiB, so offsets exceed 32
+/// bits.
 #[test]
 #[ignore = "needs a GPU: cargo xtask test --gpu"]
 fn offsets_go_beyond_4_gib() -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Hopper's kernels: when the planner selects them, their tensor maps, and tensors that TMA cannot take.
+//! Tests Hopper's kernels: the planner's selection, tensor maps, and tensors that TMA does not accept.
 mod fake;
 mod fake_ptx;
 mod parts;
@@ -15,7 +15,7 @@ fn card(name: &str) -> &'static Capabilities {
     Capabilities::profile(name).expect("a known card")
 }
 
-/// Tensors at `address`, contiguous, of 2 batches, 16 query and 4 key heads.
+/// Returns a request with contiguous tensors at `address`: 2 batches, 16 query heads and 4 key heads.
 fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> AttentionRequest<'static> {
     let view = |n: u64, seqlen, heads| {
         TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [2, seqlen, heads, head_dim])
@@ -25,7 +25,7 @@ fn forward(address: u64, [seqlen_q, seqlen_k]: [usize; 2], head_dim: usize) -> A
     AttentionRequest::dense(q, k, v, o)
 }
 
-/// Returns a long prefill.
+/// Returns the request of a long prefill.
 fn long(address: u64) -> AttentionRequest<'static> {
     forward(address, [2048; 2], 128)
 }
@@ -41,27 +41,27 @@ const CASES: &[Case] = &[
     ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
     ("h200", [2048, 2048], 80, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
-    // Rows that do not begin at multiples of 32 bytes: panels of 64 columns.
+    // These rows do not begin at multiples of 32 bytes, so panels have 64 columns.
     ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d128_full_128x", 132),
     ("h200", [2048, 2048], 56, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
     ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),
-    // Three warpgroups of queries: always for full problems, and for long causal problems.
+    // Three warpgroups of queries always run for full problems, and for long causal problems.
     ("h200", [2048, 2048], 64, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 2048], 64, Mask::Causal, "hopper_bf16_d64_causal_128x", 132),
     ("h200", [8192, 8192], 64, Mask::Causal, "hopper_bf16_d64_causal_192x", 132),
-    // Two tiles at a time, if a head has an even number of tiles.
+    // Blocks take two tiles at a time, if a head has an even number of tiles.
     ("h200", [768, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 96),
     ("h200", [900, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 128),
     ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    // Pairs of 9 heads would leave 60 SMs idle.
+    // Pairs of the tiles of 9 heads would leave 60 SMs idle.
     ("h200", [2048 - 128, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    // Short: from a tile per SM on.
+    // For short problems, Hopper's kernels run from one tile per SM on.
     ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
-    // Few tiles, or half a tile of queries: a portable kernel.
+    // With few tiles, or half a tile of queries, a portable kernel runs.
     ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
-    // Head dims that a portable kernel pads less, or that no Hopper kernel has; cards of other generations.
+    // A portable kernel pads these head dims less, no Hopper kernel has them, or the card is not Hopper.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
     ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
@@ -91,7 +91,7 @@ const ROOM: Scratch = Scratch::Fastest;
 const NONE: Scratch = Scratch::None;
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // One SM per share: 128 shares.
+    // There is one SM per share, with 128 shares.
     ("h200", [8, 8192], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 128, 16),
     ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
     ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
@@ -100,12 +100,12 @@ const FEW: &[Few] = &[
     // A split has at least two blocks of keys; a tile has at most 32 splits.
     ("h200", [1, 2048], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 8, 8),
     ("h200", [1, 32768], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 32, 32),
-    // Several shares per block.
+    // Each block takes several shares.
     ("h200", [88, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 132, 3),
-    // Unsplit tiles keep nearly all SMs busy.
+    // Without splits, the tiles keep nearly all SMs busy.
     ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
     ("h200", [128, 8192], 64, Mask::Causal, NONE, "hopper_f16_d64_causal_128x128", 128, 0),
-    // No workspace; few keys; another mask; another card.
+    // These cases have no workspace, few keys, another mask, or another card.
     ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16),
         "fwd_f16_d128_full_32x128_k4", 128, 0),
     ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
@@ -114,7 +114,7 @@ const FEW: &[Few] = &[
     ("a100", [16, 8192], 64, Mask::Full, ROOM, "fwd_f16_d64_full_128x64_split", 208, 13),
 ];
 
-/// Tensors of heads of 128 queries.
+/// Returns a request with heads of 128 queries.
 fn few([heads, keys]: [usize; 2], head_dim: usize) -> AttentionRequest<'static> {
     let view = |n: u64, rows| {
         TensorView::bshd((1 << 44) + (n << 36), 1 << 34, DType::F16, [1, rows, heads, head_dim])
@@ -151,7 +151,7 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
     let slices = 32 * 128 * 4 * (128 + 1) * 4;
     assert_eq!(plan.scratch_bytes().workspace, slices);
     let launch = |f: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &0) }
     };
     launch(&f)?;
@@ -177,7 +177,7 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
-/// Tensors that TMA does not take, and words of the plan's reason.
+/// Tensors that TMA does not accept, and words of the plan's reason.
 #[rustfmt::skip]
 const STRANGE: &[(&str, Change, &str)] = &[
     ("one head of keys for all", |mut f| { k(&mut f).strides[2] = 0; f }, "a stride is 0"),
@@ -252,7 +252,7 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     let plan = attention.plan(&f)?;
     assert_eq!((plan.contract().symbol, encoded()), (LONG, 0), "planning encodes nothing");
     let launch = |f: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &7) }
     };
     launch(&f)?;
@@ -297,20 +297,20 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     assert!(loaded[0] == LONG && loaded[1].starts_with("fwd_bf16_d128_full_"), "{loaded:?}");
     for (name, change, reason) in STRANGE {
         let strange = change(f);
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, &strange, &0)? };
         let launches = attention.driver().launches();
         let told = launches.last().expect("a launch");
         let portable = ferroflash::plan(&strange, attention.capabilities())?;
         assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
-        // The binding has the kernel and the reason that a plan for these tensors would have.
+        // The bound launch has the kernel and the reason that a plan for these tensors would have.
         let bound = plan.bind(&strange)?;
         assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()), "{name}");
         assert_eq!((bound.reason(), bound.reason().contains(reason)), (portable.reason(), true), "{name}");
         assert_eq!(forward_params(&bound), forward_params(&portable.bind(&strange)?), "{name}");
     }
     assert_eq!(attention.driver().loaded(), loaded, "it was loaded with the plan");
-    // The plan's tensors, and others that TMA takes, use the planned kernel.
+    // The plan's tensors, and other tensors that TMA accepts, use the planned kernel.
     for own in [f, long(1 << 45)] {
         let bound = plan.bind(&own)?;
         assert_eq!((bound.contract(), bound.reason()), (plan.contract(), plan.reason()));
@@ -318,13 +318,13 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     // If the caller named the kernel, the launch is refused.
     let asked = attention.plan(&f.config(LONG))?;
     let strange = STRANGE[0].1(f).config(LONG);
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     let refused = unsafe { attention.launch(&asked, &strange, &0) }.expect_err("a stride of 0").to_string();
     assert!(refused.contains(LONG) && refused.contains("a stride is 0"), "{refused}");
     Ok(())
 }
 
-/// Returns four sequences with 4000 rows in total, at most 2000 each.
+/// Returns a request with four sequences of 4000 rows in total, at most 2000 each.
 fn packed(address: u64) -> AttentionRequest<'static> {
     let view =
         |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);
@@ -344,7 +344,7 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     let plan = attention.plan(&f)?;
     assert_eq!((plan.contract().symbol, encoded()), (PACKED, 0), "planning encodes nothing");
     let launch = |f: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &7) }
     };
     launch(&f)?;
@@ -384,7 +384,7 @@ fn packed_tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() ->
     );
     let asked = ferroflash::plan(&repeats.config(PACKED), card("h200")).expect_err("by name").to_string();
     assert!(asked.contains(PACKED) && asked.contains("a stride is 0"), "{asked}");
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { attention.launch(&plan, &repeats, &0)? };
     let launches = attention.driver().launches();
     assert_eq!(launches.last().map(|told| &*told.symbol), Some(made.contract().symbol));

@@ -1,5 +1,5 @@
-//! Hopper's kernels on paged caches: when the planner selects them, which tensor maps TMA gets, and which
-//! tensors it cannot take.
+//! Tests Hopper's kernels on paged caches: when the planner selects them, which tensor maps TMA gets, and
+//! which tensors TMA does not accept.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -14,7 +14,7 @@ use spec::HopperPagedParams;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-/// Prompts of one prefill.
+/// The prompts of one prefill.
 const PROMPTS: Shape = Shape {
     dtype: DType::Bf16,
     batch: 4,
@@ -56,8 +56,8 @@ const FEW: &str = "too few queries or keys per sequence, or too few tiles";
 const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // Two tiles per block, because the planner does not know the numbers of keys. With one sequence, or with
-    // equal maximum lengths, blocks are persistent.
+    // Each block takes two tiles, because the planner does not know the numbers of keys. With one sequence,
+    // or with equal maximum lengths, blocks are persistent.
     ("h200", PROMPTS, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h100", Shape { batch: 1, ..PROMPTS }, |d| d, D128, 132, PAGES),
     ("h200", PROMPTS, |mut d| { *cache(&mut d) = cache(&mut d).total_k(4 * 4096); d }, D128, 132, PAGES),
@@ -65,14 +65,15 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { head_dim: 80, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { head_dim: 32, ..PROMPTS }, |d| d, D64, 4 * 16 * 32 / 2,
         PAGES),
-    // Pages of 8 keys, of whole stages, and of any number with one page per sequence.
+    // The cases have pages of 8 keys, pages of whole stages, and pages of any size with one page per
+    // sequence.
     ("h200", Shape { page: Some(24), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(256), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4097), ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
-    // Short sequences, few sequences, other masks and head dims, other cards.
+    // The cases have short sequences, few sequences, other masks and head dims, or other cards.
     ("h200", Shape { queries: 33, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
     ("h200", Shape { queries: 33, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
     ("h200", Shape { queries: 256, max_k: 128, ..PROMPTS }, |d| d, D128, 8 * 32 / 2, PAGES),
@@ -92,7 +93,7 @@ const PLANS: &[Planned] = &[
     ("a100", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
     ("a100", Shape { queries: 127, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, QUERIES),
     ("b200", PROMPTS, |d| d, PORTABLE, 4 * 16 * 32, QUERIES),
-    // Batch-invariant splits; tensors that TMA does not take.
+    // The cases have batch-invariant splits, or tensors that TMA does not accept.
     ("h200", PROMPTS, |d| d.splits(Splits::CHUNK), PORTABLE, 4 * 16 * 32, "batch-invariant splits"),
     ("h200", PROMPTS, |mut d| {
         repeated(&mut d);
@@ -163,11 +164,11 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), [D128, PORTABLE]);
     let launch = |d: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, d, &7) }
     };
     launch(&d)?;
-    // Other sequences, and other pages of the same cache.
+    // The launch has other sequences, and other pages of the same cache.
     let mut others = d;
     cache(&mut others).lengths.address += 64;
     if let Paged::Table { entries, .. } = &mut cache(&mut others).paged {
@@ -201,7 +202,7 @@ fn another_problem_is_named() -> Result<(), Error> {
     let attention = Attention::new(FakeDriver::new("h200"));
     let d = prefill(PROMPTS);
     let plan = attention.plan(&d)?;
-    // The default scale, given explicitly. SAFETY: nothing runs.
+    // The request states the default scale explicitly. SAFETY: the fake driver runs nothing.
     unsafe { attention.launch(&plan, &d.scale(1.0 / 128f32.sqrt()), &0)? };
     let mut longer = d;
     cache(&mut longer).max_k -= 1;
@@ -210,7 +211,7 @@ fn another_problem_is_named() -> Result<(), Error> {
         (d.softcap(3.0), ["invalid softcap: 3", "the plan is for none"]),
         (d.splits(Splits::CHUNK), ["invalid splits: Chunk(1024)", "the plan is for Auto"]),
     ] {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         let refused = unsafe { attention.launch(&plan, &other, &0) }.expect_err("another").to_string();
         assert!(expected.iter().all(|words| refused.contains(words)), "{refused}");
     }
@@ -224,7 +225,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     let d = prefill(PROMPTS);
     let (plan, mut repeats) = (attention.plan(&d)?, d);
     repeated(&mut repeats);
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { attention.launch(&plan, &repeats, &0)? };
     let launches = attention.driver().launches();
     let portable = attention.plan(&repeats)?;
@@ -235,7 +236,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     assert!(bound.reason().contains("a stride is 0"), "{}", bound.reason());
     // If the caller named the kernel, the launch is refused.
     let asked = attention.plan(&d.config(D128))?;
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     let refused = unsafe { attention.launch(&asked, &repeats, &0) }.expect_err("a stride of 0").to_string();
     assert!(refused.contains(D128) && refused.contains("a stride is 0"), "{refused}");
     Ok(())

@@ -1,4 +1,4 @@
-//! The arguments that reach the driver.
+//! Tests the arguments that reach the driver.
 mod fake;
 mod fake_ptx;
 mod parts;
@@ -32,7 +32,7 @@ fn a_launch_is_what_was_planned() -> Result<(), Error> {
     let f = forward(1 << 40);
     let plan = attention.plan(&f)?;
     assert!(attention.driver().loaded().is_empty(), "planning touches no device");
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { attention.launch(&plan, &f, &7)? };
 
     let launches = attention.driver().launches();
@@ -69,7 +69,7 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), ["fwd_bf16_d128_full_128x64_split", "combine_bf16_d128"]);
     let launch = |f: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &7) }
     };
     launch(&f)?;
@@ -114,7 +114,7 @@ fn a_plan_serves_other_tensors_of_its_problem_and_no_other_problem() -> Result<(
     let f = forward(1 << 40);
     let plan = attention.plan(&f)?;
     let launch = |f: &AttentionRequest<'_>| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, f, &0) }
     };
     launch(&forward(1 << 50))?;
@@ -150,7 +150,7 @@ fn a_kernel_loads_once_however_many_threads_launch_it() -> Result<(), Error> {
             scope.spawn(|| {
                 for f in [causal, full] {
                     let plan = attention.plan(&f).expect("valid");
-                    // SAFETY: nothing runs.
+                    // SAFETY: the fake driver runs nothing.
                     unsafe { attention.launch(&plan, &f, &0) }.expect("launched");
                 }
             });
@@ -168,7 +168,7 @@ fn the_drivers_failure_comes_back() -> Result<(), Error> {
     let failure = Error::driver("cuLaunchKernel", Some(700), "illegal address");
     let attention = Attention::new(FakeDriver { failure: Some(failure.clone()), ..FakeDriver::new("l4") });
     let f = forward(1 << 40);
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     assert_eq!(unsafe { attention.launch(&attention.plan(&f)?, &f, &0) }, Err(failure));
     Ok(())
 }
@@ -181,7 +181,7 @@ fn a_kernel_picked_by_type_launches_by_its_type() -> Result<(), Error> {
     let kernel = Prepared::<Small, _>::new(&driver)?;
     let f = forward(1 << 40).config("fwd_bf16_d64_causal_64x64");
     let plan = plan(&f, driver.capabilities())?;
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { kernel.launch(&driver, &forward_params(&plan.bind(&f)?), &3)? };
     let launch = &driver.launches()[0];
     assert_eq!((launch.symbol.as_str(), launch.grid), (plan.contract().symbol, plan.grid()));
@@ -199,7 +199,7 @@ fn work_is_timed_between_two_marks() -> Result<(), Error> {
     let f = forward(1 << 40);
     let plan = attention.plan(&f)?;
     let elapsed = attention.driver().time(&0, &mut |stream| {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         (0..3).try_for_each(|_| unsafe { attention.launch(&plan, &f, stream) })
     })?;
     assert_eq!(elapsed.as_millis(), 3);

@@ -23,13 +23,14 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The result of one request: a line with everything, and a line without reasons and bytes.
+/// The result of one request: a line with all facts, and a line without reasons and bytes.
 struct Line {
     whole: String,
     short: String,
 }
 
-/// Plans a request. Launches it with its tensors, with others, and with tensors that TMA does not take.
+/// Plans a request. Launches the plan with the request's tensors, with other tensors, and with tensors that
+/// TMA does not accept.
 fn line(attention: &Attention<FakeDriver>, name: &str, request: &Request) -> Line {
     let mut whole = format!("{name}: ");
     let mut short = whole.clone();
@@ -80,7 +81,7 @@ fn all() -> impl Iterator<Item = (String, Vec<Line>)> {
     })
 }
 
-/// Returns the first line of each group, and a hash of the others.
+/// Returns the first line of each group, and a hash of the group's other lines.
 fn golden() -> String {
     let mut text = String::new();
     for (name, lines) in all() {

@@ -1,7 +1,8 @@
-//! The planner at the limits of sizes and cards: it returns a valid launch or an error, and never panics.
+//! Tests the planner at the limits of sizes and cards. It must return a valid launch or an error, and never
+//! panic.
 use ferroflash::{plan::*, request::*, *};
 
-/// A view with a separate buffer, which has room for every element.
+/// Returns a view with a separate buffer, which has room for every element.
 fn view(n: u64, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
     TensorView::new(n << 50, 1 << 48, DType::F16, shape, strides)
 }
@@ -46,7 +47,7 @@ fn the_largest_batch() {
     }
 }
 
-/// The largest number of tiles of 128 queries in a launch. A portable kernel with tiles of 64 would exceed
+/// The launch has the largest number of tiles of 128 queries. A portable kernel with tiles of 64 would exceed
 /// the limit.
 #[test]
 fn a_problem_that_no_portable_kernel_takes() {
@@ -69,7 +70,7 @@ fn a_problem_that_no_portable_kernel_takes() {
     }
 }
 
-/// A plan uses the offered workspace. A request may offer too little, at any address.
+/// A plan uses the offered workspace. A request may offer too small a workspace, at any address.
 #[test]
 fn a_workspace_that_ends_where_addresses_do() {
     let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));
@@ -84,7 +85,7 @@ fn a_workspace_that_ends_where_addresses_do() {
     }
 }
 
-/// Values that a driver may report for an unknown card.
+/// A driver may report such values for an unknown card.
 #[test]
 fn cards_that_say_they_have_nothing() {
     let tensors = |seqlen_q: usize, seqlen_k: usize| {

@@ -1,4 +1,4 @@
-//! Merges: which kernel the planner selects, which parameters it gets, and which requests are refused.
+//! Tests merges: which kernel the planner selects, which parameters it gets, and which requests are refused.
 mod fake;
 mod fake_ptx;
 
@@ -26,7 +26,7 @@ fn the_kernel_follows_from_types() {
     let symbol = |states: DType, output: DType| {
         let states = [state(1, states), state(2, states)];
         plan(&Merge::new(&states, state(9, output).o), card()).map(|plan| {
-            // 400 rows of 8 parts, 32 rows per block.
+            // There are 400 rows of 8 parts, and 32 rows per block.
             assert_eq!(plan.grid(), [13, 1, 1]);
             plan.contract().symbol
         })
@@ -57,7 +57,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
     let five = [7, 1, 2, 3, 4].map(|n| state(n, DType::F16));
     let other = Merge::new(&five, state(9, DType::F16).o).sinks(Sinks { address: 40 * FAR, elements: 4 });
     for request in [first, other] {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, &request, &7)? };
     }
     assert_eq!(attention.driver().loaded(), ["merge_f16"]);
@@ -81,7 +81,7 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
     // SAFETY: nothing is launched.
     let message = unsafe { attention.launch(&plan, &others, &7) }.expect_err("types").to_string();
     assert!(message.contains("f16 of f32") && message.contains("merges f16 to f16"), "{message}");
-    // A list with fewer states is noticed even if nothing else differs.
+    // The launch refuses a list with fewer states, even if nothing else differs.
     let plan = attention.plan(&other_of(&five))?;
     let mut short = five;
     short[4].o.elements -= 1;

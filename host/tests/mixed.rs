@@ -1,5 +1,5 @@
-//! Mixed batches on KV caches: when the planner divides a batch between a decode kernel and a prefill kernel,
-//! and what the launch consists of.
+//! Tests mixed batches on KV caches: when the planner divides a batch between a decode kernel and a prefill
+//! kernel, and which kernels the launch has.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -11,7 +11,8 @@ use ferroflash::{plan::ScratchBytes, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use parts::cache;
 
-/// 8 sequences with at most 512 queries each, and as many rows as equal numbers of queries would have.
+/// A batch of 8 sequences with at most 512 queries each. It has the number of rows that equal numbers of
+/// queries would have.
 const BATCH: Shape = Shape {
     dtype: DType::F16,
     batch: 8,
@@ -22,7 +23,7 @@ const BATCH: Shape = Shape {
     page: Some(16),
     max_k: 4096,
 };
-/// 256 sequences of one query.
+/// A batch of 256 sequences of one query.
 const SINGLE: Shape = Shape { batch: 256, queries: 1, ..BATCH };
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
@@ -46,7 +47,7 @@ fn same(d: AttentionRequest<'static>) -> AttentionRequest<'static> {
     d
 }
 
-/// A card, a shape, rows of Q, the request, the kernel that the plan begins with.
+/// A card, a shape, the number of rows of Q, a change of the request, and the first kernel of the plan.
 #[rustfmt::skip]
 const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", BATCH, 1000, same, D128),
@@ -57,20 +58,20 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", Shape { heads: [16, 1], ..BATCH }, 1000, same, D128),
     ("l4", SINGLE, 256, same, D128),
     ("l4", Shape { batch: 1, queries: 4, ..BATCH }, 4, same, D128),
-    // Mostly single queries leave Hopper's kernel.
+    // Batches with mostly single queries do not use Hopper's kernel.
     ("h200", BATCH, 8 * 32, same, D128),
     ("h200", BATCH, 8 * 32 + 1, same, HOPPER),
     ("h200", SINGLE, 256, same, D128),
-    // Every sequence may have many queries; one sequence; chunks.
+    // In these cases, every sequence may have many queries; there is one sequence; splits are chunks.
     ("l4", BATCH, 8 * 512, same, PORTABLE),
     ("l4", Shape { batch: 1, ..BATCH }, 300, same, PORTABLE),
     ("l4", Shape { batch: 1, queries: 5, ..BATCH }, 5, same, PORTABLE),
     ("l4", BATCH, 1000, |d| d.splits(Splits::CHUNK), PORTABLE),
     ("l4", BATCH, 1000, |d| d.splits(Splits::Exactly(1)), PORTABLE),
-    // More query heads than a block has rows; more sequences than decode counts.
+    // In these cases, there are more query heads than a block has rows, or more sequences than decode counts.
     ("l4", Shape { heads: [17, 1], ..BATCH }, 1000, same, PORTABLE),
     ("l4", Shape { batch: 4097, queries: 4, max_k: 64, ..BATCH }, 5000, same, PORTABLE),
-    // Masks, scores and head dims that the kernels lack.
+    // The kernels lack these masks, scores and head dims.
     ("l4", BATCH, 1000, |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
         "paged_f16_d128_local_128x32"),
     ("l4", BATCH, 1000, |d| d.softcap(30.0), "paged_f16_d128_local_128x32"),
@@ -79,7 +80,7 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", BATCH, 1000, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "paged_f16_d128_local_128x32"),
     ("l4", BATCH, 1000, |d| d.mask(Mask::Chunked { chunk: 9 }), "paged_f16_d128_chunked_128x48"),
     ("l4", Shape { head_dim: 136, ..BATCH }, 1000, same, "paged_f16_d256_causal_64x32"),
-    // By name, whatever the batch.
+    // The request names the kernel, so the batch does not matter.
     ("h200", BATCH, 8 * 512, |d| d.config(D128), D128),
     ("l4", Shape { batch: 1, ..BATCH }, 300, |d| d.splits(Splits::CHUNK).config(D128), D128),
 ];
@@ -99,7 +100,7 @@ fn plans() {
     }
 }
 
-/// Requests that the kernels do not solve, and words of the refusal.
+/// Requests that the kernels do not solve, with words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(Shape, Change, &[&str])] = &[
     (Shape { packed: false, queries: 1, ..BATCH }, same, &["config", D128, "varlen queries"]),
@@ -108,7 +109,7 @@ const REFUSED: &[(Shape, Change, &[&str])] = &[
     (Shape { head_dim: 64, ..BATCH }, |d| d.config("mixed_few_bf16_d64_causal_16_rows"), &["config", "f16"]),
     (BATCH, |d| d.softcap(30.0), &["config", D128, "this mask"]),
     (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "without sinks"]),
-    // The decode kernel names all kernels of the launch.
+    // Only the decode kernel's name stands for all kernels of the launch.
     (BATCH, |d| d.config("mixed_many_f16_d128_causal_128x48"), &["config", "mixed_many"]),
 ];
 
@@ -130,7 +131,8 @@ fn named_kernels_that_do_not_solve_the_problem() {
     assert!(error.contains("e4m3 KV caches support at most 64 rows"), "{error}");
 }
 
-/// A launch has decode, prefill, and between them decode's combine kernel if it has no counters.
+/// A launch has a decode kernel and a prefill kernel. If there are no counters, decode's combine kernel runs
+/// between them.
 #[test]
 fn kernels_of_a_launch() -> Result<(), Error> {
     with_ptx();
@@ -147,16 +149,16 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded(), [D128, combine, many, PORTABLE]);
     for (scratch, kernels) in [(with(Some(own)), vec![D128, many]), (with(None), vec![D128, combine, many])] {
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&plan, &d.scratch(scratch), &7) }?;
         let launches = attention.driver().launches();
         let launches = &launches[launches.len() - kernels.len()..];
         let symbols: Vec<_> = launches.iter().map(|launch| &*launch.symbol).collect();
         assert_eq!(symbols, kernels);
-        // 1000 rows in tiles of 128, and a partial tile of each sequence: 32 heads.
+        // There are 1000 rows in tiles of 128, a partial tile of each sequence, and 32 heads.
         assert_eq!(launches.last().map(|launch| launch.grid), Some([(7 + 8) * 32, 1, 1]));
     }
-    // Without a workspace nothing is split, and the plan says so.
+    // Without a workspace, the plan does not split, and its reason says so.
     let plan = attention.plan(&request(BATCH, 1000))?;
     assert_eq!((plan.contract().symbol, plan.scratch_bytes().workspace), (D128, 0));
     assert!(plan.reason().contains("without a workspace"), "{}", plan.reason());

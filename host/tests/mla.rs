@@ -1,18 +1,19 @@
-//! MLA decode on latent caches: the planner's choices on each card, the refused requests, and the launch of
-//! an append to such a cache.
+//! Tests MLA decode on latent caches: the planner's choices on each card, the refused requests, and the
+//! launch of an append to such a cache.
 use ferroflash::{plan::*, request::*, *};
 
-/// Distance of the buffers, so that nothing overlaps by accident.
+/// Distance of the buffers, so that no two of them overlap by accident.
 const FAR: u64 = 1 << 44;
 
 fn card(name: &str) -> &'static Capabilities {
     Capabilities::profile(name).expect("a known card")
 }
 
-/// Widths of keys and of values.
+/// Numbers of columns of keys and of values.
 const DEEPSEEK: [usize; 2] = [576, 512];
 
-/// `batch` sequences of up to 8192 keys in pages of 64, with these numbers of queries and heads.
+/// Returns a request with `batch` sequences of up to 8192 keys in pages of 64, with these numbers of queries
+/// and heads.
 fn decode(
     dtype: DType,
     [batch, queries, heads]: [usize; 3],
@@ -29,8 +30,8 @@ fn decode(
     request.mask(Mask::Causal).scale(0.07).scratch(Scratch::Fastest)
 }
 
-/// A card, sequences, queries and heads; then the entry, its blocks, and its bytes of workspace and of
-/// counters.
+/// A card, and the numbers of sequences, queries and heads; then the entry, its number of blocks, and its
+/// bytes of workspace and of counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
 /// Returns the number of bytes of this number of places, each with rows of 512 columns and an LSE.
@@ -40,21 +41,21 @@ const fn places(slots: u64, rows: u64) -> u64 {
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // 16 heads: one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four.
+    // 16 heads fill one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four.
     ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, [places(132, 16), 8 * 4]),
     ("a100", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 108, [places(108, 16), 8 * 4]),
     ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, [places(58, 16), 8 * 4]),
     ("a10", [8, 1, 16], "mla_f16_d576_causal_16x32", 72, [places(72, 16), 8 * 4]),
-    // 32 rows, of heads or of queries.
+    // The 32 rows are heads or queries.
     ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, [places(132, 32), 8 * 4]),
     ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, [places(108, 32), 8 * 4]),
     ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, [places(58, 32), 8 * 4]),
-    // 64 rows and more: blocks of 64 rows if shared memory allows, otherwise of 32.
+    // 64 rows and more run in blocks of 64 rows if shared memory allows, otherwise in blocks of 32.
     ("h200", [8, 1, 64], "mla_f16_d576_causal_64x32_s4", 132, [places(132, 64), 8 * 4]),
     ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, [places(54, 64), 8 * 2 * 4]),
     ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, [places(66, 128), 8 * 2 * 4]),
     ("l4", [8, 1, 128], "mla_f16_d576_causal_32x32", 56, [places(14, 128), 8 * 4 * 4]),
-    // 4 queries of 128 heads: 8 blocks of rows.
+    // 4 queries of 128 heads are 8 blocks of rows.
     ("h200", [2, 4, 128], "mla_f16_d576_causal_64x32_s4", 128, [places(16, 512), 2 * 8 * 4]),
 ];
 
@@ -83,8 +84,8 @@ fn widths_in_between_and_every_batch_take_the_same_kernel() {
         let chunks = decode(DType::F16, [batch, 1, 48], DEEPSEEK).splits(Splits::Chunk(256));
         assert_eq!(plan(&chunks, on).expect("valid").contract().symbol, "mla_f16_d576_causal_64x32_s4");
     }
-    // Keys that are their own values, with equal numbers of columns, are no latent cache: decode kernels read
-    // them twice.
+    // If keys are their own values, with equal numbers of columns, the cache is not a latent cache. Decode
+    // kernels read the keys twice.
     let mut equal = decode(DType::F16, [3, 1, 16], [512, 512]);
     equal.scores.scale = None;
     assert_eq!(plan(&equal, on).expect("valid").contract().symbol, "decode_f16_d512_local_8_rows");
@@ -105,7 +106,7 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
     assert!(error.to_string().contains("code from sm_90"), "{error}");
 }
 
-/// Returns an error without the words with which all errors begin.
+/// Returns an error's text without the words with which all errors begin.
 fn said(error: &Error) -> String {
     let text = error.to_string();
     let said = text.strip_prefix("invalid ").or_else(|| text.strip_prefix("not supported: "));
@@ -179,7 +180,7 @@ fn a_plan_is_for_its_widths() {
     assert!(said(&error).starts_with("cache.values.shape"), "{error}");
 }
 
-/// Returns 90 rows for a latent cache of 20 pages of 16.
+/// Returns an append of 90 rows to a latent cache of 20 pages of 16.
 fn append(head_dim: usize) -> Append {
     let rows = TensorView::bshd(FAR, 100 * head_dim as u64, DType::F16, [1, 100, 1, head_dim]);
     let pages = TensorView::bshd(3 * FAR, 320 * head_dim as u64, DType::F16, [20, 16, 1, head_dim]);
@@ -190,7 +191,7 @@ fn append(head_dim: usize) -> Append {
 fn appends_write_rows_once() {
     let planned = plan(&append(576), card("a100")).expect("valid");
     assert_eq!(planned.contract().symbol, "append_copy");
-    // 90 rows of two halves, each of 36 parts of 8 columns: 7 rows per block of 256 threads.
+    // There are 90 rows of two halves, each of 36 parts of 8 columns, and 7 rows per block of 256 threads.
     assert_eq!(planned.grid(), [13, 1, 1]);
     for (spoil, begins) in [
         ((|a| *a = append(88)) as fn(&mut Append), "head_dim 88 of an append to a latent cache"),

@@ -1,5 +1,5 @@
-//! A launch allocates nothing on the host. `cargo bench -p ferroflash` measures the host time of a launch
-//! without the driver's time.
+//! Tests that a launch allocates nothing on the host. `cargo bench -p ferroflash` measures the host time of a
+//! launch without the driver's time.
 mod fake;
 mod fake_ptx;
 
@@ -14,16 +14,16 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes every call on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the allocator's promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the allocator's promises.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -47,7 +47,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [2, 512, 8, 64]);
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
-    // Few queries on many keys: two kernels with the workspace between them, and one kernel for tensors
+    // Few queries on many keys run two kernels with the workspace between them, and one kernel for tensors
     // without tensor maps.
     let split = |address: u64| {
         let view = |n: u64, rows: usize| {
@@ -58,7 +58,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     };
     measure(by, &attention, "one kernel", forward, 1)?;
     measure(by, &attention, "two kernels", split, 4)?;
-    // A kernel with tensor maps, and a kernel for tensors that cannot have them.
+    // These requests run a kernel with tensor maps, and a kernel for tensors that cannot have tensor maps.
     let hopper = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
@@ -94,7 +94,8 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
     measure(by, &attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)
 }
 
-/// Launches a request with tensors at two addresses. `loaded` is the number of kernels that are loaded then.
+/// Launches a request with tensors at two addresses. `loaded` is the number of kernels that are loaded after
+/// it.
 fn measure<R: Request>(
     by: &Measure,
     attention: &Attention<FakeDriver>,
@@ -107,12 +108,12 @@ fn measure<R: Request>(
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
     by(&format!("{kernels}, planning"), &mut || attention.plan(std::hint::black_box(&planned)).map(drop))?;
-    // The tensors for which the plan was made, and others, which are checked again.
+    // The tensors are those for which the plan was made, and other tensors, which the launch validates again.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");
         let mut launch = || {
             let before = ALLOCATIONS.load(Ordering::Relaxed);
-            // SAFETY: nothing runs.
+            // SAFETY: the fake driver runs nothing.
             unsafe { attention.launch(&plan, std::hint::black_box(&f), &0)? };
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{name}: a launch allocates nothing");
             Ok(())

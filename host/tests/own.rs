@@ -1,4 +1,4 @@
-//! Variants of the caller: which of their kernels run and why, the parameters of these kernels, and the
+//! Tests variants of the caller: which of their kernels run and why, the parameters of these kernels, and the
 //! errors of wrong variants.
 mod fake;
 mod fake_ptx;
@@ -43,7 +43,7 @@ type Wide = Fwd<F16, Near, 8, 2, 1, 3, 8, 0, 2>;
 type Hopper = FwdHopper<F16, Near, 2, 8, 8, 2, true>;
 type OnCache = Decode<F16, F16, Near, Rows, 2, 4, 8, 3>;
 
-/// PTX of a kernel with parameters of this type, as far as it is read.
+/// Makes PTX of a kernel with parameters of this type. The PTX contains only what the host reads.
 macro_rules! kernel {
     ($kernel:ty, $symbol:literal, $bytes:literal) => {
         VariantKernel::new::<With<$kernel>>(
@@ -68,7 +68,7 @@ static ALL: Variant<Near> = Variant::new(
     ],
 );
 
-/// `[batch, seqlen, heads, head_dim]`.
+/// Returns a request on tensors `[batch, seqlen, heads, head_dim]`.
 fn dense(shape: [usize; 4]) -> AttentionRequest<'static> {
     let elements = shape.iter().product::<usize>() as u64;
     let view = |n: u64| TensorView::bshd(n * FAR, elements, DType::F16, shape);
@@ -92,15 +92,16 @@ fn cached(queries: usize) -> AttentionRequest<'static> {
 fn the_planner_selects_among_the_variants_kernels_and_says_why() {
     #[rustfmt::skip]
     let cases = [
-        // A tile of the table has the table's lines: a card's class, the size, and the workspace.
+        // A tile that the table also has follows the table's lines: a card's class, the size, and the
+        // workspace.
         ("l4", dense([4, 2048, 16, 64]), "near_d64_128x64", "key blocks of 64 in sequence"),
         ("h200", dense([16, 512, 16, 64]), "near_d64_128x64", "key blocks of 64 in sequence"),
         ("h200", dense([1, 8192, 1, 64]).scratch(Scratch::Fastest), "near_d64_split", "split-KV"),
         ("h200", dense([1, 8192, 1, 64]), "near_d64_64x64", "few queries for this device"),
         ("a100", dense([4, 2048, 16, 128]), "near_d128_128x48", "two with 48 do"),
-        // Tiles without a line go by size.
+        // For tiles without a line, the size decides.
         ("l4", dense([1, 128, 2, 64]), "near_d64_64x64", "few queries for this device"),
-        // Head dims in between run on the next one.
+        // A head dim between two kernels' head dims runs on the next larger one.
         ("l4", dense([4, 2048, 16, 96]), "near_d128_128x48", "the only kernel"),
         ("h200", dense([4, 2048, 16, 128]), "near_hopper_d128", "warpgroups and TMA"),
         ("h200", dense([1, 256, 2, 128]), "near_d128_128x48", "the only kernel"),
@@ -135,7 +136,7 @@ fn parameters_follow_the_kernels_own() -> Result<(), Error> {
     ] {
         let request = request.variant(&ALL, NEAR);
         let made = attention.plan(&request)?;
-        // SAFETY: nothing runs.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&made, &request, &0)? };
         let launches = attention.driver().launches.lock().expect("no panic").drain(..).collect::<Vec<_>>();
         assert_eq!(launches[0].symbol, made.contract().symbol);
@@ -144,11 +145,11 @@ fn parameters_follow_the_kernels_own() -> Result<(), Error> {
         assert!(own < maps || launches[0].params[..8] != [0; 8]);
         let others = launches[1..].iter().all(|launch| launch.symbol.contains("combine"));
         assert!(others, "{launches:?}");
-        // Other parameters are another launch of one plan; the variant is loaded once.
+        // With other parameters, the same plan makes another launch. The variant is loaded once.
         let other = NearParams { last: 0.25, ..NEAR };
         let again = request.variant(&ALL, other);
         assert_ne!(made.bind(&again)?, made.bind(&request)?);
-        // SAFETY: as above.
+        // SAFETY: the fake driver runs nothing.
         unsafe { attention.launch(&made, &again, &0)? };
         attention.driver().launches.lock().expect("no panic").clear();
     }
@@ -158,7 +159,7 @@ fn parameters_follow_the_kernels_own() -> Result<(), Error> {
     Ok(())
 }
 
-/// Window, softcap, slopes and sinks beside the variant's own scores.
+/// The requests have a window, softcap, slopes or sinks beside the variant's own scores.
 #[test]
 fn a_local_variant_takes_the_requests_window() -> Result<(), Error> {
     static LOCAL: Variant<Scored<Local, Sink>> = Variant::new(
@@ -187,7 +188,7 @@ fn a_merge_kernel_adds_sinks_to_a_variant() {
     assert_eq!(made.scratch_bytes().workspace, 4 * 2048 * 16 * 4);
 }
 
-/// Kernels whose PTX is another's, or none.
+/// Kernels whose PTX belongs to another kernel, or is empty.
 static WRONG: Variant<Near> = Variant::new(
     "wrong",
     &[
@@ -211,7 +212,8 @@ static THREADS: Variant<Near> = Variant::new(
         ".entry near_threads(\n.param .b8 p[312]\n)\n.reqntid 64, 1, 1\n{}",
     )],
 );
-/// A kernel of Hopper alone, and a split kernel of a head dim that no combine kernel has.
+/// One variant has only a kernel of Hopper. The other has a split kernel of a head dim that no combine kernel
+/// has.
 static ON_HOPPER: Variant<Near> = Variant::new("on hopper", &[kernel!(Hopper, "near_hopper", "656")]);
 static SPLIT: Variant<Near> =
     Variant::new("split", &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 5, 4, 2>>, "near_d80_split", "352")]);
@@ -264,7 +266,7 @@ fn a_wrong_variant_is_refused_in_words() {
         (dense([4, 2048, 16, 128]).variant(&ON_HOPPER, NEAR), &["near_hopper", "sm_90a"]),
         (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR), &["variant split has no kernel", "near_d80_split"]),
         (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR).config("near_d80_split"), &["near_d80_split"]),
-        // What only loading shows.
+        // Only loading finds these faults.
         (dense([4, 2048, 16, 64]).variant(&THREADS, NEAR), &["variant: near_threads", "runs 64 threads",
             "its type 128", "same sources"]),
         (near(64), &["variant: near_d64", "its PTX has t5", "`CudaBuilder::entry`"]),
@@ -279,7 +281,7 @@ fn a_wrong_variant_is_refused_in_words() {
             assert!(error.contains(words), "{error:?} should contain {words:?}");
         }
     }
-    // Beside the causal variant's own mask nothing must be said, and causal may be.
+    // A causal variant has its own mask, so a request need not set one. It may set the causal mask.
     for request in [dense([4, 2048, 16, 64]), dense([4, 2048, 16, 64]).mask(Mask::Causal)] {
         let made = plan(&causal(request), card("l4")).expect("valid");
         assert_eq!(made.contract().symbol, "causal_sink");

@@ -1,5 +1,4 @@
-//! Varlen sequences: the planner's kernels, their numbers of blocks, and the refused
-//! requests.
+//! Tests varlen sequences: the planner's kernels, their numbers of blocks, and the refused requests.
 mod parts;
 
 use ferroflash::{kernels::*, plan::*, request::*, *};
@@ -37,12 +36,12 @@ const CASES: &[Case] = &[
         entry: "fwd_f16_d64_full_128x32_packed", blocks: (200 + 256) * 12 },
     Case { card: "l4", queries: [64, 64 * 128, 128], heads: [12, 12, 64], mask: Mask::Full,
         entry: "fwd_f16_d64_full_128x32_packed", blocks: 64 * 12 },
-    // Sequences that fit a small tile.
+    // These sequences fit a small tile.
     Case { card: "h200", queries: [256, 256 * 60, 64], heads: [12, 12, 64], mask: Mask::Full,
         entry: "fwd_f16_d64_full_64x64_packed", blocks: 256 * 12 },
     Case { card: "l4", queries: [4, 4 * 2048, 2048], heads: [16, 16, 64], mask: Mask::Causal,
         entry: "fwd_f16_d64_causal_128x32_packed", blocks: 64 * 16 },
-    // Too few rows for the device.
+    // There are too few rows for the device.
     Case { card: "h200", queries: [1, 300, 300], heads: [8, 8, 128], mask: Mask::Full,
         entry: "fwd_f16_d128_full_64x64_k2_packed", blocks: 5 * 8 },
     // Windows and softcap have one tile. A head dim between two entries' head dims runs on the larger entry.
@@ -91,8 +90,8 @@ fn the_planner_chooses() {
     CASES.iter().for_each(check);
 }
 
-/// Few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head dim 128.
-/// It does not run for a window, in which a sequence sees only some keys.
+/// There are few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head
+/// dim 128. It does not run for a window, in which a sequence sees only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {
@@ -108,7 +107,7 @@ fn few_queries_on_many_keys() {
     check(16, 2048, 128, WINDOW, "fwd_f16_d128_local_128x32_packed");
 }
 
-/// One query per sequence: decode kernels, by the rule of dense tensors.
+/// With one query per sequence, decode kernels run, by the rule of dense tensors.
 #[test]
 fn single_queries_take_decode_kernels() {
     let single = |head_dim: usize, keys: usize, mask: Mask| {
@@ -134,7 +133,7 @@ fn single_queries_take_decode_kernels() {
     assert!(made.scratch_bytes().workspace > 0, "sequences may differ in length, so they are split");
     assert_eq!(explain(&f.problem(), h200, f.scratch), Ok((made.contract(), made.reason())));
     assert!(!is_decode(&f.scratch(Scratch::None)), "without the workspace that splits need");
-    // Rows behind the queries; a second query; another alignment; different strides of K and V.
+    // The changes: rows behind the queries; a second query; another alignment; different strides of K and V.
     let change = |change: fn(&mut AttentionRequest<'static>)| {
         let mut changed = f;
         change(&mut changed);
@@ -153,7 +152,7 @@ fn single_queries_take_decode_kernels() {
     let apart = change(|f| v(f).strides[1] += 8).scratch(memory);
     let bound = made.bind(&apart).expect("work tiles take it");
     assert!(bound.contract().symbol.ends_with("_packed"), "{}", bound.contract().symbol);
-    // Here, only decode kernels take sinks.
+    // At this head dim, only decode kernels take sinks.
     assert!(is_decode(&f.sinks(Sinks { address: 9 * FAR, elements: 32 })));
     assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
 }
@@ -233,7 +232,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         change(&mut forward);
         let outcome = plan(&forward, h200);
         if words.is_empty() {
-            // A bound that is far too large costs nothing: the number of rows also bounds the blocks.
+            // A bound that is far too large costs nothing, because the number of rows also bounds the blocks.
             assert_eq!(outcome.expect("valid").grid(), [(128 + 8) * 32 / 2, 1, 1]);
             continue;
         }

@@ -1,4 +1,4 @@
-//! A table of the planner's choices.
+//! Tests a table of the planner's choices.
 mod choices;
 mod few;
 mod parts;
@@ -40,7 +40,7 @@ fn the_planner_chooses() {
         let f = forward(&problem);
         let plan = plan(&f, capabilities).unwrap_or_else(|e| panic!("{name}: {e}"));
         let launch = plan.bind(&f).expect("its own tensors");
-        // The driver completes the parameters of Hopper's kernels.
+        // The driver completes the parameters of Hopper's kernels, so the test reads only portable ones.
         let group = if case.group == 0 { 0 } else { forward_params(&launch).order.group.get() };
         assert_eq!(plan.contract().symbol, case.entry, "{name}");
         assert_eq!((plan.grid(), group), ([case.tiles, 1, 1], case.group), "{name}");
@@ -75,11 +75,11 @@ const SPLITS: &[Split] = &[
     ("b200", [4, 32, 32, 128, 8192, 128], Mask::Causal, "fwd_f16_d128_causal_128x64_split", 256, 2),
     ("h200", [1, 32, 8, 17, 8192, 104], Mask::Full, "hopper_f16_d128_full_128x128_split", 128, 4),
     ("l4", [1, 8, 8, 100, 4096, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 112, 14),
-    // At most 32 splits, with at least two blocks of keys each.
+    // A tile has at most 32 splits, with at least two blocks of keys each.
     ("b200", [1, 1, 1, 100, 65536, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 32, 32),
     ("b200", [1, 1, 1, 100, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x64_split", 16, 16),
     ("h200", [1, 1, 1, 100, 2048, 64], Mask::Full, "hopper_f16_d64_full_128x128_split", 8, 8),
-    // Enough queries, too few keys, or a mask or head dim without a split-KV entry.
+    // These cases have enough queries, too few keys, or a mask or head dim without a split-KV entry.
     ("b200", [8, 32, 32, 2048, 2048, 64], Mask::Full, "fwd_f16_d64_full_128x32", 4096, 0),
     ("h200", [1, 8, 8, 512, 512, 64], Mask::Full, "fwd_f16_d64_full_32x128_k2_s4", 128, 0),
     ("h200", [1, 8, 8, 128, 8192, 64], SLIDING, "fwd_f16_d64_local_128x64", 8, 0),
@@ -192,7 +192,7 @@ fn older_cards_are_refused_in_words() {
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 /// A change of the request at the launch of a plan for a causal problem of 64 columns, and words of the
-/// refusal; empty if the request's meaning has not changed.
+/// refusal. The list is empty if the request's meaning has not changed.
 #[rustfmt::skip]
 const ASKED: &[(&str, Change, &str)] = &[
     ("the same", |f| f, ""),

@@ -1,5 +1,5 @@
-//! [`supports`] and [`explain`] agree with planning: the kernel, the reason, and every refusal that does not
-//! depend on tensors.
+//! Tests that [`supports`] and [`explain`] agree with planning on the kernel, the reason, and every refusal
+//! that does not depend on tensors.
 mod on_cache;
 
 use ferroflash::{plan::*, request::*, *};
@@ -20,7 +20,7 @@ fn cached() -> AttentionRequest<'static> {
     decode(LLAMA)
 }
 
-/// Returns a cache of bytes, at this head dim.
+/// Returns a request on an e4m3 cache, at this head dim.
 fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     let mut f = decode(Shape { head_dim, ..LLAMA });
     if let KeysValues::Cache(cache) = &mut f.kv {
@@ -29,7 +29,7 @@ fn e4m3(head_dim: usize) -> AttentionRequest<'static> {
     f
 }
 
-/// Returns few queries on tensors, at this head dim.
+/// Returns a request with few queries on tensors, at this head dim.
 fn tensors(head_dim: usize) -> AttentionRequest<'static> {
     let view =
         |n: u64, rows, heads| TensorView::bshd(n * FAR, 1 << 40, DType::F16, [2, rows, heads, head_dim]);
@@ -45,7 +45,7 @@ fn total_k(mut f: AttentionRequest<'static>, keys: usize) -> AttentionRequest<'s
     f
 }
 
-/// Requests, and words of their refusal; empty for requests that are planned.
+/// Requests, and words of their refusal. The words are empty for requests that are planned.
 #[rustfmt::skip]
 fn requests() -> Vec<(AttentionRequest<'static>, &'static str)> {
     let splits = |splits| cached().splits(splits);

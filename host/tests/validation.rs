@@ -1,10 +1,10 @@
-//! Every refused request, with words of its error. No other request makes planning fail or panic.
+//! Tests every refused request, with words of its error. No other request makes planning fail or panic.
 mod parts;
 
 use ferroflash::{plan::*, request::*, *};
 use parts::{forward_params, k, v};
 
-/// Distance of the buffers, so that nothing overlaps by accident.
+/// Distance of the buffers, so that no two of them overlap by accident.
 const FAR: u64 = 1 << 40;
 
 fn forward() -> AttentionRequest<'static> {
@@ -225,7 +225,8 @@ fn odd_but_right_requests_are_planned() {
 
 #[test]
 fn an_output_between_packed_inputs_is_disjoint() {
-    // [batch][seqlen][q, k, v, o][heads][head_dim], and the layout with o one head too early.
+    // The tensors are parts of [batch][seqlen][q, k, v, o][heads][head_dim]. In a second layout, o begins one
+    // head too early.
     let (batch, seqlen, heads, d) = (2usize, 100usize, 4usize, 64usize);
     let row = 4 * heads * d;
     let part = |skipped: usize| {
@@ -254,7 +255,7 @@ fn packed_views_are_what_their_layout_says() {
 
 #[test]
 fn tensors_above_4_gib_keep_their_offsets() {
-    // 3 batches of 2^31 elements: the last begins 8 GiB after the first.
+    // There are 3 batches of 2^31 elements. The last batch begins 8 GiB after the first.
     let shape = [3, 1 << 16, 256, 128];
     let view = |n: u64| TensorView::bshd(n * FAR, 3 << 31, DType::F16, shape);
     let f = AttentionRequest::dense(view(1), view(2), view(3), view(4)).lse(LseView::contiguous(
@@ -329,7 +330,7 @@ mod random {
             .boxed()
     }
 
-    /// Returns matching shapes, with random strides, addresses and sizes.
+    /// Returns requests with matching shapes, and random strides, addresses and sizes.
     fn tame() -> impl Strategy<Value = AttentionRequest<'static>> {
         (
             wild(),

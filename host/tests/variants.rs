@@ -1,5 +1,5 @@
-//! Biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run, and
-//! their parameters.
+//! Tests biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run,
+//! and their parameters.
 mod fake;
 mod fake_ptx;
 mod on_cache;
@@ -10,7 +10,7 @@ use ferroflash::{plan::*, request::*, *};
 use on_cache::{FAR, Shape, card, decode};
 use spec::MergeParams;
 
-/// Sequences, query heads, queries and keys of the requests that cases change.
+/// Numbers of sequences, query heads, queries and keys of the requests that cases change.
 const SIZES: [usize; 4] = [2, 4, 128, 100];
 
 fn dense() -> AttentionRequest<'static> {
@@ -20,7 +20,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// Returns equal sequences, one behind the other, of 150 rows in all.
+/// Returns a request with equally long sequences, one behind the other, of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);
@@ -29,7 +29,7 @@ fn varlen() -> AttentionRequest<'static> {
     AttentionRequest::varlen(view(1, heads), view(2, 2), view(3, 2), view(4, heads), q, kv)
 }
 
-/// Returns the same queries on a cache.
+/// Returns a request with the same queries on a cache.
 fn cached() -> AttentionRequest<'static> {
     let [batch, heads, queries, max_k] = SIZES;
     let (dtype, packed, page) = (DType::F16, false, Some(16));
@@ -159,7 +159,7 @@ fn refusals_name_the_value_and_what_would_be_right() {
 /// Tensors, a change, a card, and the kernel that the planner selects.
 type Selected = (fn() -> AttentionRequest<'static>, Change, &'static str, &'static str);
 
-/// Requests of head dim 64. A mask without a kernel of this head dim runs on the next larger one.
+/// Requests of head dim 64. If a mask has no kernel of this head dim, the next larger head dim's kernel runs.
 #[rustfmt::skip]
 const SELECTED: &[Selected] = &[
     (dense, |f| f.sinks(SINKS), "a100", "fwd_f16_d64_local_sink_128x64"),
@@ -252,7 +252,7 @@ fn the_simplest_kernel_of_a_mask_runs() {
     assert_eq!(prefix.params(), causal.params());
 }
 
-/// Head dim 192 has no kernel with sinks: a merge kernel adds them, in place, from an LSE in the workspace.
+/// Head dim 192 has no kernel with sinks. A merge kernel adds them in place, from an LSE in the workspace.
 #[test]
 fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     with_ptx();
@@ -266,7 +266,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     assert_eq!(made.scratch_bytes().workspace, 2 * 300 * 8 * 4);
     let lse = LseView::new(15 * FAR, 1 << 20, [2, 8, 300], [1 << 12, 1 << 9]);
     let launch = f.lse(lse).scratch(Scratch::workspace(16 * FAR, 2 * 300 * 8 * 4));
-    // SAFETY: nothing runs.
+    // SAFETY: the fake driver runs nothing.
     unsafe { attention.launch(&made, &launch, &0)? };
     assert_eq!(attention.driver().loaded().len(), 2);
     let launches = attention.driver().launches();
@@ -285,7 +285,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
         let error = plan(&wrong, card("a100")).expect_err("no room").to_string();
         assert!(error.contains("workspace.bytes") && error.contains("needs 19200"), "{error}");
     }
-    // The plan has a merge, and the other request has none.
+    // The plan has a merge. The other request has no merge.
     let mut none = launch;
     none.scores.sinks = None;
     let error = made.bind(&none).expect_err("no sinks").to_string();

@@ -1,5 +1,5 @@
-//! Random caches, appends and merges, mostly invalid. Planning returns a plan or an error and never panics.
-//! An accepted request stays inside its buffers.
+//! Tests random caches, appends and merges, mostly invalid. Planning returns a plan or an error and never
+//! panics. An accepted request stays inside its buffers.
 use ferroflash::{request::*, *};
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ fn scale() -> BoxedStrategy<KvScale> {
     prop_oneof![Just(KvScale::One), any::<f32>().prop_map(KvScale::Value), memory].boxed()
 }
 
-/// Some values have a valid shape, and some have the keys' shape.
+/// Returns pages. Some values have a valid shape, and some have the keys' shape.
 fn pages() -> BoxedStrategy<KvPages> {
     let shape = (1usize..100, 1usize..64, 1usize..9, 1usize..32);
     (view(), view(), scale(), scale(), shape, any::<[bool; 3]>())

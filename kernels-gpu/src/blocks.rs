@@ -61,8 +61,8 @@ impl BlockRange {
 }
 
 /// Calls `$step(n, is_edge)` for each key block of a range, from the last block to the first. An edge needs a
-/// mask. It is a macro because an inlined function with a closure adds instructions to main loops (128x48 of
-/// varlen tensors on sm_90: 685 instead of 681).
+/// mask. This is a macro because an inlined function with a closure adds instructions to main loops (128x48
+/// of varlen tensors on sm_90: 685 instead of 681).
 macro_rules! each_key_block {
     ($mask:ty, $range:expr, $step:ident) => {
         for n in ($range.interior.1..$range.end).rev() {

@@ -29,7 +29,7 @@ use spec::{
 };
 use tile::{Block, Smem};
 
-/// A schedule. It processes work tiles from any tile scheduler.
+/// A schedule. A schedule processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(

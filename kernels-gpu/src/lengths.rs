@@ -13,7 +13,8 @@ pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
 }
 
-/// Number of keys of the prefix of sequence `i`. It may exceed the number of keys, and it may be negative.
+/// Number of keys of the prefix of sequence `i`. This number may exceed the number of keys, and may be
+/// negative.
 #[inline(always)]
 pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
     match p.lengths.count {

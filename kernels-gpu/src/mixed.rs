@@ -7,8 +7,9 @@ use crate::paged::CacheTile;
 use spec::{Kernel, ManyParams, ManyQueries, MaskMarker, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::{Block, Smem, Warp};
 
-/// The tile at index `index` of the order, its sequence, and the queries of this sequence. `None` if the tile
-/// does not exist at the current lengths, or if the queries are few. All warps of a block find the same tile.
+/// The tile at index `index` of the order, its sequence, and the queries of this sequence. Returns `None` if
+/// the tile does not exist at the current lengths, or if the queries are few. All warps of a block find the
+/// same tile.
 #[inline(always)]
 fn find(p: &ManyParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let ManyParams { paged: PagedParams { forward, sequences, cu_seqlens_q, .. }, many } = p;

@@ -90,8 +90,8 @@ impl<'p> CacheTile<'p> {
     }
 }
 
-/// The tile at index `index` of the order, its sequence, and the queries of this sequence. `None` if the tile
-/// does not exist at the current lengths. All warps of a block find the same tile.
+/// The tile at index `index` of the order, its sequence, and the queries of this sequence. Returns `None` if
+/// the tile does not exist at the current lengths. All warps of a block find the same tile.
 #[inline(always)]
 fn find(p: &PagedParams, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;

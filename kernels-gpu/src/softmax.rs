@@ -10,7 +10,7 @@ use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 /// against rescaling at every block: 10 to 15 % faster at D = 128, up to 10 % at D = 64
 /// (docs/performance-log.md).
 pub const SLACK: f32 = 8.0;
-/// A maximum below every score. It is finite, so that rows that have seen no key produce no NaN.
+/// A maximum below every score. The number is finite, so that rows that have seen no key produce no NaN.
 pub const NONE: f32 = f32::MIN;
 
 /// The natural logit of a sink, made finite. An infinite logit becomes the largest number of base 2, which

@@ -1,5 +1,5 @@
-//! Varlen: a block finds the sequence of its work tile from integers on the device. It then processes the
-//! tile like any other.
+//! Varlen: a block finds the sequence of its work tile from integers on the device. The block then processes
+//! the tile like any other.
 use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
 use crate::lengths::{self, Span};
@@ -14,8 +14,8 @@ use tile::mma::{Acc, Mma};
 use tile::{Block, Smem, Warp};
 
 impl SequenceTile {
-    /// The tile of `tile_m` queries at index `index` of the order. `None` if it does not exist at the current
-    /// lengths. All warps of a block find the same tile.
+    /// The tile of `tile_m` queries at index `index` of the order. Returns `None` if the tile does not exist
+    /// at the current lengths. All warps of a block find the same tile.
     #[inline(always)]
     fn find(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
         let VarlenParams { forward, sequences, .. } = p;

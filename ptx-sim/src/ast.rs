@@ -129,7 +129,7 @@ pub(crate) struct Function {
     pub entry: bool,
     pub defined: bool,
     pub line: u32,
-    /// Number of parameters. They are the first variables, and the return values follow them.
+    /// Number of parameters. The parameters are the first variables, and the return values follow.
     pub n_params: usize,
     pub n_returns: usize,
     pub variables: Vec<Variable>,

@@ -1,4 +1,4 @@
-//! Vector clocks of one block. They hold each agent's knowledge of the other agents.
+//! Vector clocks of one block. The clocks contain each agent's knowledge of the other agents.
 //!
 //! The agents are the warps, each warpgroup's tensor cores, and each warp's bulk stores and other
 //! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.
@@ -29,7 +29,7 @@ impl Agents {
         self.tensor(self.warpgroups()) + warp
     }
 
-    /// The number of agents that read shared memory. They have the lowest numbers.
+    /// The number of agents that read shared memory. These agents have the lowest numbers.
     pub fn readers(self) -> usize {
         self.outbox(self.warps)
     }

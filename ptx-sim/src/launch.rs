@@ -92,8 +92,8 @@ impl Launch<'_> {
         if registers > MAX_REGISTERS {
             return Err(LaunchError::RegistersOfThread { name, registers, limit: MAX_REGISTERS });
         }
-        // The hardware allocates warps in groups of four, one per SM partition. It allocates registers in
-        // units of 256, which is 8 per thread.
+        // The hardware allocates warps in groups of four, one per SM partition. The hardware allocates
+        // registers in units of 256, which is 8 per thread.
         let placed = 32 * threads.div_ceil(32).next_multiple_of(4);
         let limit = profile.registers_per_multiprocessor;
         let fit = u64::from(limit) / placed / 8 * 8;

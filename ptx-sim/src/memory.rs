@@ -189,7 +189,7 @@ impl Allocation {
         page
     }
 
-    /// The page, for reads; `None` if it is uninitialised.
+    /// The page, for reads; `None` if the page is uninitialised.
     fn known_page(&self, at: usize) -> Option<&Page> {
         match self.pages[at / PAGE].get() {
             None if self.content.is_some() => Some(self.page(at)),

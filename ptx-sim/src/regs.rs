@@ -127,7 +127,7 @@ pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A register file. It also determines how literals of its type are read.
+/// A register file. The file also determines how literals of its type are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pred,

@@ -58,7 +58,7 @@ pub(crate) struct Shadow {
     count: usize,
     records: usize,
     /// The first record of each cell, and how often the cell was split in two: 0, 2 (into words) or 4 (into
-    /// bytes). The list is empty until a cell is split.
+    /// bytes). This list is empty until the first split of a cell.
     cells: Vec<(u32, u8)>,
     /// The last writes.
     writes: Column,

@@ -99,8 +99,8 @@ impl Stamp {
         }
     }
 
-    /// Whether every access that needs no order with the later access `other` needs no order with this access
-    /// either.
+    /// Whether the reach of this access includes the reach of the later access
+    /// `other`.
     pub fn reaches_as_far(&self, other: &Stamp) -> bool {
         let same = other.reach() != Reach::Block || self.reach() == Reach::All || self.block == other.block;
         self.reach() >= other.reach() && same

@@ -62,8 +62,8 @@ impl Descriptor {
         Ok(found)
     }
 
-    /// The addresses of the operand's chunks of eight elements. They are in order of depth within each row,
-    /// or, if `across`, along the rows for each depth.
+    /// The addresses of the operand's chunks of eight elements. The addresses are in order of depth within
+    /// each row, or, if `across`, along the rows for each depth.
     pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
         let Descriptor { start, leading, stride, swizzle } = self;
         let span = swizzle.span();

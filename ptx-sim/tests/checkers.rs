@@ -5,8 +5,8 @@ mod common;
 use common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
-/// Each thread writes its own word. After the placeholder, each thread reads the word of the thread 32
-/// further.
+/// Each thread writes its own word. After the placeholder, each thread reads the word of the thread whose
+/// index is 32 higher.
 const EXCHANGE: &str = "st.shared.u32 [x], t; /*here*/ xor.b32 x, t, 32; shl.b32 x, x, 2; add.u32 x, x, s; \
                         ld.shared.u32 %r1, [x]; st.global.u32 [O], %r1;";
 #[test]
@@ -220,7 +220,7 @@ fn blocks_must_be_ordered() {
     assert!(grid(apart).is_empty());
     let atomics = "red.global.add.u32 [I], t;";
     assert!(grid(atomics).is_empty());
-    // The last block reads data that all blocks have written. It needs fences around the counter.
+    // The last block reads data that all blocks have written. The block needs fences around the counter.
     let last = |fence: &str| {
         format!(
             "{apart} bar.sync 0; {fence} setp.eq.u32 %p1, t, 0; mov.u32 %r2, 0; @%p1 atom.global.add.u32 \
@@ -338,7 +338,7 @@ fn instructions_that_are_not_executed_are_errors_of_the_launch() {
 #[test]
 fn reports_name_both_sides() {
     let outcome = launch(EXCHANGE, 1, 64, Options::default()).unwrap();
-    // Warp 0 runs first. It reads before warp 1 has written.
+    // Warp 0 runs first. Warp 0 therefore reads before warp 1 has written.
     let report = outcome.reports.iter().find(|report| report.kind == Kind::WriteAfterRead).unwrap();
     assert!(report.first.as_ref().unwrap().place.instruction.contains("ld.shared.u32"), "{report}");
     assert!(report.second.place.instruction.contains("st.shared.u32"), "{report}");

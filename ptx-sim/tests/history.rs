@@ -1,5 +1,5 @@
-//! Tests that older accesses still count after newer ones. They count for accesses that nothing orders after
-//! them, and for accesses that need order with them but not with the newer accesses.
+//! Tests that older accesses still count after newer ones. An older access counts for accesses that nothing
+//! orders after it, and for accesses that need order with it but not with the newer accesses.
 
 mod common;
 

@@ -100,7 +100,7 @@ const HOPPER: [(&str, &str, &str); 50] = [
     ),
 ];
 
-/// Those of these instructions that the simulator does not execute.
+/// The instructions in [`HOPPER`] that the simulator does not execute.
 const REFUSED: [&str; 2] = ["multicast", "mapa"];
 
 fn is_refused(instruction: &str) -> bool {

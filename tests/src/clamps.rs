@@ -1,5 +1,6 @@
-//! Kernels clamp integers from device memory, because the host cannot check them. The functions here remove
-//! each clamp of a module: with garbage in device memory, a test must notice the missing clamp.
+//! Kernels clamp integers from device memory, because the host cannot check them. The functions in this file
+//! remove each clamp of a module: with garbage in device memory, a test must notice that the clamp is
+//! missing.
 use crate::mutation::Subject;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
@@ -17,14 +18,14 @@ pub const FILES: [&str; 2] = ["/lengths.rs", "/table.rs"];
 pub struct Garbage {
     /// The case that the host plans, with the contents of the cache.
     pub case: DecodeCase,
-    /// Lengths of the sequences in device memory.
+    /// The lengths of sequences in device memory.
     pub lengths: Vec<i32>,
-    /// Starts of the varlen sequences in device memory, if they differ from the case's.
+    /// The starts of varlen sequences in device memory, if they differ from the starts in the case.
     pub starts: Option<Vec<i32>>,
 }
 
 impl Garbage {
-    /// The bits of all results.
+    /// Returns the bits of all results.
     fn run(&self, attention: &Attention<SimDriver>, config: &str) -> Result<Vec<u32>, Error> {
         let memory = DecodeMemory::new(&self.case);
         let mut loaded = LoadedDecode::new(attention, &memory, Some(config))?;
@@ -38,9 +39,9 @@ impl Garbage {
     }
 }
 
-/// Launches that need every clamp of paged kernels: lengths that are off by one, invalid lengths, starts
-/// behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some page
-/// sizes divide no tile.
+/// Launches that together need every clamp of paged kernels: lengths that are off by one, invalid lengths,
+/// starts behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some
+/// of the page sizes divide no tile.
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
@@ -65,12 +66,12 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     all
 }
 
-/// Number of instructions that suffices for a launch. A kernel that takes garbage for a length of billions
-/// exceeds it and ends.
+/// A number of instructions that suffices for every launch. A kernel that takes garbage for a length of
+/// billions exceeds this number, and ends.
 const BUDGET: u64 = 20_000_000;
 
-/// The clamps of `subject` whose removal changes neither a bit nor a report of the simulator in any of
-/// `launches`. It skips a clamp if the text of the clamp or of its replacement has all words of an entry of
+/// Returns the clamps of `subject` whose removal changes neither a bit nor a report of the simulator in any
+/// of `launches`. Omits a clamp if the text of the clamp or of its replacement has all words of an entry of
 /// `superfluous`.
 ///
 /// # Panics
@@ -102,14 +103,14 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]
     unnoticed.map(|clamp| clamp.to_string()).collect()
 }
 
-/// A module without one of its clamps.
+/// A module from which one clamp was removed.
 #[derive(Clone, Debug)]
 pub struct WithoutClamp {
-    /// The removed instruction, and its lines of Rust.
+    /// The removed instruction, and the lines of Rust from which it comes.
     pub clamp: String,
-    /// The operand that replaces it, 1 or 2.
+    /// The number of the operand that replaces it, 1 or 2.
     pub operand: usize,
-    /// The changed module.
+    /// The text of the changed module.
     pub text: String,
 }
 
@@ -119,9 +120,9 @@ impl fmt::Display for WithoutClamp {
     }
 }
 
-/// All variants of a module that lack one clamp. In each variant, one operand replaces a minimum or maximum
-/// from one of `files`, by the source lines that the module names. Instructions from one line with one caller
-/// are one clamp, and are replaced together.
+/// All variants of a module in which one clamp is missing. In each variant, one operand replaces a minimum or
+/// maximum that comes from one of `files`, according to the source lines in the module. Instructions from one
+/// source line with one caller are one clamp, and are replaced together.
 ///
 /// # Panics
 /// Panics if the module has no source lines.
@@ -154,13 +155,13 @@ pub fn without_each_clamp(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
     all.iter().flat_map(|clamp| [without(clamp, 1), without(clamp, 2)]).collect()
 }
 
-/// Number and path of a `.file`.
+/// The number and the path in a `.file` directive.
 fn file(line: &str) -> Option<(&str, &str)> {
     let (number, path) = line.trim().strip_prefix(".file")?.trim().split_once(char::is_whitespace)?;
     Some((number, path.trim().trim_matches('"')))
 }
 
-/// File and line of a `.loc`, and of the inlined calls around it, innermost first.
+/// The file and line in a `.loc` directive, and of the inlined calls around it, innermost first.
 fn frames(place: &str) -> impl Iterator<Item = (&str, &str)> {
     let (own, calls) = place.split_once("//").unwrap_or((place, ""));
     let mut own = own.split_whitespace();
@@ -172,7 +173,7 @@ fn frames(place: &str) -> impl Iterator<Item = (&str, &str)> {
     own.into_iter().chain(calls)
 }
 
-/// A line of this repository, `file.rs:line: code`.
+/// A source line of this repository, as `file.rs:line: code`.
 fn code(path: &str, line: &str) -> String {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
     let text = std::fs::read_to_string(format!("{root}{path}")).unwrap_or_default();

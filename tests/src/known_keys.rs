@@ -1,6 +1,6 @@
-//! Decode kernels on tensors instead of caches, in the simulator. Dense tensors are `[batch, keys, heads,
-//! head_dim]`, and the host knows their lengths. Varlen tensors are `[total_k, heads, head_dim]`, and
-//! `cu_seqlens_k` gives the start of each sequence.
+//! Runs decode kernels on tensors instead of caches, in the simulator. Dense tensors are
+//! `[batch, keys, heads, head_dim]`, and the host knows the lengths of their sequences. Varlen tensors are
+//! `[total_k, heads, head_dim]`, and `cu_seqlens_k` gives the start of each sequence.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::Contract;
@@ -11,33 +11,33 @@ use reference::{HostTensor, Inputs, Random, Reference};
 use spec::*;
 use std::ops::Range;
 
-/// A launch on one f16 entry.
+/// A launch of one f16 entry.
 #[derive(Clone, Debug)]
 pub struct KnownKeys {
-    /// The entry.
+    /// The symbol of the entry.
     pub symbol: &'static str,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Queries per sequence, query heads, key heads, head dim.
+    /// Queries per sequence, query heads, key heads, and head dim.
     pub shape: [usize; 4],
-    /// Upper bound of a sequence's keys.
+    /// Upper bound of the number of a sequence's keys.
     pub max_keys: usize,
-    /// Splits of each sequence; 0 lets the device decide.
+    /// Number of splits of each sequence; with 0, the device decides.
     pub splits: u32,
-    /// Varlen: rows of K and V, and `cu_seqlens_k`, which may hold garbage.
+    /// For varlen tensors: the number of rows of K and V, and `cu_seqlens_k`, which may contain garbage.
     pub varlen: Option<(usize, Vec<i32>)>,
-    /// Used keys of each sequence, which may be garbage; `None` if the host knows them.
+    /// Number of used keys of each sequence, which may be garbage; `None` if the host knows the lengths.
     pub used: Option<Vec<i32>>,
 }
 
-/// The bits of O and LSE.
+/// The bits of O and of the LSE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     o: Vec<u16>,
     lse: Vec<u32>,
 }
 
-/// The inputs. Every launch of a shape has equal inputs.
+/// The inputs of a launch. All launches of a shape have the same inputs.
 struct Tensors {
     q: Vec<u16>,
     k: Vec<u16>,
@@ -59,7 +59,7 @@ impl KnownKeys {
         KnownKeys { splits, ..self }
     }
 
-    /// The entry's contract.
+    /// The launch contract of the entry.
     ///
     /// # Panics
     /// Panics if the table has no such entry.
@@ -67,18 +67,18 @@ impl KnownKeys {
         &info(self.symbol).contract
     }
 
-    /// Rows of K and of V.
+    /// Number of rows of K and of V.
     fn rows(&self) -> usize {
         self.varlen.as_ref().map_or(self.batch * self.max_keys, |(rows, _)| *rows)
     }
 
-    /// Rows of sequence `b`, by the kernels' rule for integers that the host has not checked.
+    /// The rows of sequence `b`, by the rule that kernels apply to integers that the host has not checked.
     fn keys(&self, b: usize) -> Range<usize> {
         let used = self.used.as_ref().map_or(self.max_keys, |used| used[b].max(0) as usize);
         let (first, rows) = match &self.varlen {
             None => (b * self.max_keys, self.max_keys),
             Some((rows, starts)) => {
-                // As an unsigned number, a negative number is large.
+                // A negative number is large if it is read as an unsigned number.
                 let (first, end) = (starts[b] as u32 as usize, (starts[b + 1] as u32 as usize).min(*rows));
                 (first, end.saturating_sub(first))
             }
@@ -96,10 +96,10 @@ impl KnownKeys {
         }
     }
 
-    /// Launches `ptx` on this driver.
+    /// Launches the module `ptx` on this driver.
     ///
     /// # Errors
-    /// Errors of the driver, with the reports of the simulator's checkers.
+    /// Returns an error of the driver, with the reports of the simulator.
     pub fn run(&self, driver: &SimDriver, ptx: &str) -> Result<Written, Error> {
         let ([queries, heads, kv_heads, columns], batch) = (self.shape, self.batch);
         let (entry, Tensors { q, k, v }) = (info(self.symbol), self.tensors());
@@ -209,7 +209,7 @@ impl KnownKeys {
         Ok(Written { o: o_bytes.chunks(2).map(half).collect(), lse: lse_bytes.chunks(4).map(word).collect() })
     }
 
-    /// Says in words what is wrong with these results.
+    /// Describes the errors of these results.
     ///
     /// # Panics
     /// Panics if the case contradicts itself.

@@ -1,6 +1,6 @@
 //! The functions that FerroFlash's tests share. [`check`] runs one case on one entry with any driver.
 //!
-//! Reference, tolerance rule and cases are in the crate `reference`, which the program uses too.
+//! The crate `reference`, which the program uses too, has the reference, the tolerance rule and the cases.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
@@ -40,10 +40,10 @@ pub fn on_every_core<T: Sync>(items: &[T], check: impl Fn(&T) + Sync) {
     });
 }
 
-/// A simulator of the smallest card that holds `entry`.
+/// A simulator of the smallest card that can run `entry`.
 ///
 /// # Panics
-/// Panics if no card holds the entry.
+/// Panics if no card can run the entry.
 pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver> {
     let cards = ["l4", "a100", "h200"].map(|name| (name, Capabilities::profile(name).expect("a known card")));
     let card = cards.iter().find(|(_, card)| card.runs(&entry.contract).is_ok());
@@ -54,7 +54,7 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
 /// Runs `case` on `entry` and judges the result by the tolerance rule.
 ///
 /// # Panics
-/// Panics if the driver refuses the launch, a checker of the simulator reports something, or the result is
+/// Panics if the driver refuses the launch, if the simulator reports a finding, or if the result is
 /// wrong.
 #[track_caller]
 pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {

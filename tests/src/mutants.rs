@@ -1,5 +1,5 @@
-//! `ferroflash-mutants`: the mutation score of every kernel in this build, written to docs/evidence. `cargo
-//! xtask mutate` builds it with every kernel and runs it.
+//! `ferroflash-mutants`: computes the mutation score of every kernel in this build, and writes the score to
+//! docs/evidence. `cargo xtask mutate` builds this program with every kernel and runs it.
 use clap::Parser;
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Evidence, STACK, Sample, Subject, score, unused_excuses, write};
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     for (index, subject) in subjects.iter().enumerate() {
         if start.elapsed().as_secs() >= arguments.seconds {
             left_out = subjects.len() - index;
-            println!("{left_out} kernels are left out: the time is up");
+            println!("{left_out} kernels did not run: the time is up");
             break;
         }
         let bar = ProgressBar::new(0);
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
             );
         }
         evidence.put(score);
-        // Writes the files after each kernel, because a run takes long.
+        // The program writes the files after each kernel, because a run takes long.
         if let Err(error) = write(&evidence, &arguments.out) {
             return failed(&arguments.out, &error);
         }
@@ -93,8 +93,8 @@ fn main() -> ExitCode {
     for excuse in &unused {
         println!("no mutant needs this excuse: {excuse}");
     }
-    // A sample may contain one harmless mutant. This mutant alone may exceed the share that a whole run may
-    // miss.
+    // A sample may consist of one harmless mutant. This mutant alone may exceed the share of mutants that a
+    // whole run may miss.
     let is_sharp = if arguments.sample.is_none() { evidence.is_sharp() } else { evidence.mutants > 0 };
     if unexplained > 0 || !unused.is_empty() || !is_sharp { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

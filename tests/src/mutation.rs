@@ -1,9 +1,9 @@
-//! The mutation score. A mutation breaks one barrier, wait, predicate, operand, constant or instruction order
-//! in a kernel's PTX. A test must notice it.
+//! Computes the mutation score. A mutation breaks one barrier, wait, predicate, operand, constant, or order
+//! of instructions in a kernel's PTX. The tests must notice each mutation.
 //!
-//! A mutant is *caught* if a checker of the simulator reports it, or if the result breaks the tolerance rule,
-//! on problems that hit the entry's edges. A mutant that survives must have its reason in
-//! `mutation/harmless.rs`.
+//! A mutant is *caught* if the simulator reports it, or if its result breaks the tolerance rule, on
+//! problems that hit the entry's edge cases. If a mutant survives, `mutation/harmless.rs` must contain a
+//! reason.
 use ferroflash::ptx;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use rayon::prelude::*;
@@ -28,74 +28,74 @@ pub use spot::{Spot, spot};
 pub use subject::Subject;
 use trial::{Kernel, SCHEDULES, Trial};
 
-/// The fate of a mutant.
+/// The outcome of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// A checker reported a hazard of this kind.
+    /// The simulator reported a finding of this kind.
     Checker(&'static str),
     /// The driver refused the PTX or the launch.
     Refused(String),
-    /// No report, but the result is wrong.
+    /// The simulator reported nothing, but the result is wrong.
     Result,
-    /// Nothing revealed the mutant.
+    /// No report and no result revealed the mutant.
     Survived,
 }
 
-/// The difference of a survivor from the unbroken kernel.
+/// The way in which a survivor differs from the unbroken kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Not at all: in every launch, its effects equal the unbroken kernel's.
+    /// The survivor does not differ: in every launch, its effects are those of the unbroken kernel.
     Idle,
-    /// Not at all: on every path through the kernel, other instructions keep the order that the mutant
-    /// removes.
+    /// The survivor does not differ: on every path through the kernel, other instructions keep the order that
+    /// the mutant removes.
     Redundant,
-    /// The survivor differs. There may be a known reason why this does no harm.
+    /// The survivor differs. A known reason may explain why this does no harm.
     Some,
 }
 
 /// A survivor, and the reason why it does no harm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survivor {
-    /// The survivor's difference from the unbroken kernel.
+    /// The way in which the survivor differs from the unbroken kernel.
     pub change: Change,
     /// The mutation operator.
     pub operator: Operator,
-    /// Line of the PTX.
+    /// Number of the line in the PTX.
     pub line: u32,
     /// The source lines of the instruction, innermost first: `file:line (function)`.
     pub source: Vec<String>,
-    /// The instruction before and after.
+    /// The instruction before and after the mutation.
     pub description: String,
-    /// The reason why the mutant does no harm; `None` fails the run.
+    /// The reason why the mutant does no harm; with `None`, the run fails.
     pub reason: Option<&'static str>,
 }
 
 /// The results of all mutants of a kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Score {
-    /// The kernel's symbol.
+    /// The symbol of the kernel.
     pub entry: &'static str,
-    /// Launches that each mutant had to pass.
+    /// Number of launches that each mutant had to pass.
     pub launches: usize,
-    /// Mutants that ran.
+    /// Number of mutants that ran.
     pub mutants: usize,
-    /// Mutants that exist, whether they ran or not.
+    /// Number of mutants that exist, whether they ran or not.
     pub population: usize,
-    /// Mutants that a checker reported, by kind.
+    /// Number of mutants that the simulator reported, by kind of finding.
     pub checkers: BTreeMap<&'static str, usize>,
-    /// Mutants that were refused when they were loaded or launched.
+    /// Number of mutants that were refused when they were loaded or launched.
     pub refused: usize,
-    /// Mutants without a report, but with a wrong result.
+    /// Number of mutants without a report but with a wrong result.
     pub results: usize,
-    /// By operator: all mutants, survivors, idle survivors, redundant survivors.
+    /// For each operator, the numbers of all mutants, survivors, idle survivors and redundant survivors.
     pub operators: BTreeMap<Operator, [usize; 4]>,
-    /// Mutants that nothing revealed.
+    /// The mutants that no report and no result revealed.
     pub survivors: Vec<Survivor>,
 }
 
-/// Breaks `subject` in every way that `sample` takes. Calls `done` after each mutant.
+/// Runs the mutants of `subject` that `sample` selects. Calls `done` after each mutant.
 ///
 /// # Panics
 /// Panics if the unbroken kernel fails.
@@ -129,7 +129,7 @@ pub fn score(
     Score { population, ..score }
 }
 
-/// The text of a kernel, the mutants that `sample` takes, and the number of all its mutants.
+/// The text of a kernel, the mutants that `sample` selects, and the number of all its mutants.
 fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     let symbol = subject.kernel.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
@@ -140,26 +140,27 @@ fn planted(subject: &Subject, sample: Sample) -> (String, Vec<Mutant>, usize) {
     (text, drawn, population)
 }
 
-/// Excuses that no mutant of this process has used. After a run with every mutant of every kernel, they
-/// excuse nothing.
+/// The excuses that no mutant of this process has used. If every mutant of every kernel has run, these
+/// excuses are unnecessary.
 pub fn unused_excuses() -> Vec<String> {
     harmless::unused()
 }
 
-/// Bytes of a worker's stack. A worker that waits for a part of one trial starts another trial.
+/// Size of a worker's stack in bytes. The stack is large because a worker that waits for a part of one trial
+/// starts another trial.
 pub const STACK: usize = 64 << 20;
 
-/// Mutants that run first, to find out which trials catch the most.
+/// Number of mutants that run first, to find out which trials catch the most mutants.
 const SCOUTS: usize = 48;
 
-/// Sorts trials by the number of scouts that each has caught.
+/// Sorts trials by the number of these first mutants that each of them has caught.
 fn sharpen(trials: &mut [Trial], caught: impl Iterator<Item = usize>) {
     caught.for_each(|by| trials[by].catches += 1);
     trials.sort_by_key(|trial| std::cmp::Reverse(trial.catches));
 }
 
-/// Runs `mutant` in every trial in which it may differ from the unbroken kernel, until one reveals it.
-/// Returns that trial, too.
+/// Runs `mutant` in the trials in which it may differ from the unbroken kernel, until a trial reveals it.
+/// Also returns the trial that revealed it.
 fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>) {
     let kernel = match Kernel::load(subject, &mutant.apply(text)) {
         Ok(kernel) => kernel,
@@ -180,8 +181,8 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
     (Fate::Survived, None)
 }
 
-/// Whether a survivor differed from the unbroken kernel in any trial. A mutant is equal if each warp made
-/// equal accesses with equal values between equal synchronisations.
+/// Whether a survivor differs from the unbroken kernel in at least one trial. The survivor does not differ
+/// if, between the same synchronisations, each warp makes the same accesses with the same values.
 fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
     let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
     let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));
@@ -239,17 +240,17 @@ fn tally<'a>(
 }
 
 impl Score {
-    /// Mutants that were caught.
+    /// Number of mutants that were caught.
     pub fn caught(&self) -> usize {
         self.mutants - self.survivors.len()
     }
 
-    /// Survivors that change nothing.
+    /// Number of survivors that change nothing.
     pub fn unchanged(&self) -> usize {
         self.survivors.iter().filter(|survivor| survivor.change != Change::Some).count()
     }
 
-    /// Survivors without a known reason.
+    /// The survivors for which no reason is known.
     pub fn unexplained(&self) -> impl Iterator<Item = &Survivor> {
         self.survivors.iter().filter(|survivor| survivor.reason.is_none())
     }

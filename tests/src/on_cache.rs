@@ -4,11 +4,11 @@ use ferroflash::driver::SimDriver;
 use ptx_sim::Kind;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
-/// A card of 16 SMs that holds every entry from sm_80 on. With few blocks, kernels need splits and several
-/// rounds.
+/// The name of a card with 16 SMs that can run every entry from sm_80 on. With few SMs, kernels need splits
+/// and several rounds.
 const CARD: &str = "orin";
 
-/// A simulator of that card.
+/// A simulator of a card with 16 SMs.
 ///
 /// # Panics
 /// Panics if there is no such card.
@@ -16,19 +16,19 @@ pub fn attention() -> Attention<SimDriver> {
     Attention::new(SimDriver::new(CARD).expect("a known card"))
 }
 
-/// Launches one plan on each of these lengths, and judges the results.
+/// Launches one plan with each of these lists of lengths, and judges the results.
 ///
 /// # Panics
-/// Panics if a launch is refused, a checker of the simulator reports something, or a result is wrong.
+/// Panics if the driver refuses a launch, if the simulator reports a finding, or if a result is wrong.
 #[track_caller]
 pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
     check_lengths_on(&attention(), case, config, lengths)
 }
 
-/// [`check_lengths`] with this driver.
+/// [`check_lengths`] with the engine `attention`.
 ///
 /// # Panics
-/// See [`check_lengths`].
+/// Panics as [`check_lengths`] does.
 #[track_caller]
 pub fn check_lengths_on(
     attention: &Attention<SimDriver>,
@@ -53,30 +53,31 @@ pub fn check_lengths_on(
     }
 }
 
-/// [`check_lengths`] on the case's lengths.
+/// [`check_lengths`] with the lengths of the case.
 ///
 /// # Panics
-/// See [`check_lengths`].
+/// Panics as [`check_lengths`] does.
 #[track_caller]
 pub fn check(case: &DecodeCase, config: Option<&str>) {
     check_on(&attention(), case, config)
 }
 
-/// [`check`] with this driver.
+/// [`check`] with the engine `attention`.
 ///
 /// # Panics
-/// See [`check_lengths`].
+/// Panics as [`check_lengths`] does.
 #[track_caller]
 pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
 }
 
-/// A plan knows only bounds. With invalid lengths, starts and pages, a launch must touch nothing outside its
-/// tensors. A sequence is judged if the cache has the keys of its clamped length.
+/// Checks launches with invalid lengths, starts and pages. A plan only knows bounds of these integers. A
+/// launch must touch no memory outside of its tensors. The result of a sequence is judged if the cache
+/// contains the keys of its clamped length.
 ///
 /// # Panics
-/// Panics if a launch touches memory outside its tensors; otherwise see [`check_lengths`].
+/// Panics if a launch touches memory outside of its tensors, and as [`check_lengths`] does.
 #[track_caller]
 pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&str>, pages: Pages) {
     let most = 120;
@@ -91,7 +92,7 @@ pub fn check_garbage(attention: fn() -> Attention<SimDriver>, config: Option<&st
         let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
         loaded.start(&starts).expect("as long");
         let launched = loaded.run(None, &lengths(turn));
-        // Overlapping sequences write the same rows.
+        // Sequences that overlap write the same rows, so races between them are allowed.
         let (races, reports): (Vec<_>, Vec<_>) =
             attention.driver().take_reports().into_iter().partition(|report| report.kind == Kind::GlobalRace);
         let fine = reports.is_empty() && (launched.is_ok() || !races.is_empty());

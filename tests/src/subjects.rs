@@ -4,10 +4,10 @@ use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, Options};
 use reference::{OnDevice, Rule, Subject, Task};
 
-/// A simulator of the smallest card that runs a subject.
+/// A simulator of the smallest card that can run a subject.
 ///
 /// # Panics
-/// Panics if no card runs it.
+/// Panics if no card can run it.
 pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver> {
     let runs = |name: &&str| {
         let card = Capabilities::profile(name).expect("a known card");
@@ -16,20 +16,21 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
     if subject.family() == "hopper paged" {
-        // Blocks are persistent. With two SMs, each block has several tiles even in small problems.
+        // The blocks of this subject are persistent. With two SMs, each block has several tiles even in small
+        // problems.
         let card = SimDriver::of_multiprocessors(card, options, Some(2));
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
 }
 
-/// Runs every round of a problem on a subject, and judges the outputs.
+/// Runs all rounds of a problem on a subject, and judges the outputs.
 ///
 /// # Errors
-/// Errors of the launches, which include the simulator's reports.
+/// Returns the error of a launch, which includes the simulator's reports.
 ///
 /// # Panics
-/// Panics if another kernel runs, or a result is wrong.
+/// Panics if another kernel runs, or if a result is wrong.
 pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task) -> Result<(), Error> {
     let (work, symbol) = (task.work(), subject.contract().symbol);
     let judge = work.judge(Rule::Tolerance).expect("problems are valid");
@@ -41,10 +42,10 @@ pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task)
     Ok(())
 }
 
-/// Runs a subject on all of its edges. Copies land late, at once and at random in turn.
+/// Runs a subject on all of its edge cases. From case to case, copies land late, at once, or at random times.
 ///
 /// # Panics
-/// Panics if a launch is refused, a checker of the simulator reports something, or a result is wrong.
+/// Panics if the driver refuses a launch, if the simulator reports a finding, or if a result is wrong.
 #[track_caller]
 pub fn check_edges(subject: &dyn Subject) {
     let attention = simulator(subject, Options::default());

@@ -1,4 +1,4 @@
-//! Appends stay inside the cache. `simulated.rs` runs each kernel on its edges.
+//! Tests that append kernels stay inside the cache. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::spec::{APPENDS, AppendInfo};
 use ferroflash::{Error, ptx};
 use ferroflash_tests::subjects::{run, simulator};
@@ -12,7 +12,7 @@ fn a_slot_that_is_not_skipped_is_reported() {
     let text = ptx::source(symbol).expect("this build carries it");
     const CLAMP: &str = "setp.ge.u64";
     assert_eq!(text.matches(CLAMP).count(), 1, "the one comparison of 64 bits");
-    // The slot check without one half: a slot past all rows, then negative slots.
+    // Each variant lacks one half of the slot check: first for a slot past all rows, then for negative slots.
     for removed in ["setp.gt.u64", "setp.ge.s64"] {
         let attention = simulator(copy, Options::default());
         // SAFETY: the simulator checks every access.

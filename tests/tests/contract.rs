@@ -1,5 +1,5 @@
-//! Table, planner and cases agree: the planner can select every entry, and every case runs on the entry that
-//! it tests.
+//! Tests that table, planner and cases agree: the planner can select every entry, and every case runs on the
+//! entry that it tests.
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Scratch};
@@ -39,7 +39,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
             );
             let smaller =
                 ENTRIES.iter().any(|e| (problem.head_dim as u32..entry.head_dim).contains(&e.head_dim));
-            // TMA is slow on rows that do not begin at multiples of 32 bytes, unless panels are whole.
+            // TMA is slow on rows that do not start at multiples of 32 bytes, unless panels are whole.
             let whole = entry.has_maps() && entry.head_dim == 128 && [72, 88].contains(&problem.head_dim);
             assert!(!smaller || whole, "{problem}: {} pads more than it must", entry.contract.symbol);
         }
@@ -50,7 +50,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let memory = case.places();
-    // More addresses than the buffers of any case.
+    // These are more addresses than a case has buffers.
     let inputs: [u64; 16] = std::array::from_fn(|n| (7 + n as u64) << 32);
     let tensors = memory.forward(&inputs, 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
@@ -66,7 +66,8 @@ fn check_case(case: &Case, entry: &AttnInfo) {
     let blocks = match (persistent, entry.is_varlen(), entry.splits) {
         (false, false, false) => tiles,
         (true, false, false) => {
-            // Blocks take pairs of tiles, unless pairs would give one block more tiles than single tiles do.
+            // Blocks take pairs of tiles, unless one block would get more tiles as pairs than as single
+            // tiles.
             let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
             let paired = entry.has_maps() && entry.mask == MaskKind::Causal && even;
             let pairs = (tiles / 2).min(resident);
@@ -74,8 +75,8 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         }
         (false, false, true) => tiles * slices,
         (true, false, true) => (tiles * slices).min(resident),
-        // Each sequence gets the tiles of the longest sequence, or one tile per sequence that does not fill
-        // it.
+        // Each sequence gets the number of tiles of the longest sequence, or one additional tile for each
+        // sequence that does not fill its last tile.
         (false, true, _) => {
             let rows = case.problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
@@ -98,7 +99,7 @@ fn every_case_is_solved_by_the_entry_that_it_is_for() {
             check_case(case, entry);
         }
     }
-    // Long cases do not depend on the entry.
+    // These long cases do not depend on the entry.
     for case in grid(&ENTRIES[0], 1).iter().filter(|case| case.problem.seqlen_k < 600) {
         check_case(case, &ENTRIES[0]);
     }

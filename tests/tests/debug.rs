@@ -1,4 +1,4 @@
-//! Prints and assertions in kernels: present in a debug build, absent from release PTX.
+//! Tests that prints and assertions in kernels are present in a debug build and absent from release PTX.
 use cuda_builder::CudaBuilder;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::ENTRIES;

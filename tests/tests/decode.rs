@@ -1,5 +1,5 @@
-//! Decode kernels in the simulator: lengths, pages and splits of every kind, and garbage in device memory.
-//! `simulated.rs` runs each kernel on its edges.
+//! Tests of decode kernels in the simulator: lengths, pages and splits of every kind, and garbage in device
+//! memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{DECODE_COMBINES, DECODES};
@@ -9,8 +9,8 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// More rows than a block takes: several blocks share the rows of a key head and read the same keys. Cases
-/// vary the query heads per key head, the queries and the mask.
+/// There are more rows than a block takes, so several blocks share the rows of a key head and read the same
+/// keys. The cases vary the number of query heads per key head, the number of queries, and the mask.
 #[test]
 fn blocks_of_rows() {
     let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
@@ -36,20 +36,21 @@ fn blocks_of_rows() {
             );
         }
     }
-    // A single sequence. Its blocks of 8 rows leave SMs for four splits on a card of 16 SMs.
+    // There is a single sequence. On a card of 16 SMs, its blocks of 8 rows leave SMs for four splits.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
         let one =
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
         check(&one, None);
     }
-    // A kernel of 8 rows.
+    // The kernel takes 8 rows.
     let of_8_rows = |symbol: &&str| symbol.ends_with("_8_rows") && is_carried(symbol);
     let symbol = DECODES.iter().map(|entry| entry.contract.symbol).find(of_8_rows);
     let few = DecodeCase { heads: [20, 2], queries: 2, mask: Mask::Causal, ..DecodeCase::new([70, 200]) };
     check(&few, Some(symbol.expect("a build carries one")));
 }
 
-/// More sequences than a warp has lanes, more items than blocks, and one sequence that is much longer.
+/// There are more sequences than a warp has lanes, more work items than blocks, and one sequence that is much
+/// longer than the others.
 #[test]
 fn many_sequences() {
     let mut random = Random::new(7);
@@ -63,7 +64,7 @@ fn many_sequences() {
     }
 }
 
-/// A plan knows only bounds: a replayed graph may find other lengths.
+/// A plan only knows bounds, because a replayed graph may find other lengths.
 #[test]
 fn other_lengths_under_one_plan() {
     let filled = vec![500, 40, 300, 1, 64];
@@ -74,8 +75,8 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Garbage in device memory: a launch touches nothing outside its tensors. A sequence is judged if the cache
-/// has the keys of its clamped length.
+/// With garbage in device memory, a launch must touch no memory outside of its tensors. The result of a
+/// sequence is judged if the cache contains the keys of its clamped length.
 #[test]
 fn garbage_lengths_and_pages() {
     let most = 120;
@@ -90,8 +91,8 @@ fn garbage_lengths_and_pages() {
     }
 }
 
-/// Launches that need every clamp of decode kernels: few and many sequences, lengths that are off by one,
-/// invalid lengths, unused pages.
+/// Launches that together need every clamp of decode kernels: few and many sequences, lengths that are off by
+/// one, invalid lengths, unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
     let plain =
@@ -112,22 +113,22 @@ fn garbage(counters: bool) -> Vec<Garbage> {
     all
 }
 
-/// Clamps that other clamps make superfluous. A table column follows from a clamped length, and the host
-/// has checked that the table has pages for it. A length of 0 stays 0 under any maximum. If a sequence past
-/// the last one seems to have keys, a block searches a work item and finds none. LLVM gives some columns no
-/// line.
+/// The clamps that other clamps make superfluous. A column of the block table follows from a clamped length,
+/// and the host has checked that the table has pages for this length. A length of 0 stays 0 under any
+/// maximum. If a sequence past the last one seems to have keys, a block searches for a work item and finds
+/// none. LLVM gives some columns no source line.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
     &["max_keys) == 0 && "],
     &["max_keys) > 0)", "becomes operand 1"],
     &["max_keys) > 0)", "min.u32"],
-    // Sequences that begin at `cu_seqlens_k`: `decode_tensors.rs` removes these clamps.
+    // These sequences start at `cu_seqlens_k`; `decode_tensors.rs` removes their clamps.
     &["order.starts"],
     &["Self::within(starts.get(index)"],
 ];
-/// In the combine kernel, extra sequences without keys do no harm either. These launches split few sequences,
-/// whose work items come first.
+/// In the combine kernel, additional sequences without keys do no harm either. These launches split few
+/// sequences, and the work items of these sequences come first.
 const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
@@ -149,8 +150,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     }
 }
 
-/// With chunks, the bits of a sequence do not depend on other sequences, on its place in the batch, or on its
-/// pages.
+/// With a fixed number of keys per split, the bits of a sequence do not depend on other sequences, on its
+/// place in the batch, or on its pages.
 #[test]
 fn chunks_make_sequences_independent() {
     const ROUNDS: usize = 200;
@@ -163,13 +164,13 @@ fn chunks_make_sequences_independent() {
         let (o, lse) = outcome.bits(b);
         (o.to_vec(), lse.to_vec())
     };
-    // Three chunks, beside sequences of zero to two chunks.
+    // The sequence has three such splits, and the other sequences have up to two.
     let (keys, heads) = (300, [2, 1]);
     let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], heads, ..DecodeCase::new([keys]) };
     let expected = one(&alone, 0);
     for round in 0..ROUNDS {
         let batch = 1 + (random.bits() % 24) as usize;
-        // At an even place, a sequence shares no page with the sequence before.
+        // A sequence at an even place shares no page with the previous sequence.
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];

@@ -1,4 +1,5 @@
-//! Decode kernels on dense and varlen tensors in the simulator, which checks every access, barrier and copy.
+//! Tests of decode kernels on dense and varlen tensors in the simulator, which checks every access, barrier
+//! and copy.
 use ferroflash::driver::SimDriver;
 use ferroflash::{DType, ptx};
 use ferroflash_tests::clamps::{FILES, without_each_clamp};
@@ -7,15 +8,16 @@ use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};
 use spec::{DECODES, Keys, MaskKind, PageKind};
 
-/// Number of instructions that suffices for a launch. A kernel that takes garbage for a length of billions
-/// exceeds it and ends.
+/// A number of instructions that suffices for every launch. A kernel that takes garbage for a length of
+/// billions exceeds this number, and ends.
 const BUDGET: u64 = 20_000_000;
 
 fn plain(symbol: &'static str) -> KnownKeys {
     KnownKeys { symbol, batch: 3, shape: [1, 4, 2, 64], max_keys: 70, splits: 1, varlen: None, used: None }
 }
 
-/// Varlen K and V of `rows` rows. `starts` has one number per sequence and the end.
+/// The launch `of` with varlen K and V of `rows` rows. `starts` contains the start of each sequence, and the
+/// end of the last one.
 fn varlen(of: &KnownKeys, rows: usize, starts: &[i32]) -> KnownKeys {
     KnownKeys { batch: starts.len() - 1, varlen: Some((rows, starts.to_vec())), ..of.clone() }
 }
@@ -39,7 +41,7 @@ fn check(case: &KnownKeys) {
     }
 }
 
-/// One f16 entry of head dim 64 for each mask and kind of pages.
+/// For each mask and kind of pages, one f16 entry of head dim 64.
 fn entries() -> impl Iterator<Item = &'static str> {
     [
         (MaskKind::Causal, PageKind::Tiles),
@@ -82,8 +84,8 @@ fn varlen_keys_of_single_queries() {
     }
 }
 
-/// Garbage in `cu_seqlens_k` and in the used keys. Every sequence has the rows that the rule in `lengths.rs`
-/// gives it, and the kernel reads nothing outside its tensors.
+/// Launches with garbage in `cu_seqlens_k` and in the numbers of used keys. Every sequence must have the rows
+/// that the rule in `lengths.rs` gives it, and the kernel must read nothing outside of its tensors.
 fn garbage(symbol: &'static str) -> Vec<KnownKeys> {
     let plain = KnownKeys { max_keys: 120, ..plain(symbol) };
     let starts: [&[i32]; 5] = [

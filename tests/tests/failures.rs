@@ -1,6 +1,6 @@
-//! The predecessor's bugs, planted one by one. The host must refuse each, or the simulator must report it
-//! with kind and source line. `tests/misuse` has bugs that do not compile. docs/failures.md lists all of
-//! them.
+//! Plants the predecessor's bugs, one at a time. Either the host must refuse the bug, or the simulator must
+//! report it with its kind and source line. `tests/misuse` contains the bugs that do not compile.
+//! docs/failures.md lists all of them.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
@@ -13,13 +13,14 @@ use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
 use std::path::Path;
 
-/// The full-mask entry of a configuration.
+/// The entry of a configuration that has a full mask.
 fn entry(name: &str) -> &'static AttnInfo {
     let mut entries = Configuration::find(name).expect("in the lineage").entries().expect("possible");
     entries.find(|e| e.mask == MaskKind::Full).expect("compiled for full masks")
 }
 
-/// Runs the smallest reproducer on `name` with PTX that `plant` has changed. Returns the simulator's reports.
+/// Runs the smallest problem that shows the bug on configuration `name`, with PTX that `plant` has changed.
+/// Returns the reports of the simulator.
 fn findings(name: &str, plant: impl Fn(&str) -> String) -> (Error, Vec<ptx_sim::Report>) {
     let (entry, attention) = (entry(name), Attention::new(SimDriver::new("l4").expect("a known card")));
     let text = ptx::source(entry.contract.symbol).expect("carried");
@@ -35,8 +36,8 @@ fn findings(name: &str, plant: impl Fn(&str) -> String) -> (Error, Vec<ptx_sim::
     )
 }
 
-/// Expects a report of one of `kinds` at a line of Rust, and the kernel's name in the error of the first
-/// wait.
+/// Checks that there is a report of one of `kinds` at a line of Rust, and that the error of the first wait
+/// names the kernel.
 #[track_caller]
 fn reported(name: &str, kinds: &[Kind], plant: impl Fn(&str) -> String) {
     let (error, reports) = findings(name, plant);
@@ -51,7 +52,7 @@ fn reported(name: &str, kinds: &[Kind], plant: impl Fn(&str) -> String) {
     );
 }
 
-/// `text` without line `n`, from 0, of the lines that contain `words`.
+/// `text` without one line: number `n`, from 0, of the lines that contain `words`.
 fn without(text: &str, words: &str, n: usize) -> String {
     let mut seen = 0;
     let keep = |line: &&str| {
@@ -63,7 +64,7 @@ fn without(text: &str, words: &str, n: usize) -> String {
 
 const RACES: &[Kind] = &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite];
 
-// fa_s512: `misaligned address`, intermittently.
+// The bug of fa_s512: `misaligned address`, intermittently.
 
 #[test]
 fn an_access_off_its_alignment_is_reported() {
@@ -112,14 +113,14 @@ fn another_block_than_the_kernels_is_refused() {
     let stream = driver.stream().expect("a stream");
     let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let refused = driver.load(&text, &contract).and_then(|kernel| {
-        // SAFETY: the launch is refused before anything reads the parameters.
+        // SAFETY: the driver refuses the launch before anything reads the parameters.
         unsafe { driver.launch(&kernel, [1; 3], &params, &stream) }
     });
     let message = refused.expect_err("the PTX says .reqntid").to_string();
     assert!(message.contains("256") && message.contains("128"), "{message}");
 }
 
-// fa_s512_v3: a tensor-core load from local memory, 3389 sanitizer errors.
+// The bug of fa_s512_v3: a tensor-core load from local memory, with 3389 errors of compute-sanitizer.
 
 #[test]
 fn a_tensor_core_load_from_local_memory_is_reported() {
@@ -146,12 +147,12 @@ fn a_fault_surfaces_at_its_own_launch_and_does_not_go_away() {
     assert!(reports.iter().all(|report| report.kernel == entry("v3/4").contract.symbol));
 }
 
-// flashcore: wrong numbers; a launch that failed without a report.
+// The bugs of flashcore: wrong numbers, and a launch that failed without a report.
 
 #[test]
 fn wrong_numbers_fail_the_tolerance_rule() {
-    // Scores scaled by 1 / 8.5 instead of 1 / 8. The error is smaller than the predecessor's, and 30 times
-    // the rule's bound.
+    // The scores are multiplied by 1 / 8.5 instead of 1 / 8. The error is smaller than the predecessor's
+    // error, and 30 times the bound of the rule.
     let case = reproducer(1)[0];
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let reference = Reference::new(&case.memory().inputs().expect("valid"));
@@ -205,14 +206,14 @@ fn a_stage_that_nobody_filled_is_reported() {
     });
 }
 
-/// The symbols of `entries` in this build, at least one.
+/// The symbols of those `entries` that this build has, which must be at least one.
 fn carried<'e>(entries: impl Iterator<Item = &'e AttnInfo>) -> impl Iterator<Item = &'static str> {
     let carried: Vec<_> = entries.map(|e| e.contract.symbol).filter(|symbol| is_carried(symbol)).collect();
     assert!(!carried.is_empty(), "a build carries one");
     carried.into_iter()
 }
 
-// Rows with no key; -inf minus -inf.
+// The bug: rows without a key computed -inf minus -inf.
 
 #[test]
 fn rows_with_no_key_give_zero_and_no_nan() {
@@ -220,7 +221,8 @@ fn rows_with_no_key_give_zero_and_no_nan() {
     let causal =
         ENTRIES.iter().filter(|entry| entry.mask == MaskKind::Causal && names(entry).next().is_some());
     for name in carried(causal) {
-        // 100 queries, 30 keys. The last query stands at the last key, so 70 queries see no key.
+        // There are 100 queries and 30 keys. The last query has the position of the last key, so 70 queries
+        // see no key.
         let problem = Problem::new(DType::F16, 1, 100, 2, 64).seqlen_k(30).mask(Mask::Causal);
         let memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
@@ -235,15 +237,16 @@ fn rows_with_no_key_give_zero_and_no_nan() {
     }
 }
 
-/// 0 times infinity is NaN, in products that rows of a tile share. Values that other rows see must not reach
-/// a row that sees no key.
+/// 0 times infinity is NaN in products that the rows of a tile share. Values that other rows see must
+/// therefore not reach a row that sees no key.
 #[test]
 fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
     for name in carried(causal.filter(|entry| entry.dtype == DType::F16 && names(entry).next().is_none())) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let head_dim = ferroflash::kernels::entry(name).expect("in the table").head_dim as usize;
-        // 100 queries, 30 keys. The last query stands at the last key, so 70 queries see no key.
+        // There are 100 queries and 30 keys. The last query has the position of the last key, so 70 queries
+        // see no key.
         let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         memory.buffers[memory.v.buffer].fill(0x7c00);
@@ -255,8 +258,8 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     }
 }
 
-/// The kernel takes one key first, whose score is far above all others. The sum of the other keys weighs as
-/// much or more. The result depends on the precision that their probabilities keep.
+/// The kernel first takes a key whose score is far above all others. The sum of the other keys weighs at
+/// least the same. The result therefore depends on the precision of their probabilities.
 #[test]
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;
@@ -270,7 +273,8 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
         let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;
         let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
-        // Scores are 0 except for the last key. Its value is 0, and the other values are 1.
+        // All scores are 0, except for the score of the last key. The value of the last key is 0, and all
+        // other values are 1.
         let one = ones[(dtype == DType::Bf16) as usize];
         let (q, k, v) = (memory.q.buffer, memory.k.buffer, memory.v.buffer);
         memory.buffers[q].fill(0);
@@ -292,13 +296,13 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
             _ => half::bf16::from_bits(outcome.o()[0]).to_f32(),
         };
         let expected = far / (1.0 + far);
-        // The largest score is also rounded: by 2^-11 of it in f16, by 2^-8 in bf16.
+        // The largest score is rounded too: by 2^-11 of it in f16, by 2^-8 in bf16.
         let allowed = if dtype == DType::F16 { 0.01 } else { 0.06 } * expected;
         assert!((o - expected).abs() <= allowed, "{name}, {powers}: {o}, not {expected}");
     }
 }
 
-/// docs/failures.md names only tests that exist, and names every compile-fail case.
+/// Tests that docs/failures.md names only tests that exist, and names every compile-fail case.
 #[test]
 fn the_table_of_failures_names_what_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,4 +1,5 @@
-//! Few queries on many keys in tensors: the planner selects decode kernels, and their results are right.
+//! Tests problems with few queries on many keys in tensors: the planner selects decode kernels, and their
+//! results are right.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
@@ -6,8 +7,8 @@ use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
 use reference::{Layout, Loaded, Memory, Reference, Sequences};
 
-/// Plans, launches and judges a problem on the simulator with every checker. False if this build has only the
-/// sample of the kernels, without the selected one.
+/// Plans, launches and judges a problem on the simulator, with every check. Returns false if this build only
+/// has a sample of the kernels, without the selected one.
 #[track_caller]
 fn check(memory: Memory) -> bool {
     let (attention, problem) = (Attention::new(SimDriver::new("h200").expect("a card")), memory.problem);
@@ -25,7 +26,7 @@ fn check(memory: Memory) -> bool {
     true
 }
 
-/// `[sequences, queries, keys, query heads, key heads, head dim]`.
+/// The shapes, as `[sequences, queries, keys, query heads, key heads, head dim]`.
 const SHAPES: [[usize; 6]; 6] = [
     [1, 1, 519, 4, 2, 128],
     [3, 2, 512, 2, 1, 104],
@@ -50,8 +51,8 @@ fn tensors_are_decoded_as_a_cache_is() {
     println!("{ran} of {} shapes ran: this build carries their kernels", 2 * SHAPES.len());
 }
 
-/// Varlen tensors, one query per sequence: sequences of any length, also of no key, with and without rows of
-/// K that no sequence uses.
+/// Tests varlen tensors with one query per sequence. Sequences have any number of keys, including 0. There
+/// may be rows of K that no sequence uses.
 #[test]
 fn single_queries_of_varlen_sequences_are_decoded() {
     let keys = [1500, 0, 1, 1200, 530];

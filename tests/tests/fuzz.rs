@@ -1,5 +1,5 @@
-//! Random problems in the simulator, with fixed seeds. Valid problems agree with the reference. Invalid
-//! problems are refused with a name. `cargo xtask fuzz` uses new seeds.
+//! Tests random problems in the simulator, with fixed seeds. Results of valid problems must agree with the
+//! reference. Errors of invalid problems must name the invalid field. `cargo xtask fuzz` uses new seeds.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
 use ferroflash_tests::lacks_kernel;
@@ -7,7 +7,8 @@ use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The number of problems of forward attention, and of each other family, that the test solves; more in CI.
+/// Number of problems of forward attention, and number of problems of each other family, that the test
+/// solves. CI solves more.
 fn problems() -> [usize; 2] {
     if std::env::var_os("CI").is_some() { [120, 25] } else { [20, 4] }
 }
@@ -17,7 +18,8 @@ fn random_problems_agree_with_the_reference() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let (mut random, [count, _]) = (Random::new(1), problems());
     let (mut solved, mut rows, mut not_judged) = (0, 0, 0);
-    // A build with a sample of the kernels draws until it has found enough problems that it can solve.
+    // If the build has a sample of the kernels, the loop draws until it has found enough problems that these
+    // kernels solve.
     while solved < count {
         let fuzz = Fuzz::new(random.bits(), Limits::SIMULATOR, attention.capabilities());
         let findings = match fuzz.run(&attention) {
@@ -51,7 +53,7 @@ fn random_problems_of_other_families_are_right() {
     }
 }
 
-/// Problems of GPU size: this test only plans them.
+/// Problems of the size that GPUs solve. This test only plans them.
 #[test]
 fn problems_for_a_gpu_are_valid() {
     let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
@@ -60,7 +62,7 @@ fn problems_for_a_gpu_are_valid() {
         let other = Other::new(random.bits(), Limits::GPU);
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
     }
-    // Some subjects of each other family.
+    // These are some subjects of each other family.
     let others = subjects().filter(|subject| !["forward", "split"].contains(&subject.family()));
     for subject in others.step_by(31) {
         for task in subject.grid(1).into_iter().chain(subject.corrupt(1)) {

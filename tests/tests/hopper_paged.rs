@@ -1,5 +1,5 @@
-//! Many queries on paged caches through TMA, in the simulator: pages of every size that a kernel takes, and
-//! garbage in device memory. `simulated.rs` runs each kernel on its edges.
+//! Tests prefill on paged caches through TMA, in the simulator: pages of every size that a kernel takes, and
+//! garbage in device memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
@@ -16,7 +16,7 @@ use reference::{DecodeCase, Pages, paged_edges};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An H200 with two SMs: blocks are persistent, and take several tiles each even in small problems.
+/// An H200 with two SMs. Blocks are persistent, so each takes several tiles even in small problems.
 fn h200() -> Attention<SimDriver> {
     let card = SimDriver::of_multiprocessors("h200", Options::default(), Some(2));
     Attention::new(card.expect("a known card"))
@@ -28,8 +28,8 @@ fn smallest() -> &'static AttnInfo {
     HOPPERS_PAGED.iter().find(is_it).expect("a build carries one")
 }
 
-/// Removes the instructions that order the tiles of a block, one by one: waits until stores have left their
-/// buffer, barriers of a consumer warpgroup around such a wait, arrivals that release a stage or Q.
+/// Removes the instructions that order the tiles of a block, one at a time: waits until stores have left
+/// their buffer, barriers of a consumer warpgroup around such a wait, and arrivals that release a stage or Q.
 #[test]
 fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
     let entry = smallest();
@@ -62,13 +62,14 @@ fn an_order_between_the_tiles_of_a_block_that_is_missing_is_noticed() {
         catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(symbol)))).is_ok()
     });
     let unnoticed: Vec<_> = unnoticed.collect();
-    // The last arrival in the text releases a stage of a block's last tile. No producer refills it.
+    // The last arrival in the text releases a stage of a block's last tile, and no producer refills this
+    // stage.
     let last = mutants.iter().rfind(|mutant| mutant.operator == Operator::DeleteArrive);
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 
-/// Boxes smaller than a page, equal to a page, and several stages large. Two sequences share pages. Sequences
-/// end in the middle of a page, a box or a stage, or at its end.
+/// Tests boxes that are smaller than a page, equal to a page, and several stages large. Two sequences share
+/// pages. Sequences end in the middle or at the end of a page, of a box or of a stage.
 #[test]
 fn pages_of_every_size() {
     let (symbol, lengths) = (smallest().contract.symbol, [261, 130, 256, 0, 37, 128]);
@@ -76,7 +77,7 @@ fn pages_of_every_size() {
     let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
     for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
         let case = DecodeCase { pages, mask: Mask::Causal, ..DecodeCase::new(lengths) };
-        // Varlen, or equal numbers of queries per sequence.
+        // The queries are varlen, or each sequence has the same number of queries.
         let case = match turn % 2 {
             0 => case.packed([1, 130, 20, 3, 0, 12]),
             _ => DecodeCase { queries: 9, ..case },
@@ -95,7 +96,8 @@ fn garbage_lengths_starts_and_pages() {
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     let subject = Subject::all().find(|subject| subject.kernel.symbol == smallest().contract.symbol);
-    // Boxes may begin in rows past a sequence's end, so the kernel clamps a table column separately.
+    // Boxes may begin in rows past a sequence's end, so the kernel has a separate clamp for columns of the
+    // block table.
     let unnoticed = unnoticed(&subject.expect("in the table"), &garbage_on_pages(Pages::Hnd(40)), &[]);
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! The predecessor's configurations by name: their entries, their results, and the rule that the planner
-//! never selects one unasked.
+//! Tests the predecessor's configurations by name: their entries, their results, and that the planner never
+//! selects one that the request does not name.
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, MaskKind, Path, Schedule, entry};
 use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};
@@ -11,7 +11,7 @@ use reference::{Loaded, Reference, headline, reproducer};
 use spec::TileScheduler::{self, *};
 use {Path::*, Schedule::*};
 
-/// Name; then queries, keys, stages and warps; then the path and schedule of the predecessor's table.
+/// The columns: name; queries, keys, stages and warps; path and schedules in the predecessor's table.
 #[rustfmt::skip]
 const TABLE: &[(&str, [u32; 4], Path, Schedule, TileScheduler)] = &[
     ("fa_s512/64x64w4", [64, 64, 2, 4], TensorCores, Sequential, SingleTile),
@@ -95,7 +95,7 @@ fn names_reach_their_entry_by_mask() {
     }
 }
 
-/// Name, the change to the request, and words of the error.
+/// The columns: the name, the problem, whether the error is `Unsupported`, and words of the error.
 #[test]
 fn what_has_no_kernel_is_refused_by_name() {
     let good = Problem::new(DType::F16, 2, 512, 8, 64);
@@ -165,8 +165,8 @@ fn a_persistent_grid_is_what_the_card_holds() {
     }
 }
 
-/// Largest error of `config` on each case whose kernel is in this build, in the simulator, which checks every
-/// access, barrier and copy.
+/// The largest error of `config` on each case whose kernel is in this build. The cases run in the simulator,
+/// which checks every access, barrier and copy.
 fn errors(config: &str, cases: Vec<reference::Case>) -> Vec<f64> {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let error = |case: reference::Case| {
@@ -198,7 +198,8 @@ fn the_smallest_reproducer_is_right_in_every_configuration() {
 
 #[test]
 fn the_headline_workload_is_right_where_the_predecessor_was_off_by_a_third() {
-    // Only batch 1; `ferroflash verify --all-configs` runs every batch on a GPU.
+    // These configurations only run with batch 1, because `ferroflash verify --all-configs` runs every batch
+    // on a GPU.
     for name in ["flashcore/32x32", "flashcore/64x32-persistent"] {
         let cases = headline(1).into_iter().filter(|case| case.problem.batch == 1).collect();
         for error in errors(name, cases) {

@@ -1,4 +1,4 @@
-//! The barrier that makes a merge in place right. `simulated.rs` runs each kernel on its edges.
+//! Tests that a merge in place needs its barrier. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::ptx;
 use ferroflash::spec::MERGES;
 use ferroflash_tests::is_carried;

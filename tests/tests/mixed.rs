@@ -1,5 +1,5 @@
-//! Mixed batches on KV caches in the simulator: sequences of few and of many queries in one launch.
-//! `simulated.rs` runs each kernel on its edges.
+//! Tests mixed batches on KV caches in the simulator: sequences of few and of many queries in one launch.
+//! `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::Contract;
 use ferroflash::ptx;
@@ -19,14 +19,15 @@ fn few() -> &'static AttnInfo {
     MIXED_FEW.iter().find(of).expect("a build carries one")
 }
 
-/// The prefill kernel for every sequence of a cache, with the tiles of `few`'s prefill kernel.
+/// The prefill kernel for every sequence of a cache that has the same tiles as the prefill kernel beside
+/// `few`.
 fn paged(few: &AttnInfo) -> &'static str {
     let own = beside(few).expect("in the table").symbol;
     let symbol = own.replace("mixed_many", "paged");
     PAGED.iter().map(|e| e.contract.symbol).find(|e| *e == symbol).expect("equal tiles")
 }
 
-/// With four query heads per key head, decode takes up to four queries.
+/// A case with four query heads per key head, for which decode takes up to four queries per sequence.
 fn case(queries: &[usize], keys: &[usize], pages: Pages) -> DecodeCase {
     let dtype = few().dtype;
     let case = DecodeCase { dtype, cache: dtype, heads: [8, 2], ..DecodeCase::new(keys) };
@@ -37,7 +38,8 @@ fn lengths(case: &DecodeCase) -> Vec<i32> {
     case.filled.iter().map(|n| *n as i32).collect()
 }
 
-/// No sequence, all of decode's, all of prefill's, and both sides of the threshold.
+/// Tests batches of no sequences, of sequences for decode only, of sequences for prefill only, and of
+/// sequences on both sides of the threshold.
 #[test]
 fn mixtures() {
     let mixtures: [(&[usize], &[usize]); 5] = [
@@ -59,7 +61,7 @@ fn mixtures() {
     }
 }
 
-/// A plan knows bounds only: a replayed launch finds other numbers of queries and keys.
+/// A plan only knows bounds, because a replayed graph may find other numbers of queries and keys.
 #[test]
 fn other_mixtures_under_one_plan() {
     let mixtures = [
@@ -80,7 +82,7 @@ fn other_mixtures_under_one_plan() {
     }
 }
 
-/// The bits of every sequence.
+/// The bits of O and LSE of every sequence.
 type Bits = Vec<(Vec<u16>, Vec<u32>)>;
 
 fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bits {
@@ -94,8 +96,9 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
     sequences.map(|(o, lse)| (o.to_vec(), lse.to_vec())).collect()
 }
 
-/// Sequences of many queries have the bits of a launch of the prefill kernel alone. Sequences of few queries
-/// in chunks have the bits of a launch of the decode kernel on this sequence alone.
+/// Tests that sequences of many queries have the same bits as in a launch of the prefill kernel alone. If
+/// splits have a fixed number of keys, each sequence of few queries must have the same bits as in a launch of
+/// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
     const ROUNDS: usize = 200;
@@ -124,7 +127,7 @@ fn sequences_have_the_bits_of_their_own_launches() {
             assert_eq!(mixed[b], prefill[b], "{case:?}, sequence {b}");
             compared[0] += 1;
         }
-        // At an even place, a sequence shares no page with the sequence before.
+        // A sequence at an even place shares no page with the previous sequence.
         let own = |b: &usize| b.is_multiple_of(2) && (1..=4).contains(&queries[*b]);
         for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
             let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
@@ -143,12 +146,13 @@ fn garbage_lengths_and_starts() {
     }
 }
 
-/// Launches that need every clamp: those of paged kernels, and decode's with few and many sequences.
+/// Launches that together need every clamp: the launches for paged kernels, and the launches for decode
+/// kernels with few and many sequences.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 300;
     let mut all = garbage_on_pages(Pages::Hnd(5));
     all.retain(|launch| launch.case.packed.is_some());
-    // The last sequence ends before it begins.
+    // The last sequence ends before it starts.
     let lost = Garbage { starts: Some(vec![0, 1, 21, 21, 40, 54, 53]), ..all[2].clone() };
     all.push(lost);
     for batch in [6, 42] {
@@ -164,7 +168,8 @@ fn garbage() -> Vec<Garbage> {
                 starts: None,
             }
         }));
-        // The rows behind the last sequence are of no sequence. With them, it still has few queries.
+        // The rows behind the last sequence belong to no sequence. Even with these rows, the last sequence
+        // would have few queries.
         let ends = queries.iter().scan(0, |end, n| {
             *end += *n as i32;
             Some(*end)
@@ -182,7 +187,7 @@ fn garbage() -> Vec<Garbage> {
     all
 }
 
-/// The kernels of a launch of a mixed batch, as mutation tests have them.
+/// The kernels of a launch of a mixed batch, as subjects of mutation tests.
 fn subjects() -> impl Iterator<Item = Subject> {
     let few = few();
     let kernels = [Some(few.contract), beside(few), combine_of(few)];
@@ -190,7 +195,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
     kernels.into_iter().flatten().map(subject)
 }
 
-/// Clamps that other clamps make superfluous (`decode.rs` says why).
+/// The clamps that other clamps make superfluous (`decode.rs` states why).
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
@@ -199,8 +204,8 @@ const SUPERFLUOUS: &[&[&str]] = &[
     &["max_keys) > 0)", "min.u32"],
     &["order.starts"],
 ];
-/// A sequence that ends before it begins has 2^32 queries less a few, which are not few. LLVM gives one of
-/// these maxima the line of a selection.
+/// If a sequence ends before it starts, its number of queries is slightly below 2^32, which is not few. LLVM
+/// gives one of these maxima the source line of a selection.
 const SUPERFLUOUS_IN_FEW: &[&[&str]] =
     &[&["end.max(first)", "becomes operand 2"], &["is_taken { self }", "max.u32"]];
 const SUPERFLUOUS_IN_MERGES: &[&[&str]] = &[&["max_keys) > 0)"]];
@@ -218,10 +223,10 @@ fn a_clamp_that_is_missing_is_noticed() {
     }
 }
 
-/// The line of each kernel that decides whether a sequence has few queries, or many.
+/// For each of the two kernels, the line that decides whether a sequence has few queries or many.
 const DECIDES: [&str; 2] = ["(1..=most).contains(&self.rows)", "(self.rows > few)"];
 
-/// Whether a mutant is in the line of `file`, in the folder kernels-gpu/src, that contains `code`.
+/// Whether a mutant stands in the line that contains `code`, in file `file` of the folder kernels-gpu/src.
 fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
     let path = format!("kernels-gpu/src/{file}");
     let source = std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR")));
@@ -230,8 +235,8 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
     mutant.source.iter().any(|line| line.file.ends_with(&path) && line.line == at)
 }
 
-/// Each kernel leaves the other's sequences alone. A kernel that is off by one there takes too many sequences
-/// or too few: it writes rows twice, or leaves rows unwritten.
+/// Tests that neither kernel processes the other kernel's sequences. A kernel whose comparison is off by one
+/// takes too many or too few sequences: rows are then written twice, or not at all.
 #[test]
 fn a_kernel_that_takes_others_sequences_is_noticed() {
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
@@ -254,11 +259,13 @@ fn a_kernel_that_takes_others_sequences_is_noticed() {
             });
             results.collect::<Result<Vec<_>, _>>()
         };
-        // Rows that both kernels write have the prefill kernel's bits, which differ from decode's.
+        // Rows that both kernels write must have the bits of the prefill kernel, which differ from the bits
+        // of decode.
         let right = run(&text).expect("unbroken");
         let survives = |text: &str| run(text).is_ok_and(|results| results == right);
-        // A block may look for an item in vain if it counts another number of sequences before. All blocks
-        // cut keys elsewhere if they count fewer tiles. Neither changes who takes a sequence.
+        // A block may search for a work item in vain if it counts another number of earlier sequences. All
+        // blocks cut the keys at other places if they count fewer tiles. Neither mutant changes which kernel
+        // takes a sequence.
         let counts = ["let length = p.keys(of * 32 + warp.lane());", "tiles += Sequence::of"];
         let is_meant = |mutant: &&Mutant| {
             mutant.operator == Operator::OffByOne

@@ -1,5 +1,5 @@
-//! MLA decode in the simulator: sequences of every length in one batch, invalid integers, and bits that do
-//! not depend on the batch. `simulated.rs` runs each kernel on its edges.
+//! Tests MLA decode in the simulator: sequences of every length in one batch, invalid integers, and bits that
+//! do not depend on the batch. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::MLAS;
 use ferroflash_tests::clamps::{Garbage, unnoticed};
@@ -8,19 +8,21 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// DeepSeek's widths and approximately its scale; one query of 4 heads on one latent head.
+/// A case with DeepSeek's widths and approximately its scale, and with one query of 4 heads on one latent
+/// head.
 fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
     let widths = DecodeCase { head_dim: 576, head_dim_v: Some(512), latent: true, ..DecodeCase::new(filled) };
     DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
 }
 
-/// The first kernel in this build. The sample may lack the planner's choice.
+/// The first MLA kernel in this build. The sample may lack the kernel that the planner would select.
 fn carried() -> &'static str {
     let mut symbols = MLAS.iter().map(|entry| entry.contract.symbol);
     symbols.find(|symbol| is_carried(symbol)).expect("a build carries one")
 }
 
-/// Every length up to three stages. Each warp finds its sequence alone, or all warps find it together.
+/// Tests every length up to three stages. In one batch, each warp finds its sequence alone; in the other
+/// batch, all warps find it together.
 #[test]
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
@@ -28,7 +30,7 @@ fn every_length() {
     }
 }
 
-/// A plan knows only bounds: a replayed graph may find other lengths.
+/// A plan only knows bounds, because a replayed graph may find other lengths.
 #[test]
 fn other_lengths_under_one_plan() {
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
@@ -38,7 +40,7 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Scores that outgrow the lazy maximum in one warp only, stage after stage.
+/// Tests scores that outgrow the lazy maximum in one warp only, stage after stage.
 #[test]
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
@@ -50,8 +52,8 @@ fn maxima_of_one_warp_reach_all() {
     }
 }
 
-/// Launches that need every clamp: few and many sequences, lengths that are off by one, invalid lengths, page
-/// indices without a page.
+/// Launches that together need every clamp: few and many sequences, lengths that are off by one, invalid
+/// lengths, and page indices that name no page.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 160;
     let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };
@@ -73,7 +75,7 @@ fn garbage() -> Vec<Garbage> {
     all
 }
 
-/// Clamps that other clamps make superfluous, as in `decode.rs`.
+/// The clamps that other clamps make superfluous, as in `decode.rs`.
 const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
@@ -92,8 +94,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
 }
 
-/// With chunks, a sequence's bits do not depend on other sequences, on its place in the batch, or on its
-/// pages.
+/// With a fixed number of keys per split, the bits of a sequence do not depend on other sequences, on its
+/// place in the batch, or on its pages.
 #[test]
 fn chunks_make_sequences_independent() {
     let (mut random, attention) = (Random::new(11), attention());
@@ -109,7 +111,7 @@ fn chunks_make_sequences_independent() {
     let expected = one(&DecodeCase { seeds: vec![99], ..chunks(vec![300]) }, 0);
     for round in 0..20 {
         let batch = 1 + (random.bits() % 12) as usize;
-        // At an even place, a sequence shares no page with the previous sequence.
+        // A sequence at an even place shares no page with the previous sequence.
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { 300 } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Nhd(7), Pages::Rows][round % 4];

@@ -1,12 +1,12 @@
-//! The mutation score of one kernel of each kind, on a sample: every mutant is caught, or has a reason to
-//! survive. `cargo xtask mutate` runs every mutant of every kernel.
+//! Tests the mutation score of one kernel of each kind, on a sample of mutants: each mutant is caught, or has
+//! a reason to survive. `cargo xtask mutate` runs every mutant of every kernel.
 use ferroflash::kernels::{AttnInfo, MaskKind, Schedule, entry};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
 use ptx_sim::mutate::Operator;
 use std::collections::BTreeMap;
 
-/// One mutant per operator.
+/// The sample: one mutant per operator.
 const SAMPLE: Sample = Sample { each: Some(1), seed: 1 };
 
 /// Runs the mutants of the first kernel of a kind in this build.
@@ -64,7 +64,8 @@ fn decoding() {
 
 #[test]
 fn merging_splits() {
-    // A large part of this kernel distributes work. Many mutants of that part only change the distribution.
+    // A large part of this kernel distributes work, and many mutants of that part only change the
+    // distribution.
     let sample = Sample { each: Some(2), ..SAMPLE };
     check(sample, |subject| subject.merges() && subject.of.family() == "decode");
 }
@@ -84,7 +85,7 @@ fn merging_states() {
     check(SAMPLE, |subject| subject.of.family() == "merge");
 }
 
-/// The body of a Hopper kernel.
+/// The kind of a Hopper kernel, by its body.
 fn kind(symbol: &str) -> &'static str {
     let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
     match (symbol.starts_with("hopper_packed"), wide) {
@@ -97,8 +98,8 @@ fn kind(symbol: &str) -> &'static str {
     }
 }
 
-/// Every line of Hopper's tables in this build: one mutant per operator, on the first edges. Only all of its
-/// launches can show which survivors do no harm (`cargo xtask mutate --entry hopper`).
+/// Tests every Hopper kernel in this build, with one mutant per operator, on the first edge cases. Only all
+/// launches of a kernel can show which survivors do no harm (`cargo xtask mutate --entry hopper`).
 #[test]
 fn every_hopper_kernel() {
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
@@ -109,14 +110,14 @@ fn every_hopper_kernel() {
     let of_kind =
         |subject: &Subject| all.iter().filter(|a| kind(a.kernel.symbol) == kind(subject.kernel.symbol));
     for (at, subject) in all.iter().enumerate() {
-        // If a build has a line in both types, the types take turns.
+        // If a build has a line for both dtypes, the test alternates between the two.
         let twin = |other: &&Subject| {
             other.kernel.symbol.replace("_bf16_", "_f16_") == subject.kernel.symbol.replace("_bf16_", "_f16_")
         };
         if all.iter().filter(twin).count() > 1 && at / 2 % 2 != at % 2 {
             continue;
         }
-        // A kind with few kernels runs more mutants per kernel.
+        // If a kind has few kernels, the test runs more mutants per kernel.
         let each = 8_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
         let fates = || spot.ends.iter().map(|(_, fate, _)| fate);

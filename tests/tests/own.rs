@@ -1,6 +1,6 @@
-//! Masks and scores of a caller: kernels with a caller's copy of a built-in mask have the built-in kernel's
-//! PTX, copies of softcap and slopes have the built-in results, and functions that misbehave do not leave
-//! the tensors. Needs the device compiler.
+//! Tests masks and scores of a caller. Kernels with a caller's copy of a built-in mask have the PTX of the
+//! built-in kernel. Copies of softcap and slopes give the built-in results. Functions that misbehave cause no
+//! access outside of the tensors. The tests need the device compiler.
 use cuda_builder::{CudaBuilder, Module, lines};
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{AlibiSlopes, AttentionRequest, Index, KvCache, KvPages, LseView, TensorView};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// The kernels of `own_kernels`.
+/// The compiled kernels of `own_kernels`.
 static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
     let contracts = [
         causal::CONTRACT,
@@ -49,7 +49,7 @@ where
     Box::leak(Box::new(Variant::new(symbol, kernels.leak())))
 }
 
-/// Lines of code without comments, in which registers of each class are numbered in their order.
+/// The lines of code without comments, with the registers of each class numbered in order of first use.
 fn code(module: &Module, symbol: &str) -> Vec<String> {
     let (code, _) = lines::split(&module.text.replace(module.contract.symbol, symbol));
     let mut numbers: HashMap<String, usize> = HashMap::new();
@@ -73,7 +73,7 @@ fn code(module: &Module, symbol: &str) -> Vec<String> {
     code.lines().map(renumber).filter(|line| !line.is_empty()).collect()
 }
 
-/// How often each instruction is in a kernel.
+/// The number of times that each instruction occurs in a kernel.
 fn instructions(module: &Module) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for line in code(module, "kernel").iter().filter(|line| line.ends_with(';')) {
@@ -96,10 +96,11 @@ fn a_callers_copy_of_a_mask_has_the_built_in_kernels_ptx() {
         assert_eq!(one.len(), other.len(), "{own} is not {built_in}");
         assert!(one.len() > 1000, "{built_in}: {} lines", one.len());
     }
-    // Hopper's kernel adds 1 and the shift in another order. Each instruction is there equally often.
+    // Hopper's kernel adds 1 and the shift in another order, but each instruction occurs the same number of
+    // times.
     let [one, other] = ["causal_hopper", "own_causal_hopper"].map(|symbol| instructions(module(symbol)));
     assert_eq!(one, other);
-    // Another mask is another kernel: the comparison can fail.
+    // This comparison of two masks shows that the comparison can fail.
     assert_ne!(code(module("causal"), "kernel"), code(module("chunked"), "kernel"));
 }
 
@@ -118,7 +119,7 @@ fn upload(card: &Card, bytes: &[u8]) -> (Buffer, u64) {
     (buffer, address)
 }
 
-/// Numbers between -1 and 1 that look random.
+/// Pseudorandom numbers between -1 and 1.
 fn numbers(seed: u32, count: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -128,7 +129,7 @@ fn numbers(seed: u32, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| next().to_le_bytes()).collect()
 }
 
-/// O `[query][head][column]` and the LSE `[head][query]`.
+/// O as `[query][head][column]`, and the LSE as `[head][query]`.
 #[derive(PartialEq)]
 struct Results {
     o: Vec<f64>,
@@ -141,11 +142,11 @@ impl Results {
     }
 }
 
-/// Launches a request that `ask` makes of a plain one, with the keys in tensors or in a cache. Every access
-/// is checked.
+/// Launches the request that `ask` makes of a plain request, with keys in tensors or in a cache. The
+/// simulator checks every access.
 ///
 /// # Errors
-/// The errors of planning and launching; the simulator's reports.
+/// Returns the errors of planning and launching, with the simulator's reports.
 fn run<'a>(
     card: &Card,
     cached: bool,
@@ -191,7 +192,7 @@ fn card() -> Card {
 
 fn worst<'r>(a: impl IntoIterator<Item = &'r f64>, b: impl IntoIterator<Item = &'r f64>) -> f64 {
     let off = a.into_iter().zip(b).map(|(a, b)| (a - b).abs());
-    // NaN is the largest difference.
+    // NaN counts as the largest difference.
     off.fold(0.0, |most, off| if off <= most { most } else { off })
 }
 
@@ -217,13 +218,14 @@ fn a_callers_softcap_and_slopes_give_the_built_in_results() -> Result<(), Error>
     let own = run(&card, false, |request| request.variant(alibi, params))?;
     assert!(worst(&own.o, &sloped.o) <= 1e-3, "{}", worst(&own.o, &sloped.o));
     assert!(worst(&own.o, &plain.o) > 0.01, "the slopes change nothing");
-    // A table with fewer slopes than heads is read within its bounds: the last slope serves the rest.
+    // The table has fewer slopes than there are heads: reads stay within the table, and the last slope serves
+    // the other heads.
     let params = And::new((), Integers { base, count: 1, reserved: 0 });
     run(&card, false, |request| request.variant(alibi, params))?;
     Ok(())
 }
 
-/// The results that [`exact`] gives for a kernel's own functions, with copies of device memory.
+/// The results that [`exact`] computes from a kernel's own functions, with copies of device memory.
 fn on_host<M: MaskFn>(params: &M::Params, copies: Vec<Copied>) -> Results {
     let row = HEADS * HEAD_DIM;
     let decode = |bytes: Vec<u8>| -> Vec<f64> {
@@ -304,10 +306,10 @@ fn intervals_out_of_range_stay_within_the_tensors() -> Result<(), Error> {
         wild([MOST; 4], [LEAST; 4], [MOST, LEAST], -1),
         wild([MOST; 4], [MOST; 4], [0, 0], -1),
         wild([LEAST; 4], [LEAST; 4], [LEAST, LEAST], -1),
-        // Bounds that fall from one position to the next.
+        // The bounds decrease from one position to the next.
         wild([0, LEAST, MOST, 190], [MOST, 5, LEAST, 3], [-7, 1 << 20], 100),
         wild([250, 190, -5, 0], [300, 200, 1, 260], [300, 100], LEAST),
-        // No key at all, and holes everywhere.
+        // No query sees a key, and all keys are holes.
         wild([0; 4], [0; 4], [0, 0], -1),
         wild([0; 4], [MOST; 4], [0, 0], MOST),
     ] {
@@ -317,12 +319,12 @@ fn intervals_out_of_range_stay_within_the_tensors() -> Result<(), Error> {
             let reports: String = card.driver().take_reports().iter().map(ToString::to_string).collect();
             let made = made.map_err(|error| panic!("{error}\n{reports}")).unwrap();
             assert_eq!(reports, "");
-            // Values are between -1 and 1, and so are their means. Rows without a key are 0.
+            // Values are between -1 and 1, so means of values are too. Rows without a key are 0.
             assert!(made.o.iter().all(|x| x.abs() <= 1.0), "a mean out of range");
             assert!(made.lse.iter().all(|lse| !lse.is_nan() && *lse < 20.0), "an LSE out of range");
         }
     }
-    // Sound bounds give the plain result.
+    // Valid bounds give the plain result.
     let own = run(&card, false, |request| request.variant(dense, all))?;
     let plain = run(&card, false, |request| request.variant(variant::<local::Kernel>("local"), ()))?;
     assert!(worst(&own.o, &plain.o) <= 1e-3, "{}", worst(&own.o, &plain.o));
@@ -347,18 +349,18 @@ fn a_score_that_is_no_number_changes_its_row_alone() -> Result<(), Error> {
         for (query, head) in (0..QUERIES).flat_map(|query| (0..HEADS).map(move |head| (query, head))) {
             let (row, lse) = (made.row(query, head), made.lse[head * QUERIES + query]);
             match (query == QUERY, value == f32::NEG_INFINITY, key) {
-                // A warp raises the maxima of its rows together, so another row may round differently.
+                // A warp raises the maxima of all its rows together, so other rows may round differently.
                 (false, ..) => {
                     let off = worst(row, plain.row(query, head));
                     let lse_off = (lse - plain.lse[head * QUERIES + query]).abs();
                     assert!(off <= 1e-3 && lse_off <= 1e-4, "{value} from {key} on: row {query}: {off}");
                 }
                 (true, false, _) => assert!(row.iter().all(|x| x.is_nan()), "{value} from {key}: {row:?}"),
-                // No key is left: as a row that sees no key.
+                // No key is left, so the row is like a row that sees no key.
                 (true, true, 0) => {
                     assert!(row.iter().all(|x| *x == 0.0) && lse == f32::NEG_INFINITY, "{lse}: {row:?}");
                 }
-                // One key is left: its value.
+                // One key is left, so the row is the value of this key.
                 (true, true, _) => assert!(row.iter().all(|x| x.abs() <= 1.0) && lse.is_finite(), "{row:?}"),
             }
         }

@@ -1,5 +1,5 @@
-//! Varlen sequences in the simulator: other lengths with one plan, invalid integers, and tests that each
-//! clamp is needed. `simulated.rs` runs every varlen kernel on its edges.
+//! Tests varlen sequences in the simulator: other lengths with one plan, invalid integers, and that each
+//! clamp is needed. `simulated.rs` runs every varlen kernel on its edge cases.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
@@ -10,7 +10,7 @@ use ferroflash_tests::{is_carried, simulator_with};
 use ptx_sim::{Kind, Options};
 use std::collections::HashSet;
 
-/// Three sequences of up to 70 queries and 90 keys in 100 and 120 rows.
+/// The problem has three sequences of up to 70 queries and 90 keys, in tensors of 100 and 120 rows.
 const BATCH: usize = 3;
 const ROWS: [usize; 2] = [100, 120];
 const HEADS: [usize; 2] = [2, 1];
@@ -22,7 +22,7 @@ struct Launch<'a> {
     plan: Plan,
     forward: AttentionRequest<'static>,
     o: <SimDriver as Harness>::Buffer,
-    /// `cu_seqlens_q`, `cu_seqlens_k`, `seqused_k`.
+    /// The buffers of `cu_seqlens_q`, `cu_seqlens_k` and `seqused_k`.
     integers: [<SimDriver as Harness>::Buffer; 3],
     /// Buffers that must outlive the launch.
     _others: Vec<<SimDriver as Harness>::Buffer>,
@@ -68,7 +68,7 @@ impl<'a> Launch<'a> {
         Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }
     }
 
-    /// O for these integers, and the kinds of the simulator's reports.
+    /// Returns O for these integers, and the kinds of the simulator's reports.
     fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<Kind>) {
         let driver = self.attention.driver();
         for (buffer, values) in self.integers.iter_mut().zip(integers) {
@@ -77,7 +77,7 @@ impl<'a> Launch<'a> {
         }
         driver.fill(&mut self.o, 0xff).expect("is filled");
         let stream = driver.stream().expect("a stream");
-        // SAFETY: buffers are as large as the views say, and the simulator checks each access.
+        // SAFETY: the buffers are as large as the views state, and the simulator checks each access.
         let launched = unsafe { self.attention.launch(&self.plan, &self.forward, &stream) };
         let reports: Vec<Kind> = driver.take_reports().into_iter().map(|report| report.kind).collect();
         assert!(launched.is_ok() || !reports.is_empty(), "{launched:?}");
@@ -92,7 +92,7 @@ fn is_asked(entry: &&AttnInfo) -> bool {
     (entry.dtype, entry.head_dim as usize) == (DType::F16, HEAD_DIM) && is_carried(entry.contract.symbol)
 }
 
-/// The kernels of each schedule and mask that this build carries.
+/// For each schedule and mask, the kernels that this build carries.
 fn kernels() -> Vec<&'static AttnInfo> {
     let kernels: Vec<_> = PACKED.iter().filter(is_asked).collect();
     let masks: HashSet<_> = kernels.iter().map(|entry| entry.mask.name()).collect();
@@ -122,7 +122,7 @@ fn one_plan_serves_any_lengths() {
 /// Invalid lengths, and lengths that are off by one.
 const GARBAGE: [i32; 6] = [0, -1, i32::MIN, i32::MAX, 101, 121];
 
-/// Makes each integer garbage in turn, then all together.
+/// Integers of which first each one is garbage, and then all are.
 fn garbage() -> impl Iterator<Item = [Vec<i32>; 3]> {
     let right = [vec![0, 30, 60, 100], vec![0, 40, 90, 120], vec![40, 3, 30]];
     let one = (0..11).flat_map({
@@ -148,8 +148,8 @@ fn integers_that_make_no_sense_stay_in_bounds() {
     }
 }
 
-/// The tensor maps then hold the positions of the sequences, too. (These kernels take seconds, so this runs
-/// some of the cases.)
+/// With Hopper's kernels, the tensor maps also depend on the positions of the sequences. (These kernels take
+/// seconds, so this test runs only some of the cases.)
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
     let masks = [MaskKind::Causal, MaskKind::Local];
@@ -168,13 +168,13 @@ fn check_garbage(entry: &AttnInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>)
     let mut launch = Launch::new(&attention, entry);
     for integers in garbage {
         let (_, reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
-        // Rows of two sequences may be written twice; no other report is allowed.
+        // Rows of two sequences may be written twice, but no other report is allowed.
         let others: Vec<_> = reports.iter().filter(|kind| **kind != Kind::GlobalRace).collect();
         assert!(others.is_empty(), "{}: {integers:?}: {others:?}", entry.contract.symbol);
     }
 }
 
-/// Valid integers, and integers that need each clamp.
+/// Valid integers, and integers that together need each clamp.
 const CLAMPED: [[&[i32]; 3]; 7] = {
     let [q, k, used]: [&[i32]; 3] = [&[0, 30, 60, 100], &[0, 40, 90, 120], &[40, 3, 30]];
     [

@@ -1,5 +1,5 @@
-//! Many queries on paged caches in the simulator: pages of every size, chunked prefill, and garbage in device
-//! memory. `simulated.rs` runs each kernel on its edges.
+//! Tests prefill on paged caches in the simulator: pages of every size, chunked prefill, and garbage in
+//! device memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::DType;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
@@ -10,8 +10,9 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_garbage};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 
-/// Pages hold whole tiles, parts of a tile, or several tiles, in any order; two sequences share their first
-/// page. There are more rows than decode kernels take, without varlen: the planner selects the kernel.
+/// Tests pages that contain whole tiles, parts of a tile, or several tiles, in any order. Two sequences share
+/// their first page. There are more rows than decode kernels take, and the queries are not varlen, so the
+/// planner selects the kernel.
 #[test]
 fn pages_of_every_size() {
     for pages in [Pages::Nhd(1), Pages::Hnd(3), Pages::Nhd(16), Pages::Interleaved(64), Pages::Dense] {
@@ -21,8 +22,8 @@ fn pages_of_every_size() {
     }
 }
 
-/// A prompt in chunks that begin at tile boundaries gives the bits of the prompt in one call: same memory,
-/// same plan, other integers on the device.
+/// Tests that a prompt in chunks that begin at tile boundaries gives the same bits as the prompt in one call,
+/// with the same memory, the same plan, and other integers on the device.
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
     let causal = PAGED.iter().filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
@@ -49,7 +50,7 @@ fn chunks_give_the_bits_of_the_whole() {
 
 #[test]
 fn garbage_lengths_and_starts() {
-    // The planner would divide the batch (`mixed.rs`).
+    // The planner would use two kernels for this batch (`mixed.rs`).
     let mut carried = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
     let entry = carried.find(|e| (e.dtype, e.mask) == (DType::F16, MaskKind::Causal));
     let symbol = entry.expect("a build carries one").contract.symbol;
@@ -64,8 +65,8 @@ fn a_clamp_that_is_missing_is_noticed() {
     for entry in smallest {
         let (symbol, dtype) = (entry.contract.symbol, entry.dtype);
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
-        // A table column follows from a clamped length, and the host has checked that the table has pages for
-        // it.
+        // A column of the block table follows from a clamped length, and the host has checked that the table
+        // has pages for this length.
         let superfluous: [&[&str]; 1] = [&["column.min(cache.columns - 1)"]];
         let mut launches = garbage_on_pages(Pages::Hnd(5));
         launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = (dtype, dtype));

@@ -1,4 +1,4 @@
-//! A plan launches only the request that it was made for, in memory of at least the planned size.
+//! Tests that a plan only launches the request for which it was made, in memory of at least the planned size.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Request;
@@ -10,7 +10,7 @@ use ferroflash::{Attention, DType, Error};
 const KEYS: usize = 1024;
 const DIM: usize = 64;
 
-/// A simulator, and buffers that live as long as it.
+/// A simulator, and the buffers that live as long as the simulator.
 struct Device {
     attention: Attention<SimDriver>,
     buffers: Vec<<SimDriver as Harness>::Buffer>,
@@ -37,16 +37,16 @@ impl Device {
         TensorView::bshd(address, (rows * DIM) as u64, DType::F16, [1, rows, 1, DIM])
     }
 
-    /// Launches `other` with the plan of `own`.
+    /// Launches the request `other` with the plan of the request `own`.
     fn launch<R: Request>(&self, own: &R, other: &R) -> Result<(), Error> {
         let plan = self.attention.plan(own).expect("a plan");
         let stream = self.attention.driver().stream().expect("a stream");
-        // SAFETY: every buffer is as large as its view says, and nothing else runs.
+        // SAFETY: every buffer is as large as its view states, and no other launch runs.
         unsafe { self.attention.launch(&plan, other, &stream) }
     }
 }
 
-/// Expects an error with all these words, and no launch.
+/// Checks that the launch was refused with an error that contains all of these words.
 #[track_caller]
 fn check_refused(device: &Device, outcome: Result<(), Error>, words: &[&str]) {
     let error = outcome.expect_err("it is not what the plan was made for").to_string();

@@ -1,4 +1,5 @@
-//! Compares the reference with results that were computed by hand, and with the definition in a few lines.
+//! Compares the reference with results that were computed by hand, and with a short implementation of the
+//! definition.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
@@ -9,7 +10,7 @@ fn f16s(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| f16::from_f32(*x).to_bits()).collect()
 }
 
-/// One batch, one head, f16, rows of `head_dim` numbers.
+/// A problem with one batch, one head, f16, and rows of `head_dim` numbers.
 struct Tiny<'a> {
     head_dim: usize,
     q: &'a [f32],
@@ -78,7 +79,7 @@ fn a_dominating_score_selects_its_value() {
 
 #[test]
 fn two_scores_by_hand() {
-    // Scores 1 and 0: probabilities e / (e + 1) and 1 / (e + 1).
+    // The scores are 1 and 0, so the probabilities are e / (e + 1) and 1 / (e + 1).
     let e = std::f64::consts::E;
     Tiny { q: &[2.0], k: &[1.0, 0.0], v: &[1.0, 0.0], scale: 0.5, ..Tiny::default() }
         .check(&[e / (e + 1.0)], &[(e + 1.0).ln()]);
@@ -93,8 +94,8 @@ fn softcap_bounds_the_scores() {
         .check(&[p], &[(score.exp() + 1.0).ln()]);
 }
 
-/// Uniform scores over values 0, 1, 2, ..: each row's output is the mean of the first and last key that it
-/// sees.
+/// With uniform scores over values 0, 1, 2, .., each row's output is the mean of the first and last key that
+/// the row sees.
 #[track_caller]
 fn check_visible(mask: Mask, alignment: Alignment, keys: usize, seen: &[Option<(usize, usize)>]) {
     let (zeros, values): (Vec<f32>, Vec<f32>) =
@@ -140,7 +141,7 @@ fn windows_hold_both_ends() {
 
 #[test]
 fn naive_rounds_every_step() {
-    // Scores 0 and f16(1/3); P is rounded, then O.
+    // The scores are 0 and f16(1/3); first P is rounded, then O.
     let third = f16::from_f32(1.0 / 3.0).to_f32();
     let (e0, e1) = ((-third).exp(), 1.0f32);
     let p = [e0 / (e0 + e1), e1 / (e0 + e1)].map(|x| f16::from_f32(x).to_f32());
@@ -150,7 +151,7 @@ fn naive_rounds_every_step() {
     assert_eq!(naive.out, [f64::from(want)]);
 }
 
-/// The definition, row by row, for contiguous tensors.
+/// Computes attention by its definition, row by row, for contiguous tensors.
 fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
     let Problem { batch, seqlen_q: sq, seqlen_k: sk, heads_q: hq, heads_k: hk, head_dim, .. } = *p;
     let number = |bits| match p.dtype {

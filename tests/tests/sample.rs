@@ -1,4 +1,4 @@
-//! The sample that represents all kernels (`cargo xtask test`) has every trait of the table.
+//! Tests that the sample that represents all kernels (`cargo xtask test`) has every trait of the table.
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::Mask;
 use ferroflash::spec::{Schedule, attention};
@@ -6,7 +6,7 @@ use ferroflash::{Capabilities, DType};
 use reference::subjects;
 use std::collections::BTreeSet;
 
-/// The traits that some kernel of the table has and no kernel of the sample has.
+/// Checks that no kernel of the table has a trait that no kernel of the sample has.
 #[track_caller]
 fn check<K: Copy>(
     kernels: impl Iterator<Item = K>,
@@ -53,7 +53,8 @@ fn every_order_of_work_type_and_head_dim_appears() {
     );
 }
 
-/// Tests have small problems in f16 with head dim 64, so they run on a build that carries only the sample.
+/// Tests have small problems in f16 with head dim 64, so they must run on a build that carries only the
+/// sample.
 #[test]
 fn the_planner_selects_kernels_of_the_sample_for_small_problems() {
     let sample: BTreeSet<_> = sample::sample().iter().map(|kernel| kernel.symbol).collect();

@@ -1,5 +1,5 @@
-//! Every kernel in this build, in the simulator, on the problems that hit its edges. The simulator checks
-//! every access, barrier and copy.
+//! Runs every kernel in this build in the simulator, on its edge cases. The simulator checks every access,
+//! barrier and copy.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, entries};
@@ -8,7 +8,7 @@ use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, OnDevice, Soak, edges, soak};
 
-/// The smallest card that holds `entry`.
+/// A simulator of the smallest card that can run `entry`.
 fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
     simulator_with(entry, Options::default())
 }
@@ -54,7 +54,7 @@ fn local_entries_solve_every_mask() {
 
 #[test]
 fn a_wrong_result_is_noticed() {
-    // The kernel's window begins one key later than the reference's.
+    // The window of the kernel begins one key later than the window of the reference.
     let local = entry("local");
     let attention = simulator(local);
     let case = edges(local, 1)[3];

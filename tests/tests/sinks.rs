@@ -1,10 +1,10 @@
-//! Sink logits of extreme sizes.
+//! Tests sink logits of extreme sizes.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, Sinks, TensorView};
 use ferroflash::{Attention, DType};
 
-/// O and log-sum-exp of a row with 16 keys, values of 1, scores of 0, and this sink logit.
+/// O and LSE of a row with 16 keys, whose values are 1 and whose scores are 0, and with this sink logit.
 fn row_beside(logit: f32) -> (f32, f32) {
     const DIM: usize = 64;
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
@@ -26,7 +26,7 @@ fn row_beside(logit: f32) -> (f32, f32) {
         .sinks(Sinks { address: driver.address(&sinks), elements: 1 })
         .lse(LseView::contiguous(driver.address(&lse), 1, [1, 1, 1]));
     let (plan, stream) = (attention.plan(&decode).expect("a plan"), driver.stream().expect("a stream"));
-    // SAFETY: every buffer is as large as its view says, and nothing else runs.
+    // SAFETY: every buffer is as large as its view states, and no other launch runs.
     unsafe { attention.launch(&plan, &decode, &stream) }.expect("a launch");
     let (mut o_bytes, mut lse_bytes) = ([0; 2], [0; 4]);
     driver.download(&o, &mut o_bytes).expect("a copy");
@@ -43,7 +43,7 @@ fn take_their_share_however_large() {
         (alone, 0.5, 32f32.ln()),
         (88.0, 0.0, 88.0),
         (2e38, 0.0, 2e38),
-        // In base 2 these logits overflow f32, and count as the largest number.
+        // To base 2, these logits overflow f32, so they count as the largest number.
         (3e38, 0.0, 2.3586e38),
         (f32::INFINITY, 0.0, 2.3586e38),
     ] {

@@ -1,5 +1,6 @@
 //! Copies `examples/your-own-attention` to a folder outside of the repository, as a user would, and runs its
-//! tests there: kernels of a crate of its own, in the simulator. Needs the device compiler.
+//! tests there. The tests run the kernels of the copied crate in the simulator. The test needs the device
+//! compiler.
 use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ const FILES: [&str; 6] = [
     "tests/simulator.rs",
 ];
 
-/// A folder outside of the repository with the template. Each checkout has one.
+/// Copies the template to a folder outside of the repository, and returns the folder. Each checkout has its
+/// own folder.
 fn copied(repository: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     repository.hash(&mut hasher);
@@ -26,7 +28,7 @@ fn copied(repository: &Path) -> PathBuf {
     let write = |name: &str, text: String| {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A file that is up to date keeps its time, so that a second run builds nothing.
+        // A file that is up to date keeps its modification time, so that a second run builds nothing.
         if !fs::read_to_string(&path).is_ok_and(|old| old == text) {
             fs::write(&path, text).unwrap();
         }
@@ -39,7 +41,7 @@ fn copied(repository: &Path) -> PathBuf {
         assert!(!name.ends_with(".toml") || text.contains(&checkout.to_string()), "{name} has paths to set");
         write(name, text);
     }
-    // The versions on this machine, so that cargo fetches nothing.
+    // The lock file has the versions that exist on this machine, so that cargo fetches nothing.
     fs::copy(repository.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
     folder
 }
@@ -50,7 +52,7 @@ fn the_template_runs_outside_of_the_repository() {
     let compiler = DeviceCompiler::locate(&repository).unwrap();
     let folder = copied(&repository);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("template");
-    // The template launches its own kernels and no kernel of the table.
+    // The template launches its own kernels, and no kernel of the table.
     let none = target.join("no-ptx");
     fs::create_dir_all(&none).unwrap();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,4 +1,4 @@
-//! The tolerance rule, on results that are wrong in one way each.
+//! Tests the tolerance rule on results that each have one error.
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
@@ -11,7 +11,7 @@ fn problem([batch, rows, heads, head_dim]: [usize; 4]) -> Problem {
     Problem::new(DType::F16, batch, rows, heads, head_dim)
 }
 
-/// Judges the exact result after `change`; query 0 sees no key.
+/// Judges the exact result after `change` was applied. Query 0 sees no key.
 fn judge(change: impl FnOnce(&mut [u16], &mut [f32], &Reference)) -> Verdict {
     let mut random = Random::new(11);
     let [batch, rows, heads, head_dim] = SHAPE;
@@ -31,7 +31,7 @@ fn judge(change: impl FnOnce(&mut [u16], &mut [f32], &Reference)) -> Verdict {
     reference.judge(&tensor(&out, rows), Some(&lse)).expect("same shape")
 }
 
-/// Element of O at row 4, head 1, column 5.
+/// The index in O of row 4, head 1, column 5.
 const ELEMENT: usize = (4 * 2 + 1) * 8 + 5;
 
 #[track_caller]
@@ -78,7 +78,7 @@ fn what_is_not_a_number_fails_wherever_it_is() {
 fn rows_with_no_key_are_zero_and_minus_infinity() {
     check(true, |out, lse, _| assert!(out[..16].iter().all(|x| *x == 0) && lse[0] == f32::NEG_INFINITY));
     check(true, |out, _, _| out[3] = f16::NEG_ZERO.to_bits());
-    // The error is far below the tolerance of other rows, but in this row nothing is rounded.
+    // The error is far below the tolerance of other rows, but no number of this row is rounded.
     let worst = check(false, |out, _, _| out[3] = f16::from_bits(1).to_bits()).out;
     assert_eq!((worst.row, worst.column, worst.tolerance), (0, 3, 0.0));
     check(false, |_, lse, _| lse[0] = -1e30);
@@ -97,7 +97,7 @@ fn lse_has_a_tolerance_of_its_own() {
 
 #[test]
 fn nothing_passes_where_the_rule_has_no_bound() {
-    // These inputs overflow f16 in the naive steps, so the rule has no tolerance for them.
+    // For these inputs, the steps of naive attention overflow f16, so the rule has no tolerance for them.
     let bits = vec![f16::MAX.to_bits(); 8];
     let tensor = HostTensor::bshd(&bits, DType::F16, [1, 1, 1, 8]).expect("fits");
     let problem = problem([1, 1, 1, 8]).scale(1.0);

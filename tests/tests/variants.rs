@@ -1,5 +1,5 @@
-//! Masks, biases and sinks for which the planner finds a kernel, on tensors and on caches. They run in the
-//! simulator with every checker, and the test compares them with the reference.
+//! Tests masks, biases and sinks for which the planner finds a kernel, on tensors and on caches. The problems
+//! run in the simulator with every check, and the results are compared with the reference.
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, MaskBits, Prefix};
@@ -7,8 +7,8 @@ use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
 use reference::{Case, DecodeCase, Layout, OnDevice, Pages, Rule, Task, Values};
 
-/// Runs the planner's kernel for a problem. Its symbol must begin with these words. False if this build
-/// carries only the sample of the kernels, without this one.
+/// Runs the kernel that the planner selects for a problem. The kernel's symbol must begin with `kernel`.
+/// Returns false if this build only has a sample of the kernels, without this one.
 #[track_caller]
 fn check(card: &str, task: &Task, kernel: &str, reason: &str) -> bool {
     let attention = Attention::new(SimDriver::new(card).expect("a card"));
@@ -37,7 +37,7 @@ fn dense(problem: Problem) -> Task {
 
 const MERGED: &str = "a merge kernel adds them";
 
-/// Sinks at head dims that have no kernel with sinks, also for rows without a key.
+/// Tests sinks at head dims that have no kernel with sinks, including rows without a key.
 #[test]
 fn a_merge_kernel_adds_sinks() {
     let of = |dtype, head_dim| Problem::new(dtype, 2, 70, 4, head_dim).seqlen_k(50).heads_k(2).sinks(true);
@@ -54,13 +54,13 @@ fn a_merge_kernel_adds_sinks() {
         check("l4", &dense(of(DType::F16, 192)), "fwd_f16_d192_full", MERGED),
         check("a100", &dense(of(DType::Bf16, 256).mask(Mask::Causal)), "fwd_bf16_d256_causal", MERGED),
         check("l4", &Task::Cache(cached(70, [2, 1])), "paged_f16_d256_causal", MERGED),
-        // Few rows: a decode kernel takes them.
+        // There are few rows, so decode kernels take them.
         check("l4", &Task::Cache(cached(3, [2, 1])), "decode_f16_d256", "few rows"),
     ];
     assert!(ran.contains(&true), "this build carries no kernel of these");
 }
 
-/// A mask and scores on a card, and the kernel that runs them.
+/// A card, a dtype, a change of the problem's mask and scores, and the kernel that runs them.
 type Variant = (&'static str, DType, fn(Problem) -> Problem, &'static str);
 
 /// Sequences, queries, query heads, key heads, head dim and keys of the problems below.

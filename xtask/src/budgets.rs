@@ -1,31 +1,32 @@
-//! Limits: the size of the embedded kernels, the size of packages, and the processor time of `ci`.
+//! Limits of three costs: the size of the embedded kernels, the size of packages, and the processor time of
+//! `ci`.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::process::Result;
 
-/// Compressed code of the kernels that every user's library embeds: all kernels but the lineage's, without
-/// source lines, which only a simulator needs. Every program with FerroFlash carries it. It was 2.4 MB, and
-/// 4.2 MB when each module was compressed alone.
+/// The compressed code of the kernels that every user's library embeds, in MB: all kernels but the lineage's,
+/// without source lines, which only a simulator needs. Every program that uses FerroFlash contains this code.
+/// This code once had 2.4 MB, and 4.2 MB when each module was compressed alone.
 pub const EMBEDDED_MB: f64 = 4.0;
 
-/// Largest package: a registry accepts 10 MiB.
+/// Size of the largest package, in MB: a registry accepts 10 MiB.
 pub const PACKAGE_MB: f64 = 9.0;
 
-/// Minutes of processor time of a whole `cargo xtask ci` from a fresh clone, on the reference machine of
-/// `calibration`: 45 minutes on two idle cores, two thirds of them busy.
+/// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes, on the reference machine of
+/// `calibration`: 45 minutes on two idle cores, of which two thirds are busy.
 pub const CI_MINUTES: f64 = 60.0;
 
-/// Minutes of processor time of `cargo xtask demo` on a machine without any tools: three minutes on two
+/// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two
 /// cores.
 pub const DEMO_MINUTES: f64 = 6.0;
 
-/// Minutes of processor time of `cargo xtask test` alone: six minutes on two cores.
+/// Processor time of `cargo xtask test` alone, in minutes: six minutes on two cores.
 pub const TEST_MINUTES: f64 = 12.0;
 
-/// Prints a task's processor time beside its budget, if the system reports it. It never fails, because a
-/// user's machine may be slow.
+/// Prints the processor time of a task beside its budget, if the system reports the time. This never fails,
+/// because a user's machine may be slow.
 pub fn show(what: &str, most: f64) {
     if let Some(used) = processor_time() {
         let used = used.as_secs_f64() / 60.0;
@@ -33,22 +34,23 @@ pub fn show(what: &str, most: f64) {
     }
 }
 
-/// Prints the used part of a budget.
+/// Prints how much of a budget is used.
 ///
 /// # Errors
 /// Returns an error if the use exceeds the budget.
 pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
     let line = format!("budget: {what}: {used:.2} of {most:.0} {unit}");
     println!("{line}");
-    if used <= most { Ok(()) } else { Err(format!("{line}: too much").into()) }
+    if used <= most { Ok(()) } else { Err(format!("{line}: above the budget").into()) }
 }
 
-/// Processor time of this process and of its ended children; `None` if the system does not report it.
+/// The processor time of this process and of its ended children; `None` if the system does not report the
+/// time.
 pub fn processor_time() -> Option<Duration> {
     of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
 }
 
-/// The four times of proc(5)'s `stat`. Its second field, in parentheses, may contain any text.
+/// The sum of the four times in `stat` of proc(5). Its second field, in parentheses, may contain any text.
 fn of_stat(stat: &str) -> Option<Duration> {
     const TICKS: u64 = 100;
     let (_, fields) = stat.rsplit_once(") ")?;

@@ -1,8 +1,10 @@
-//! Measures the time of a fixed piece of work on this machine. Budgets of processor time are scaled by it. On
-//! a shared or slow core, or beside a busy hardware thread, equal work takes up to three times as long.
+//! Measures the time of a fixed piece of work on this machine. The budgets of processor time are scaled by
+//! the result. On a shared or slow core, or beside a busy hardware thread, the same work takes up to three
+//! times as long.
 //!
 //! The work is a compilation, because compilers use most of ci's time. Sorting numbers in a tree was not
-//! representative: one machine did it in 0.70 times the reference's time, and ran ci in 1.0 times.
+//! representative: one machine sorted in 0.70 times the time of the reference machine, but ran ci in 1.0
+//! times its time.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,22 +14,22 @@ use std::{env, fs, thread};
 
 use crate::budgets::processor_time;
 
-/// Seconds of one core that the work takes on the reference machine, whose two cores both do it. The budgets
-/// were set there.
+/// Processor time of the work in seconds, on the reference machine, both of whose cores do the work at the
+/// same time. The budgets were measured on that machine.
 const REFERENCE: f64 = 0.9;
 
-/// Number of functions in the compiled source. Each has its own copy of the sort.
+/// Number of functions in the compiled source. Each function has its own copy of the sort.
 const FUNCTIONS: u32 = 8;
 
-/// Samples of the machine's pace during a measurement.
+/// Samples of the machine's speed during a measurement.
 #[derive(Default)]
 pub struct Calibration {
     samples: Vec<Duration>,
 }
 
 impl Calibration {
-    /// Takes a sample: compiles the source on every core concurrently, as the measured task runs. Adds none
-    /// if the system does not report the time, or the compiler fails.
+    /// Takes a sample: compiles the source on every core at the same time, because the measured task uses all
+    /// cores. Takes no sample if the system does not report the time, or if the compiler fails.
     pub fn sample(&mut self) {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let Some(before) = processor_time() else { return };
@@ -42,8 +44,8 @@ impl Calibration {
         }
     }
 
-    /// Time on this machine divided by time on the reference machine: the mean of all samples, 1 without
-    /// samples.
+    /// The time on this machine, divided by the time on the reference machine. The result is the mean of all
+    /// samples, or 1 if there are none.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;
@@ -53,7 +55,7 @@ impl Calibration {
     }
 }
 
-/// The work's source: functions that format, parse and sort.
+/// The source that is compiled. Its functions format, parse and sort.
 fn source() -> String {
     (0..FUNCTIONS).fold(String::new(), |mut text, i| {
         let _ = writeln!(

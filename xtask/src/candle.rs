@@ -1,5 +1,6 @@
-//! `cargo xtask candle`: tasks of the workspace candle/. It has a separate lock file, and its build runs
-//! nvcc. This nvcc is the machine's, one from wheels, or a stand-in for tasks that run no kernel.
+//! `cargo xtask candle`: tasks of the workspace in candle/. That workspace has its own lock file, and its
+//! build runs nvcc. The nvcc comes from the machine or from wheels; a stand-in replaces it in tasks that run
+//! no kernel.
 
 mod pack;
 mod package;
@@ -60,7 +61,7 @@ pub fn check(root: &Path) -> Result {
         }
         loud(&mut command)
     };
-    // candle's tests are unmodified; they must only compile.
+    // candle's tests are unmodified, and they must only compile.
     let ours = ["-p", "ferroflash-candle", "-p", "candle-bench", "-p", "generate"];
     run(&[&["fmt", "--check"][..], &ours].concat())?;
     run(&[&["clippy", "--quiet", "--all-targets"][..], &ours, &["--", "-Dwarnings"]].concat())?;
@@ -69,8 +70,8 @@ pub fn check(root: &Path) -> Result {
     run(&["test", "--quiet", "-p", "generate", "--no-default-features"])
 }
 
-/// Runs cargo in candle's workspace: release profile, all kernels, nvcc. With `peer`, candle-flash-attn's
-/// kernels are linked beside FerroFlash's.
+/// Runs cargo in candle's workspace with the release profile, all kernels and nvcc. If there is a `peer`, the
+/// build links candle-flash-attn's kernels beside FerroFlash's.
 fn with_nvcc(root: &Path, arguments: &[&str], peer: Option<&Path>) -> Result {
     peer::tests(root)?;
     let mut command = workspace(root, &toolkit::nvcc(root)?);
@@ -87,7 +88,7 @@ fn with_nvcc(root: &Path, arguments: &[&str], peer: Option<&Path>) -> Result {
     loud(&mut command)
 }
 
-/// cargo in candle's workspace, with this nvcc.
+/// The command that runs cargo in candle's workspace with this nvcc.
 fn workspace(root: &Path, nvcc: &toolkit::Nvcc) -> Command {
     let mut command = cargo();
     nvcc.on(&mut command);
@@ -95,7 +96,8 @@ fn workspace(root: &Path, nvcc: &toolkit::Nvcc) -> Command {
     command
 }
 
-/// The build folder of candle's workspace. It is separate from the root's, whose crates have other features.
+/// The build folder of candle's workspace. The folder is separate from the root workspace's build folder,
+/// where crates have other features.
 fn target(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from).join("candle")
 }

@@ -12,21 +12,21 @@ use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
 use crate::{budgets, candle, evidence, package, setup, stats, tidy};
 
-/// Prefix of the entries on which the demo's problem may run, on any card.
+/// The entries on which the demo's problem may run, on any card, begin with this text.
 /// *`host/cli/tests/program/options.rs` checks it.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
-/// `cargo xtask demo`: installs missing tools, builds, and computes attention on a small real input. On its
-/// first run, it compiles only the kernels that the demo may need, not the other three hundred.
+/// `cargo xtask demo`: installs missing tools, builds, and computes attention on a small real input. The
+/// first run compiles only the kernels that the demo may need, not the other three hundred.
 pub fn demo(root: &Path, arguments: &[String]) -> Result {
     setup::device_compiler(root)?;
     println!(
-        "building the program and its kernels: {:.0} minutes on two idle cores with nothing compiled",
+        "building the program and its kernels: {:.0} minutes on two idle cores if nothing is compiled",
         budgets::DEMO_MINUTES / 2.0
     );
     let mut command = cargo();
-    // Uses the tests' profile. This profile optimises the code that matters, and compiles the rest in half
-    // the time.
+    // The demo uses the profile of the tests. This profile optimises the code that matters, and compiles the
+    // other code in half the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
     if !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
@@ -40,17 +40,17 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// `cargo xtask ci`: runs every check that a change must pass. It runs every step even if one fails. The last
-/// lines give the time of each step, and name the failed steps.
+/// `cargo xtask ci`: runs every check that a change must pass. The task runs all steps, even after a step has
+/// failed. The last lines give the time of each step, and name the failed steps.
 ///
-/// Steps share their builds: one profile, one set of features, equal flags for rustc. The first step that
-/// needs a kernel for a target compiles it.
+/// The steps share their builds: they use the same profile, the same features, and the same flags for rustc.
+/// The first step that needs a kernel for a target compiles the kernel.
 pub fn ci(root: &Path) -> Result {
     let begun = Instant::now();
     setup::run(root)?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
-        // ci does not set RUSTFLAGS: other flags in one step would compile every dependency again.
+        // ci does not set RUSTFLAGS, because other flags in one step would compile every dependency again.
         command.args(arguments).env("RUSTDOCFLAGS", "-Dwarnings").current_dir(root);
         loud(&mut command)
     };
@@ -107,13 +107,13 @@ pub fn ci(root: &Path) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// The mutants that ci runs: one mutant per operator of two small kernels, from the mutation to the page of
-/// scores. The tests run more.
+/// The mutants that ci runs: for two small kernels, one mutant per operator. The step tests the way from the
+/// mutation to the page of scores. The tests run more mutants.
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 
-/// Entries that are also compiled for a newer target: one per schedule. Other entries differ from these only
-/// in numbers.
+/// Entries that ci also compiles for a newer target, one per schedule. Other entries differ from these only
+/// in sizes.
 const NEWER: [&str; 6] = [
     "fwd_f16_d64_full_128x32",
     "fwd_bf16_d64_causal_128x64",
@@ -123,8 +123,8 @@ const NEWER: [&str; 6] = [
     "combine_f16_d64",
 ];
 
-/// Checks the kernels: they compile without warnings, break no rule on any target, match the golden figures,
-/// and fit the budget of a library.
+/// Checks that the kernels compile without warnings, keep the rules on every target, match the golden
+/// figures, and fit the budget of a library.
 fn kernels_hold(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     if !output.warnings.is_empty() {
@@ -146,13 +146,13 @@ fn kernels_hold(root: &Path) -> Result {
 }
 
 /// Checks that the feature `cubins` accepts the machine code of `build-cubin`. Machine code of all kernels
-/// takes minutes, so this uses two: an attention kernel and a combine kernel.
+/// takes minutes, so this step uses two kernels: an attention kernel and a combine kernel.
 fn cubins_embed(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let folder = root.join("target/ci-cubins");
     let ptx = folder.join("source");
     if ptx.is_dir() {
-        // The library embeds everything in the folder, so no module of an older table may remain.
+        // The library embeds every file of the folder, so no module of an older table may remain there.
         fs::remove_dir_all(&ptx)?;
     }
     fs::create_dir_all(&ptx)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask build-ptx --against FOLDER`: compares today's kernels with a folder's, without line numbers.
+//! `cargo xtask build-ptx --against FOLDER`: compares the kernels with the PTX files of a folder, without
+//! line numbers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,16 +10,17 @@ use cuda_builder::{Module, lines};
 
 use crate::process::Result;
 
-/// The result of comparing a module with the folder's.
+/// The result of comparing a module with the file in the folder.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict<'a> {
-    /// Equal instructions, labels and registers.
+    /// The instructions, labels and registers are equal.
     Equal,
-    /// Equal except for the numbers of virtual registers, which do not matter.
+    /// The modules are equal except for the numbers of virtual registers, which do not matter.
     Renumbered,
     /// The folder has no such module.
     New,
-    /// The first different line: its number among lines of code, the line today, the folder's line.
+    /// The first line that differs: its number among lines of code, the line in the module, the line in the
+    /// folder.
     Different(usize, &'a str, &'a str),
 }
 
@@ -29,7 +31,7 @@ impl fmt::Display for Verdict<'_> {
             Verdict::Renumbered => f.write_str("equal except for the numbers of virtual registers"),
             Verdict::New => f.write_str("new: the folder has no such module"),
             Verdict::Different(number, today, before) => {
-                write!(f, "different from line {number} of code on: `{today}`, in the folder `{before}`")
+                write!(f, "different from line {number} of code on: `{today}` now, `{before}` in the folder")
             }
         }
     }
@@ -39,7 +41,7 @@ impl fmt::Display for Verdict<'_> {
 /// entry counts as equal if only the numbers of virtual registers differ.
 ///
 /// # Errors
-/// Returns an error if a module is new or different, or `folder` cannot be read.
+/// Returns an error if a module is new or different, or if `folder` cannot be read.
 pub fn against(folder: &Path, modules: &[Module]) -> Result {
     fs::read_dir(folder).map_err(|error| format!("--against {}: {error}", folder.display()))?;
     let (mut equal, mut renumbered) = (0, 0);
@@ -57,11 +59,11 @@ pub fn against(folder: &Path, modules: &[Module]) -> Result {
     println!(
         "{equal} entries equal, {renumbered} except for numbers of registers, {different} different; {folder}"
     );
-    if different > 0 { Err(format!("{different} entries are different").into()) } else { Ok(()) }
+    if different > 0 { Err(format!("{different} entries differ from the folder").into()) } else { Ok(()) }
 }
 
-/// Lines of code: no `.loc`, no `.file`, no comment, no blank line. (The builder numbers labels per module,
-/// and drops debug sections.)
+/// The lines of code, which are all lines except for `.loc`, `.file`, comments and blank lines. (The builder
+/// numbers labels per module, and drops debug sections.)
 fn code(ptx: &str) -> String {
     let (code, _) = lines::split(ptx);
     let bare = code.lines().map(|line| line.split("//").next().unwrap_or(line).trim_end());
@@ -84,12 +86,12 @@ fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
     Verdict::Equal
 }
 
-/// The code with virtual registers renumbered per class, in order of first use.
+/// The code in which the virtual registers of each class are numbered in order of first use.
 fn renumbered(code: &str) -> String {
     let mut numbers: HashMap<(&str, &str), usize> = HashMap::new();
     let mut next: HashMap<&str, usize> = HashMap::new();
     let mut out = String::with_capacity(code.len());
-    // Drops register declarations: they only count registers, and the instructions show these.
+    // This drops the declarations of registers, which only count registers that the instructions show.
     for line in code.lines().filter(|line| !line.trim_start().starts_with(".reg")) {
         let mut rest = line;
         while let Some(at) = rest.find('%') {

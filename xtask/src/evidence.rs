@@ -22,11 +22,11 @@ use crate::stats;
 
 /// The folder of the evidence, relative to the root. docs/evidence/README.md explains its files.
 const FOLDER: &str = "docs/evidence";
-/// ptxas's figures, which this task computes.
+/// The file with ptxas' figures, which this task computes.
 const STATS: &str = "ptx-stats.json";
-/// Machine, date and commands of a run, beside its files.
+/// The file with machine, date and commands of a run, which lies beside the run's files.
 const RUN: &str = "run.json";
-/// The page's data, which is not evidence.
+/// The file with the page's data, which is not evidence.
 const DATA: &str = "evidence.json";
 
 /// What to collect
@@ -40,34 +40,34 @@ pub struct Evidence {
 /// One file of evidence.
 #[derive(Debug, Serialize)]
 pub struct Piece {
-    /// Path relative to docs/evidence.
+    /// The path of the file, relative to docs/evidence.
     pub path: String,
-    /// The content; for a plot, its SVG as text.
+    /// The content of the file. For a plot, it is the SVG as text.
     pub data: Value,
 }
 
 /// All collected evidence.
 #[derive(Debug, Serialize)]
 pub struct Pack {
-    /// The commit that this page was made from.
+    /// The commit from which this page was made.
     pub commit: String,
     /// For each folder: machine, date, commit and commands of its files, if they are known.
     pub runs: BTreeMap<String, Value>,
-    /// Pieces by part. A part without pieces is missing.
+    /// The pieces of each part. A part without pieces is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
-    /// Plots, whose data is also here.
+    /// The plots, whose data is also among the pieces.
     #[serde(skip)]
     pub plots: Vec<Piece>,
 }
 
 impl Pack {
-    /// The run that made a piece: null if the run is unknown.
+    /// The run that made a piece, or null if the run is unknown.
     pub fn run(&self, piece: &Piece) -> &Value {
         self.runs.get(folder(&piece.path)).unwrap_or(&Value::Null)
     }
 }
 
-/// The folder of a path relative to docs/evidence.
+/// The folder of a path that is relative to docs/evidence.
 fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
@@ -95,7 +95,7 @@ pub fn run(root: &Path, evidence: &Evidence) -> Result {
     Ok(())
 }
 
-/// Fails if ptxas's figures in docs/evidence do not belong to the kernels in the table.
+/// Returns an error if ptxas' figures in docs/evidence do not belong to the kernels in the table.
 pub fn check(root: &Path) -> Result {
     let rows = read(&root.join(FOLDER).join(STATS))?;
     let shown = rows.as_array().into_iter().flatten().filter_map(|row| row["entry"].as_str()).collect();
@@ -137,7 +137,7 @@ fn gather(root: &Path, folder: &Path) -> Result<Pack> {
     Ok(pack)
 }
 
-/// The first document of a file. A failed command prints its error as a second document.
+/// The first document of a file. A failed command has printed its error as a second document.
 fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter().next();
@@ -145,8 +145,8 @@ fn read(path: &Path) -> Result<Value> {
     Ok(compact(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
 }
 
-/// The value in fewer bytes: numbers with five digits, which is more than the precision of any measurement,
-/// and no null fields.
+/// The same value in fewer bytes: numbers have five digits, which is more than the precision of any
+/// measurement, and null fields are omitted.
 fn compact(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(compact).collect(),

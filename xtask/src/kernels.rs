@@ -1,4 +1,4 @@
-//! The kernels: `cargo xtask build-ptx` and `build-cubin`, and functions for other tasks.
+//! Tasks that compile kernels: `cargo xtask build-ptx` and `build-cubin`, and functions that other tasks use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 use crate::process::{Result, bar};
 use crate::setup;
 
-/// The default targets. On each, every kernel must assemble and keep the rules.
+/// The default targets. On each of them, every kernel must assemble and keep the rules.
 pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// The targets for which machine code exists.
@@ -46,7 +46,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// Every entry, for the oldest target, as shipped.
+    /// Every entry, for the oldest target, as in a library.
     pub fn all() -> Self {
         Self {
             arch: Arch::Sm80,
@@ -95,8 +95,9 @@ pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
 }
 
-/// Writes the machine code of `modules` below `out`, beside its PTX. Writes it both uncompressed, and
-/// compressed as the feature `cubins` of `ferroflash` reads it.
+/// Writes the machine code of `modules`, and the PTX from which it was made, to folders below `out`. The
+/// machine code is written uncompressed, and compressed in the form that the feature `cubins` of `ferroflash`
+/// reads.
 pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) -> Result {
     setup::cuda_tools(root)?;
     let assembler = Assembler::locate(root)?;
@@ -108,12 +109,12 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     let progress = bar("assembling", modules.len());
     let (mut bytes, mut count) = (0, 0);
     for module in modules {
-        // Splits off the source lines, which would be five sixths of a cubin.
+        // The source lines are split off, because they would be five sixths of a cubin.
         let (symbol, (code, _)) = (module.contract.symbol, lines::split(&module.text));
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.lzma"));
         let bare = ptx.join(format!("{symbol}.ptx"));
         if !fs::read(&bare).is_ok_and(|old| old == code.as_bytes()) {
-            // Removes machine code of older PTX first, including that of other targets.
+            // Machine code of older PTX is removed first, including machine code for other targets.
             for stale in CUBIN_TARGETS.map(packed).into_iter().filter(|file| file.is_file()) {
                 fs::remove_file(stale)?;
             }
@@ -136,7 +137,8 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-/// Compressed bytes of the kernels that every user's library embeds: all kernels but the lineage's.
+/// Number of compressed bytes of the kernels that every user's library embeds, which are all kernels but the
+/// lineage's.
 pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
     let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
@@ -148,8 +150,8 @@ pub fn compressed(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/lzma")
 }
 
-/// The PTX modules of every entry in the table, or of the requested entries. Compiles them if anything has
-/// changed.
+/// The PTX modules of every entry in the table, or of the requested entries. Compiles these modules if
+/// anything has changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
     compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
 }
@@ -159,8 +161,8 @@ pub fn are_kept(root: &Path) -> Result<bool> {
     Ok(builder(root, &Build::all())?.is_kept()?)
 }
 
-/// Writes the modules of these kernels to `folder` and removes all others, for a library with only these
-/// kernels.
+/// Writes the modules of these kernels to `folder`, and removes all other modules, for a library that has
+/// only these kernels.
 pub fn some<'a>(
     root: &Path,
     symbols: impl Iterator<Item = &'a str> + Clone,
@@ -240,12 +242,12 @@ pub fn reports<'m>(
     Ok(reports)
 }
 
-/// The folder of cached reports. The builder uses it too, so that nothing is assembled twice.
+/// The folder of cached reports. The builder uses this folder too, so that no module is assembled twice.
 pub fn cache(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/reports")
 }
 
-/// The targets for which PTX for `arch` is assembled.
+/// The targets for which the PTX of `arch` is assembled.
 pub fn targets_of(arch: Arch) -> Vec<Arch> {
     TARGETS.into_iter().filter(|&t| t >= arch).collect()
 }

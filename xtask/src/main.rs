@@ -133,7 +133,7 @@ fn run(task: Task) -> Result {
     }
 }
 
-/// The workspace root: this package's parent.
+/// The root of the workspace, which is the parent folder of this package.
 fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package).to_owned()

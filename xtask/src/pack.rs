@@ -9,7 +9,7 @@ use crate::process::{Result, cargo, spinner, stdout};
 /// The folder, relative to the root.
 const FOLDER: &str = "gpu-pack";
 
-/// Largest size in bytes of the folder, which is copied to rented machines.
+/// Largest size of the folder in bytes, because it is copied to rented machines.
 const LIMIT: u64 = 60 << 20;
 
 /// The program, the embedding examples, and the tests that need a GPU.
@@ -30,8 +30,8 @@ const PROGRAMS: [&str; 14] = [
     "ferroflash/cust,ferroflash/cudarc",
 ];
 
-/// Builds the program, the C library (both with the kernels' PTX), the embedding examples and the tests that
-/// need a GPU. Puts them beside the scripts.
+/// Builds the program and the C library (both with the kernels' PTX), the embedding examples, and the tests
+/// that need a GPU. Copies all of these into the folder, beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
@@ -39,7 +39,7 @@ pub fn run(root: &Path) -> Result {
     }
     fs::create_dir_all(&pack)?;
     let progress = spinner("building the program, the examples and the GPU tests");
-    // One cargo command with one set of features compiles the library and its modules once.
+    // A single cargo command with one set of features compiles the library and its modules only once.
     let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
     progress.finish_and_clear();
     let progress = spinner("building the C library");
@@ -49,7 +49,7 @@ pub fn run(root: &Path) -> Result {
     for (name, file) in programs.into_iter().chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
-    // Both folders have a README; this keeps the one about GPU machines.
+    // Both folders have a README; the README about GPU machines is the one that stays.
     let scripts = ["bench", "tests/gpu"].map(|folder| fs::read_dir(root.join(folder)));
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
@@ -61,7 +61,7 @@ pub fn run(root: &Path) -> Result {
 
     let bytes = size(&pack)?;
     if bytes > LIMIT {
-        return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
+        return Err(format!("{FOLDER} has {} MiB: at most {} MiB fit", bytes >> 20, LIMIT >> 20).into());
     }
     println!(
         "{FOLDER}: {:.1} MiB; copy it to the GPU machine; `./evidence.sh list` there lists the calls",
@@ -70,8 +70,8 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// Runs cargo, and returns the resulting executables and C libraries by target name. They have no symbols,
-/// because nobody debugs on such a machine.
+/// Runs cargo, and returns the resulting executables and C libraries by target name. The files have no
+/// symbols, because nobody debugs on a rented machine.
 fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);

@@ -1,8 +1,8 @@
 //! `cargo xtask package`: packages the published crates, and builds from the packages.
 //!
 //! The published `ferroflash` contains its compiled kernels, so that users need no device compiler. This task
-//! puts kernels, licences and README into a copy of the sources. In the checkout, they would shadow the files
-//! under development.
+//! adds kernels, licences and README to a copy of the sources. In the checkout itself, the library would use
+//! these kernels instead of those under development.
 
 mod elsewhere;
 
@@ -20,8 +20,8 @@ use crate::budgets;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
-/// The targets whose machine code a package contains: the L4, and the H100 and H200 with their special
-/// instructions. Machine code of one generation is a quarter of a registry's limit, and the PTX is almost
+/// The targets whose machine code a package contains: the L4, and the H100 and H200 with the instructions of
+/// sm_90a. Machine code of one GPU generation takes a quarter of a registry's limit, and the PTX takes almost
 /// half. A third generation does not fit.
 const CARRIED: [Arch; 3] = [Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
@@ -31,7 +31,7 @@ struct Package {
     name: String,
     version: String,
     manifest_path: PathBuf,
-    /// The registries to which it may be published; an empty list is `publish = false`.
+    /// The registries to which the member may be published. An empty list means `publish = false`.
     publish: Option<Vec<String>>,
     dependencies: Vec<Dependency>,
 }
@@ -43,7 +43,7 @@ struct Dependency {
 }
 
 impl Package {
-    /// The name of its folder and of its file.
+    /// The name of the package's folder and file: name and version.
     fn full_name(&self) -> String {
         format!("{}-{}", self.name, self.version)
     }
@@ -59,7 +59,8 @@ struct Metadata {
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let stage = root.join("target/package-stage");
-    // Cargo unpacks each version of a package once per build folder, so other sources need another folder.
+    // Cargo unpacks each version of a package once per build folder, so each state of the sources needs its
+    // own folder.
     let target = stage.join("target").join(format!("{:016x}", copy_sources(root, &stage)?));
     remove_others(&target)?;
 
@@ -82,8 +83,8 @@ pub fn run(root: &Path) -> Result {
 
     let progress = spinner("packaging");
     let mut command = cargo();
-    // Cargo's verification would compile every dependency again for each package. `elsewhere` checks all
-    // packages together.
+    // Cargo's own verification would compile every dependency again for each package. `elsewhere` checks all
+    // packages together instead.
     command
         .args(["package", "--allow-dirty", "--no-verify", "--target-dir"])
         .arg(&target)
@@ -104,14 +105,15 @@ pub fn run(root: &Path) -> Result {
     elsewhere::check(root, &packages, &target.join("package"), if carries_cubins { &["cubins"] } else { &[] })
 }
 
-/// Puts the machine code of `cargo xtask build-cubin` into the package if it was made from this PTX, and
-/// returns whether it did. Without it, the feature `cubins` does not build from the package.
+/// If machine code of `cargo xtask build-cubin` was made from this PTX, puts it into the package. Returns
+/// whether the package has machine code. Without machine code, the feature `cubins` does not build from the
+/// package.
 fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     let (made, carried) = (root.join("target/cubin"), stage.join("host/cubins"));
     for module in modules {
         let theirs = made.join("ptx").join(module.contract.symbol).with_extension("ptx");
         if !fs::read_to_string(theirs).is_ok_and(|ptx| ptx == lines::split(&module.text).0) {
-            println!("without machine code: run `cargo xtask build-cubin` first to carry it");
+            println!("the package has no machine code: run `cargo xtask build-cubin` first to add it");
             return Ok(false);
         }
     }
@@ -128,7 +130,7 @@ fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the build folders of all sources except `target`'s.
+/// Removes the build folders of all states of the sources, except for `target`.
 fn remove_others(target: &Path) -> Result {
     for entry in target.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         if entry.path().is_dir() && entry.path() != target {
@@ -138,8 +140,8 @@ fn remove_others(target: &Path) -> Result {
     Ok(())
 }
 
-/// Mirrors the files that git tracks or would add into `stage`, keeps the build folders there, and returns a
-/// hash of the sources. Unchanged files keep their times.
+/// Copies the files that git tracks or would add into `stage`, keeps the build folders there, and returns a
+/// hash of the sources. Unchanged files keep their modification times.
 pub fn copy_sources(root: &Path, stage: &Path) -> Result<u64> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);

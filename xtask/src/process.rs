@@ -7,10 +7,10 @@ use std::{env, fmt};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A task's result. An error ends the task, and its text is printed.
+/// The result of a task. An error ends the task, and the task prints the error's text.
 pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// A program that failed.
+/// The error of a program that has failed.
 #[derive(Debug)]
 struct Failed {
     command: String,
@@ -57,7 +57,7 @@ pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The cargo that runs this task.
+/// A command that runs the cargo that started this task.
 pub fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
@@ -68,7 +68,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file())
 }
 
-/// A line on a terminal that shows that something is running; silent without a terminal.
+/// A line on the terminal which shows that a step is running. Without a terminal, nothing is shown.
 pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.set_style(
@@ -79,7 +79,7 @@ pub fn spinner(message: &str) -> ProgressBar {
     bar
 }
 
-/// A bar on a terminal for work of known length.
+/// A progress bar on the terminal, for work of known length.
 pub fn bar(message: &str, length: usize) -> ProgressBar {
     let bar = ProgressBar::new(length as u64).with_message(message.to_owned());
     let style = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} ({eta})");

@@ -1,9 +1,10 @@
 //! `cargo xtask setup`: downloads the device compiler and NVIDIA's assembler and disassembler, if the machine
 //! lacks them.
 //!
-//! Everything goes below `target/ferroflash-toolchain`; nothing is installed. Setup unpacks a part beside its
-//! place, runs its tools, and then moves it there. You can therefore repeat an interrupted setup: apt and pip
-//! keep complete downloads, and check them again.
+//! All files go below `target/ferroflash-toolchain`; nothing is installed on the machine. Setup unpacks each
+//! part into a temporary folder beside its place, runs the part's tools there, and then moves it to its
+//! place. You can therefore repeat an interrupted setup: apt and pip keep complete downloads and check them
+//! again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ use cuda_builder::toolchain::{CUDA_BIN, CudaTool, DEBIAN, DeviceCompiler, FOLDER
 
 use crate::process::{self, Result, spinner};
 
-/// rustc 1.96 with LLVM 22, its library for the host (macros and build scripts are host programs), and the
-/// library's sources.
+/// rustc 1.96 with LLVM 22, its library for the host (for macros and build scripts, which are host programs),
+/// and the sources of its library.
 const COMPILER_PACKAGES: [&str; 5] = [
     "rustc-web=1.96.*",
     "libstd-rust-web-1.96",
@@ -23,8 +24,8 @@ const COMPILER_PACKAGES: [&str; 5] = [
     "libllvm22",
 ];
 
-/// The libraries that LLVM links to, and their packages. Setup downloads only the libraries that the image
-/// lacks.
+/// The libraries to which LLVM links, and the packages of these libraries. Setup downloads only the libraries
+/// that the image lacks.
 const LIBRARY_PACKAGES: [(&str, &str); 8] = [
     ("libz3.so", "libz3-4"),
     ("libedit.so", "libedit2"),
@@ -36,15 +37,15 @@ const LIBRARY_PACKAGES: [(&str, &str); 8] = [
     ("libtinfo.so", "libtinfo6"),
 ];
 
-/// NVIDIA's wheels, each with its SHA-256 for x86-64 Linux. ptxas matches the CUDA 13.0 drivers in use; the
-/// disassemblers begin at 13.2.
+/// NVIDIA's wheels, each with its SHA-256 for x86-64 Linux. ptxas has the version of the CUDA 13.0 drivers in
+/// use; the disassemblers have no version before 13.2.
 const WHEELS: &str = "\
 nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
 nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd843600969649ecaab0a42b0713a61dae
 nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe18b3b8a1257cda0903e23c17bdbf3
 ";
 
-/// Downloads the missing parts, and prints the used ones.
+/// Downloads the missing parts, and prints the parts that are used.
 pub fn run(root: &Path) -> Result {
     let compiler = device_compiler(root)?;
     println!("device compiler  {} ({})", compiler.rustc.display(), compiler.version);
@@ -54,7 +55,7 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// The device compiler; downloads it if necessary.
+/// Returns the device compiler, after downloading it if necessary.
 pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     let Err(missing) = DeviceCompiler::locate(root) else { return Ok(DeviceCompiler::locate(root)?) };
     if process::find("apt-get").is_none() || process::find("dpkg-deb").is_none() {
@@ -68,7 +69,7 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     fetch_packages(&downloads, &COMPILER_PACKAGES).map_err(|e| format!("{e}\n{missing}"))?;
     unpack(&downloads, &partial, &COMPILER_PACKAGES)?;
     let rustc = partial.join("usr/bin/rustc");
-    // In each round, new libraries may need further libraries.
+    // The libraries that a round adds may need further libraries.
     for _ in 0..4 {
         let packages = missing_libraries(&partial)?;
         if packages.is_empty() {
@@ -83,7 +84,7 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     Ok(DeviceCompiler::locate(root)?)
 }
 
-/// ptxas, nvdisasm and cuobjdump; downloads them if necessary.
+/// Returns the paths of ptxas, nvdisasm and cuobjdump, after downloading them if necessary.
 pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
     let locate = || {
         CudaTool::ALL.into_iter().map(|tool| tool.locate(root)).collect::<std::result::Result<Vec<_>, _>>()
@@ -103,8 +104,8 @@ pub fn cuda_tools(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(locate()?)
 }
 
-/// Downloads wheels to `downloads`, unpacks them, and removes them. `list` has one requirement with its hash
-/// per line.
+/// Downloads wheels to `downloads`, unpacks them, and removes the downloads. Each line of `list` has one
+/// requirement with its hash.
 pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> Result {
     let cure = "NVIDIA's wheels need python3 with pip: apt-get install python3-pip, or install a CUDA \
                 toolkit and put it on PATH";
@@ -116,7 +117,7 @@ pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> R
     let requirements = downloads.join("requirements.txt");
     fs::write(&requirements, list)?;
     let progress = spinner(&format!("fetching {what}"));
-    // Names the wheels' platform and interpreter, so that any Python can download them.
+    // The command names platform and interpreter of the wheels, so that any Python can download them.
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
     for platform in ["manylinux_2_17_x86_64", "manylinux2010_x86_64", "any"] {
@@ -138,7 +139,7 @@ pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> R
 fn fetch_packages(downloads: &Path, packages: &[&str]) -> Result {
     let progress = spinner(&format!("fetching {} (140 MB in all)", packages.join(", ")));
     let download = || {
-        // apt as root would drop to a user who cannot write here, and print a warning.
+        // As root, apt would switch to a user that cannot write to this folder, and print a warning.
         let mut apt = Command::new("apt-get");
         apt.args(["-o", "APT::Sandbox::User=", "-q", "download"]).args(packages).current_dir(downloads);
         process::quiet(&mut apt)
@@ -166,7 +167,7 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
         let deb = found.ok_or_else(|| format!("apt-get download left no file of {name}"))?;
         progress.set_message(format!("unpacking {name}"));
         if name == "rust-web-src" {
-            // The library is a tenth of the sources; the rest is the compiler and its tests.
+            // The library is a tenth of the sources; the other sources belong to the compiler and its tests.
             let script = "dpkg-deb --fsys-tarfile \"$0\" \
                           | tar -x -C \"$1\" --wildcards './usr/src/*/library' './usr/lib/*'";
             process::quiet(Command::new("sh").args(["-c", script]).arg(&deb).arg(into))?;
@@ -178,7 +179,7 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
     Ok(())
 }
 
-/// The packages of libraries that the unpacked compiler needs and the loader does not find.
+/// The packages of those libraries that the unpacked compiler needs and that the loader does not find.
 fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
     let mut paths = Vec::new();
     for lib in [root.join("usr/lib"), root.join("lib")] {

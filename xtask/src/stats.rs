@@ -1,5 +1,5 @@
-//! `cargo xtask ptx-stats`: the resources of every entry on every target, and the golden figures, which
-//! reveal changes.
+//! `cargo xtask ptx-stats`: prints the resources of every entry on every target, and compares them with the
+//! golden figures, which reveal changes.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use crate::kernels::{self, Build};
 use crate::process::Result;
 
-/// The golden figures, relative to the root.
+/// The file of golden figures, relative to the root.
 const GOLDEN: &str = "tests/golden/ptx-stats.txt";
 
 /// What to show
@@ -32,7 +32,7 @@ pub struct Stats {
     check: bool,
 }
 
-/// One entry on one target.
+/// The figures of one entry on one target.
 #[derive(Serialize)]
 struct Row<'a> {
     entry: &'a str,
@@ -62,7 +62,7 @@ struct Row<'a> {
     main_loop: &'a BTreeMap<String, u32>,
 }
 
-/// Prints the report. It fails afterwards if a rule is broken.
+/// Prints the report. Then returns an error if a kernel breaks a rule.
 pub fn run(root: &Path, stats: &Stats) -> Result {
     let output = kernels::ptx(root, &stats.build)?;
     let reports = kernels::reports(root, &output.modules, &kernels::targets_of(stats.build.arch))?;
@@ -95,9 +95,10 @@ pub fn bless(root: &Path) -> Result {
     Ok(())
 }
 
-/// Compares with the golden figures. Figures of other tools say nothing about a change in the kernels, so the
-/// task then compares nothing and prints so. In CI it fails if ptxas differs, because setup installs one
-/// version of it. The compiler may come from any toolchain with the sources of `core`.
+/// Compares the figures with the golden figures. If the tools have other versions, their figures would not
+/// show changes of the kernels, so the task compares nothing and says so. In CI, the task fails if ptxas has
+/// another version, because setup installs a fixed version. The compiler may come from any toolchain that has
+/// the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     let path = root.join(GOLDEN);
     let old =
@@ -126,8 +127,8 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     .into())
 }
 
-/// Prints clearly that nothing was compared. Fails in CI, unless only the compiler differs, which the first
-/// line names.
+/// Prints clearly that the figures were not compared. In CI, returns an error, unless only the compiler
+/// differs, which the first line names.
 fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let versions = format!("they belong to\n{old_tools}and this machine has\n{new_tools}");
@@ -164,7 +165,7 @@ fn golden(root: &Path, reports: &[(&Module, EntryReport)]) -> Result<String> {
     Ok(text)
 }
 
-/// The lines that name the tools, and the remaining lines.
+/// The lines that name the tools, and all other lines.
 fn header(text: &str) -> (&str, &str) {
     let end = text.split_inclusive('\n').take_while(|line| line.starts_with('#')).map(str::len).sum();
     text.split_at(end)

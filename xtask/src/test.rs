@@ -1,4 +1,4 @@
-//! `cargo xtask test`: compiles the sample of the kernels, or all of them, and runs every test program of the
+//! `cargo xtask test`: compiles a sample of the kernels, or all kernels, and runs every test program of the
 //! workspace on all cores.
 
 mod binaries;
@@ -16,13 +16,13 @@ use binaries::Environment;
 pub use binaries::FEATURES;
 use queue::{Job, Kind};
 
-/// The folder with the sample's modules for the library's build.
+/// The folder of the sample's modules, from which the library is built.
 const SAMPLE: &str = "target/sample-ptx";
 
-/// The variable that names the folder from which the library's build takes its modules.
+/// The environment variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
-/// Test programs that `cargo xtask test` leaves to `--all` and `ci`, with their purpose.
+/// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
 const LEFT_OUT: [(&str, &str); 5] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
     ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
@@ -76,14 +76,16 @@ pub fn run(root: &Path, test: &Test) -> Result {
     loud(command.envs(modules(root, test.all)?))
 }
 
-/// `cargo xtask mutate`: the mutation score of every kernel, or of the kernels that the arguments name.
+/// `cargo xtask mutate`: computes the mutation score of every kernel, or of the kernels that the arguments
+/// name.
 pub fn mutate(root: &Path, arguments: &[String]) -> Result {
     kernels::ptx(root, &Build::all())?;
     let mutants = ["run", "--quiet", "--package", "ferroflash-tests", "--bin", "ferroflash-mutants"];
     loud(cargo().args(mutants).args(["--features", FEATURES, "--"]).args(arguments).current_dir(root))
 }
 
-/// `cargo xtask fuzz`: random problems with a seed from the clock, unless the arguments name one.
+/// `cargo xtask fuzz`: solves random problems. The seed comes from the clock, unless the arguments name a
+/// seed.
 pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     kernels::ptx(root, &Build::all())?;
     let seed = UNIX_EPOCH.elapsed()?.as_secs().to_string();
@@ -94,7 +96,7 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// Compiles the kernels, and returns the environment for building a library that carries them.
+/// Compiles the kernels, and returns the environment for building a library that contains them.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
         kernels::ptx(root, &Build::all())?;
@@ -128,21 +130,21 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Runs every test that launches kernels on the sample, like `cargo xtask test`. This is a step of `ci`,
-/// which then runs all tests on all kernels, each kernel on its edges.
+/// Runs every test that launches kernels on the sample, like `cargo xtask test`. This is a step of `ci`.
+/// After it, `ci` runs all tests on all kernels, each kernel on its edge cases.
 pub fn on_sample(root: &Path) -> Result {
     let environment = modules(root, false)?;
     let packages = LAUNCHING.map(|package| ["--package", package]).concat();
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
     for job in &mut jobs {
-        // With this variable, tests of random problems draw more.
+        // With this variable, tests of random problems draw more problems.
         job.command.args(["--skip", "every_kernel_on_its_edges"]).env_remove("CI");
     }
     queue::run(jobs, &times(root))
 }
 
-/// The file that keeps the time of each test program, because the longest run first.
+/// The file that keeps the run time of each test program, because the longest programs start first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: checks the invariants of ARCHITECTURE.md that the text shows.
+//! `cargo xtask tidy`: checks those invariants of ARCHITECTURE.md that the text of the files shows.
 
 mod circles;
 mod imports;
@@ -9,13 +9,13 @@ use std::process::Command;
 
 use crate::process::{self, Result};
 
-/// Maximum number of lines of a source file: one file per concept.
+/// Largest number of lines of a source file, because a file has one concept.
 const MAX_LINES: usize = 400;
 
-/// Maximum number of columns in Rust, C and prose, so that two files fit side by side on a screen.
+/// Largest number of columns in Rust, C and prose, so that two files fit side by side on a screen.
 const MAX_COLUMNS: usize = 110;
 
-/// An invariant: the code of files below `applies`, but not below `except`, contains none of `words`.
+/// An invariant: no file below `applies`, unless it is below `except`, contains one of `words` in its code.
 struct Rule {
     applies: &'static [&'static str],
     except: &'static [&'static str],
@@ -92,11 +92,12 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Folders that exist on one machine only. No text may name a path in them: no code, no prose, no evidence.
+/// Folders that exist on one machine only. No text may name a path in them, neither code nor prose nor
+/// evidence.
 const MACHINE_FOLDERS: [&str; 4] =
     [concat!("/ro", "ot"), concat!("/ho", "me"), concat!("/tm", "p"), concat!("/wo", "rk")];
 
-/// Checks every text file that git tracks or would add. It checks all rules on Rust sources, and machine
+/// Checks every text file that git tracks or would add. Checks all rules on Rust sources, and checks machine
 /// paths and line lengths on all texts.
 pub fn run(root: &Path) -> Result {
     let list = process::stdout(
@@ -106,7 +107,7 @@ pub fn run(root: &Path) -> Result {
     )?;
     let (mut broken, mut sources) = (Vec::new(), Vec::new());
     for name in list.lines() {
-        // The file is deleted but still tracked, or it is not text.
+        // The file may be deleted but still tracked, or may not be text.
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
         if name.ends_with(".rs") {
             check(name, &text, &mut broken);
@@ -122,7 +123,7 @@ pub fn run(root: &Path) -> Result {
 fn check(name: &str, text: &str, broken: &mut Vec<String>) {
     let lines = text.lines().count();
     if lines > MAX_LINES {
-        broken.push(format!("{name}: {lines} lines; split it (at most {MAX_LINES})"));
+        broken.push(format!("{name}: {lines} lines: at most {MAX_LINES}; split the file"));
     }
     if !name.contains("/fixtures/") && !text.starts_with("//!") {
         broken.push(format!("{name}:1: the file must begin with a `//!` line that names its content"));
@@ -143,8 +144,8 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
     }
 }
 
-/// The lines of Rust, C and prose that are too long. A row of a table cannot be wrapped, and neither can a
-/// line of one word, such as a link. docs/evidence contains programs' output, which is not wrapped.
+/// Lines of Rust, C and prose that are too long. A row of a table cannot be wrapped, and a line of one word,
+/// such as a link, cannot be wrapped either. docs/evidence contains output of programs, which is not wrapped.
 fn wide_lines(name: &str, text: &str) -> Vec<String> {
     let held = [".rs", ".md", ".h", ".c"].iter().any(|end| name.ends_with(end));
     if !held || below(name, &["docs/evidence"]) {
@@ -159,8 +160,8 @@ fn wide_lines(name: &str, text: &str) -> Vec<String> {
     wide.map(|(at, (_, n))| format!("{name}:{}: {n} columns; at most {MAX_COLUMNS}", at + 1)).collect()
 }
 
-/// The places where a text names a folder of one machine. A folder of that name below another folder does not
-/// count.
+/// The places in a text that name a folder of one machine. A folder of the same name below another folder
+/// does not count.
 fn machine_paths(name: &str, text: &str) -> Vec<String> {
     let continues = |c: char| c.is_alphanumeric() || "_-.~})]>".contains(c);
     let names = |line: &str, folder: &str| {
@@ -179,7 +180,7 @@ fn machine_paths(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a file is, or lies below, one of the paths.
+/// Whether a file is one of the paths, or lies below one of them.
 fn below(name: &str, paths: &[&str]) -> bool {
     paths.iter().any(|p| name.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }

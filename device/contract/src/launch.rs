@@ -47,8 +47,8 @@ impl Contract {
             .param_align(K::PARAM_ALIGN)
     }
 
-    /// The contract of a kernel that has no contract type. It permits every GPU since sm_80, and has no
-    /// dynamic shared memory, no register bound and no permitted spills.
+    /// The contract of a kernel that has no contract type. The contract permits every GPU since sm_80, and
+    /// has no dynamic shared memory, no register bound and no permitted spills.
     pub const fn new(symbol: &'static str, threads: u32) -> Self {
         let target = Target::From(80);
         Contract {

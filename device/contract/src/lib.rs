@@ -1,5 +1,5 @@
-//! The launch contract between host and device. Both sides compile this crate. It does not depend on the
-//! computation inside a kernel.
+//! The launch contract between host and device. Both sides compile this crate. The crate does not depend on
+//! the computation inside a kernel.
 //!
 //! - [`Kernel`]: one type states threads, shared memory, parameters and grid of a kernel.
 //! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].

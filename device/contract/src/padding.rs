@@ -15,7 +15,7 @@
 /// launch(Lengths { base: 0, count: 0 });
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a launch copies `{Self}` byte by byte, and nothing says that it has no padding",
+    message = "a launch copies `{Self}` byte by byte, so the type must have no padding",
     label = "may have padding",
     note = "give it `#[repr(C)]`, and list all of its fields behind it: `no_padding! {{ {Self} {{ .. }} }}`"
 )]

@@ -42,8 +42,8 @@ impl RaggedMap {
     /// The row at which every sequence ends.
     pub const END: u32 = 1 << 30;
 
-    /// Stride of the last coordinate in bytes, if rows are `row_bytes` apart. It moves the address `END` rows
-    /// back.
+    /// Stride of the last coordinate in bytes, if rows are `row_bytes` apart. The stride moves the address
+    /// `END` rows back.
     pub const fn back(row_bytes: u64) -> u64 {
         (1 << 34) - row_bytes
     }

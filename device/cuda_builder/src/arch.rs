@@ -54,7 +54,7 @@ impl Arch {
 
     /// The PTX version of the module, as rustc's target feature.
     ///
-    /// It is the lowest version that has the target's instructions, because a driver refuses PTX that is
+    /// The version is the lowest one that has the target's instructions, because a driver refuses PTX that is
     /// newer than the driver.
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {

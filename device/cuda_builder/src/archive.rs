@@ -213,8 +213,8 @@ fn arranged<'t>(texts: &'t [(&'t str, String)], family: fn(&str) -> &str) -> (Ve
     (contents, places)
 }
 
-/// Returns the cached output in `file` if it belongs to `content`. Otherwise compresses `content` and caches
-/// it in `file`.
+/// Returns the cached output in `file` if it belongs to `content`. Otherwise, compresses `content` and caches
+/// the output in `file`.
 fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
     let holds =
         |packed: &Vec<u8>| lzma::decompress(packed, content.len()).is_ok_and(|whole| whole == content);

@@ -87,8 +87,8 @@ impl CudaBuilder {
         self
     }
 
-    /// `false` enables overflow checks and debug assertions. Both values compile with optimisation, because
-    /// unoptimised device code keeps its register arrays in local memory.
+    /// `false` enables overflow checks and debug assertions. The kernels are compiled with optimisation in
+    /// both cases, because unoptimised device code keeps its register arrays in local memory.
     pub fn release(mut self, release: bool) -> Self {
         self.release = release;
         self

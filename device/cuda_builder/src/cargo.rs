@@ -17,8 +17,8 @@ const TARGET: &str = "nvptx64-nvidia-cuda";
 pub enum DebugInfo {
     /// The PTX contains no source lines.
     None,
-    /// The PTX contains `.file` and `.loc` lines, followed by the inlined calls as comments. They do not
-    /// change the instructions.
+    /// The PTX contains `.file` and `.loc` lines, followed by the inlined calls as comments. These lines do
+    /// not change the instructions.
     #[default]
     Lines,
 }

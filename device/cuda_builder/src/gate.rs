@@ -1,4 +1,4 @@
-//! The rules that every kernel must keep. They are checked on the reports of ptxas and the disassembler.
+//! The rules that every kernel must keep. This file checks them on the reports of ptxas and the disassembler.
 
 pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;
@@ -35,7 +35,7 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
 /// Fails if any entry breaks a rule.
 ///
 /// # Errors
-/// [`Error::Rules`] with every breach.
+/// Returns [`Error::Rules`], which lists every broken rule.
 pub fn check<'a>(reports: impl IntoIterator<Item = (&'a Contract, &'a EntryReport)>) -> Result<(), Error> {
     let found: Vec<_> =
         reports.into_iter().flat_map(|(contract, report)| breaches(contract, report)).collect();

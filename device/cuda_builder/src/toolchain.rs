@@ -27,8 +27,8 @@ pub const RUSTC_VARIABLE: &str = "FERROFLASH_DEVICE_RUSTC";
 pub struct DeviceCompiler {
     /// The path of rustc.
     pub rustc: PathBuf,
-    /// The folders of the compiler's shared libraries, if the loader does not find them by itself. Empty for
-    /// a rustup toolchain.
+    /// The folders of the compiler's shared libraries, if the loader does not find them by itself. The list
+    /// is empty for a rustup toolchain.
     pub library_path: Vec<PathBuf>,
     /// The folder of the standard library's sources that belong to the compiler.
     pub library_source: PathBuf,
@@ -98,7 +98,8 @@ impl DeviceCompiler {
         command
     }
 
-    /// The value of `LD_LIBRARY_PATH` for a process that runs this compiler; `None` if it needs none.
+    /// The value of `LD_LIBRARY_PATH` for a process that runs this compiler; `None` if the process needs
+    /// none.
     pub fn joined_library_path(&self) -> Option<std::ffi::OsString> {
         if self.library_path.is_empty() {
             return None;

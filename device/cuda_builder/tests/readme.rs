@@ -11,7 +11,7 @@ use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 
 const README: &str = include_str!("../README.md");
 
-/// The crates that the README names. They are not published yet, so this list has their folders.
+/// The crates that the README names. These crates are not published yet, so the list has their folders.
 const CRATES: [(&str, &str); 5] = [
     ("ferroflash-contract", "device/contract"),
     ("ferroflash-cuda-builder", "device/cuda_builder"),

@@ -16,7 +16,7 @@ pub enum Order {
     Acquire,
     /// Earlier accesses are visible before the operation, as when a thread releases a lock.
     Release,
-    /// Both [`Order::Acquire`] and [`Order::Release`].
+    /// The operation orders like [`Order::Acquire`] and [`Order::Release`] together.
     AcqRel,
 }
 

@@ -161,8 +161,8 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, and forces LLVM to compute it before this call. Otherwise LLVM sinks a value to its first
-/// use. The function emits a comment in the PTX, not an instruction.
+/// Returns `x`, and forces LLVM to compute it before this call. Without this function, LLVM sinks a value to
+/// its first use. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]
 pub fn in_order(x: f32) -> f32 {

@@ -46,8 +46,8 @@ pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
     mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | ((address & 0x3_ffff) >> 4) as u64
 }
 
-/// `wgmma.fence.sync.aligned`: makes earlier writes to registers visible to later products. It is required
-/// before the first product, and before a product whose registers other instructions have accessed.
+/// `wgmma.fence.sync.aligned`: makes earlier writes to registers visible to later products. The fence is
+/// required before the first product, and before a product whose registers other instructions have accessed.
 ///
 /// # Safety
 /// - All 128 threads of the warpgroup call this function, converged.

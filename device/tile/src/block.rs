@@ -87,8 +87,8 @@ impl<K: Kernel> Block<K> {
     }
 
     /// Hides this thread's index from the compiler. LLVM then computes values that depend on the index after
-    /// this call, where a loop's body needs them. Otherwise LLVM hoists all of them above the loop, ahead of
-    /// the first load.
+    /// this call, where a loop's body needs them. Without this call, LLVM hoists all of these values above
+    /// the loop, ahead of the first load.
     #[inline(always)]
     pub fn forget_thread(&mut self) {
         self.thread = math::opaque(self.thread)

@@ -95,7 +95,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
-        const { assert!(wgmma::has_width(N), "there is no such product") }
+        const { assert!(wgmma::has_width(N), "there is no product of this width") }
         let (a, b) = (self.1.tile(group), self.2.descriptor());
         let anew = opaque_b64(a);
         // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
@@ -143,7 +143,7 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
-        const { assert!(wgmma::has_width(N), "there is no such product") }
+        const { assert!(wgmma::has_width(N), "there is no product of this width") }
         let b = self.2.descriptor();
         // SAFETY: the caller keeps the preconditions; the stage has landed.
         unsafe {

@@ -37,7 +37,7 @@ const SCHEDULES: [(Completion, u64); 4] =
 /// tiles.
 const SMEM_BYTES: u32 = 16384 + 1024 + 2 * (16384 + 1024) + 16384;
 
-/// Bytes of a tensor of 128 rows of 64 columns of f16.
+/// Size in bytes of an f16 tensor with 128 rows and 64 columns.
 const TENSOR_BYTES: usize = 128 * 64 * 2;
 
 /// A tensor map of one head, in boxes of `rows` rows.

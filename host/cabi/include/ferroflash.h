@@ -193,8 +193,8 @@ typedef struct ferroflash_attention {
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
     /* Device address of a bias, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and
      * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row
-     * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. A row with an odd number
-     * of 16-bit elements has one more element in memory. NULL: off. */
+     * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. If a row has an odd
+     * number of 16-bit elements, memory has one more element per row. NULL: off. */
     const void *bias;
     /* Elements from one sequence, head and query to the next. In bytes, multiples of 4; 0: shared. */
     int64_t bias_strides[3];

@@ -60,7 +60,7 @@ impl AppendArgs {
         Ok(Append::new(k, tensor(self.v, self.v_strides), cache, slots))
     }
 
-    /// Returns the number of columns of a latent cache's values, the first of the keys' columns.
+    /// Returns the number of columns of a latent cache's values. The values are the first columns of keys.
     fn latent(&self) -> Result<Option<usize>, Error> {
         if self.head_dim_v == 0 {
             return Ok(None);
@@ -91,9 +91,9 @@ pub unsafe extern "C" fn ferroflash_append(
     stream: *mut c_void,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(append)?) };
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid memory and a valid stream.
         unsafe { enqueue(context, &args.append()?, stream) }
     })
 }

@@ -5,26 +5,26 @@ use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-/// A struct of `ferroflash.h` that describes a request. New versions only append fields.
+/// A struct of `ferroflash.h` that describes a request. New versions append fields; they never change others.
 ///
 /// # Safety
-/// - It is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
+/// - The struct is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
 pub(crate) unsafe trait Args: Copy {
-    /// The struct's name as an argument.
+    /// The name of the function's argument that has this struct.
     const NAME: &str;
     /// The name of the size field.
     const SIZE: &str;
     /// The macro that sets the size.
     const INIT: &str;
-    /// The smallest valid size. Fields behind it are optional.
+    /// The smallest valid size in bytes. Fields behind it are optional.
     const LEAST: usize;
 }
 
-/// The names of an [`Args`], and its smallest size.
+/// Declares the names of an [`Args`], and its smallest size.
 macro_rules! args {
     ($type:ty, $name:literal, $init:literal, $least:literal) => {
         impl $type {
-            /// The smallest valid size. Fields behind it are optional.
+            /// The smallest valid size in bytes. Fields behind it are optional.
             pub const LEAST: usize = $least;
         }
 
@@ -40,7 +40,7 @@ macro_rules! args {
 }
 pub(crate) use args;
 
-/// Copies the fields of a struct that the caller knows. The other fields are 0.
+/// Copies the fields that the caller's struct has. All other fields are 0.
 ///
 /// # Safety
 /// - `pointer` is null, or points to a struct whose first eight bytes are its size.
@@ -60,15 +60,14 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     unsafe { copy(pointer, size as usize, A::NAME) }
 }
 
-/// Copies the fields that both sides know, from a struct of `size` bytes. The other fields are
-/// 0.
+/// Copies the fields that both sides know, from a struct of `size` bytes. All other fields are 0.
 ///
 /// # Safety
 /// - `pointer` points to `size` bytes.
 /// - Zero bytes are a valid value of every field of `A`.
 pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Result<A, Error> {
     let ours = size_of::<A>();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pointer` points to `size` bytes.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
         let field = format_args!("an unknown field in a ferroflash_{name}_t of {size} bytes");
@@ -87,7 +86,7 @@ pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Resu
     }
 }
 
-/// Returns a `FERROFLASH_` element type.
+/// Returns the element type of a `FERROFLASH_` value.
 pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     match value {
         0 => Ok(DType::F16),
@@ -101,7 +100,7 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     }
 }
 
-/// A mask, with its sides if it is a window.
+/// Returns a mask, with its sides if it is a window.
 pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     let side = |what, keys: i32| match keys {
         -1 => Ok(None),
@@ -117,7 +116,7 @@ pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     }
 }
 
-/// Returns a name; `None` for a null pointer.
+/// Returns a name, or `None` for a null pointer.
 ///
 /// # Safety
 /// - `text` is null or a string that lives for `'a`.
@@ -125,18 +124,18 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: the pointer is not null, and the caller promises a string.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
-/// Returns the address of memory; `None` if it is null.
+/// Returns the address of memory, or `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
 
-/// The scale of an e4m3 cache: the device memory if its pointer is not null, otherwise the value; a value of
-/// 0 means 1.
+/// Returns the scale of an e4m3 cache. If the pointer `scales` is not null, the scale is this device memory,
+/// otherwise `value`. A value of 0 means 1.
 pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: [usize; 2]) -> KvScale {
     match (present(scales), value) {
         (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
@@ -145,7 +144,8 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
     }
 }
 
-/// Returns splits of a sequence, by keys per split or by number. If both are 0, the library decides.
+/// Returns the splits of a sequence: keys per split, or a number of splits. If both are 0, the library
+/// decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
     match (u32::try_from(splits), u32::try_from(chunk)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),

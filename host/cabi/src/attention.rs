@@ -1,4 +1,4 @@
-//! `ferroflash_attention_t`, converted to an [`AttentionRequest`].
+//! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
 use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
 use crate::call::invalid;
 use crate::layout::c_struct;
@@ -82,7 +82,7 @@ impl AttentionArgs {
         });
         let sizes = request.problem();
         (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `config` is null or a string.
         request.config = unsafe { name("config", self.config)? };
         Ok(request)
     }
@@ -92,7 +92,7 @@ impl AttentionArgs {
         if self.head_dim_v == 0 { Ok(head_dim) } else { extent("head_dim_v", self.head_dim_v) }
     }
 
-    /// Returns the number of columns of a latent cache's values, the first of the keys' columns.
+    /// Returns the number of columns of a latent cache's values. The values are the first columns of keys.
     fn latent(&self, head_dim: usize) -> Result<Option<usize>, Error> {
         let latent = self.v.is_null() && self.head_dim_v != 0;
         latent.then(|| self.head_dim_v(head_dim)).transpose()
@@ -126,7 +126,8 @@ impl AttentionArgs {
         Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
     }
 
-    /// Varlen keys have offsets. Other keys with lengths are a KV cache; keys without lengths are tensors.
+    /// Returns keys and values. If keys have offsets, they are varlen. If they have only lengths, they are a
+    /// KV cache. Otherwise they are tensors.
     fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let columns = self.head_dim_v(head_dim)?;
@@ -208,7 +209,7 @@ mod tests {
     use ferroflash::request::{KvScale, Mask, Paged, Splits};
     use ferroflash::{Capabilities, plan};
 
-    /// Returns DeepSeek's shape: 128 query heads on one latent head.
+    /// Returns a request of DeepSeek's shape: 128 query heads on one latent head.
     fn latent() -> AttentionArgs {
         AttentionArgs {
             heads_q: 128,
@@ -287,7 +288,7 @@ mod tests {
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
-        // Six queries per sequence in the mean; then 70.
+        // The mean is six queries per sequence, then 70.
         assert_eq!(chosen(&varlen), "mixed_few_f16_d128_causal_16_rows_w4");
         let prompts = AttentionArgs { total_q: 16 * 70, lse: std::ptr::null_mut(), ..varlen };
         assert_eq!(chosen(&prompts), "hopper_paged_f16_d128_causal_128x128");

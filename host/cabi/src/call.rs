@@ -1,4 +1,4 @@
-//! The common part of all calls: statuses, the text of the last error, and a barrier against panics.
+//! The part that all calls share: statuses, the text of the last error, and a barrier against panics.
 use ferroflash::Error;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -12,9 +12,9 @@ pub enum Status {
     Ok = 0,
     /// The request contradicts itself, or an argument is null.
     Invalid = 1,
-    /// This library or this device cannot do it.
+    /// This library or this device does not support the request.
     Unsupported = 2,
-    /// No driver or no device, or the driver refused.
+    /// There is no driver or no device, or the driver refused a call.
     Driver = 3,
     /// A fault of this library.
     Internal = 4,
@@ -27,13 +27,13 @@ thread_local! {
 /// Returns the text of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_last_error() -> *const c_char {
-    // A thread that is ending has no text any more.
+    // A thread that is ending no longer has a text.
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Runs the body of a function and converts its result, or a panic, into a status.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Error>) -> Status {
-    // After a panic, this function touches only the error's text, and replaces it as a whole.
+    // After a panic, this function touches only the error's text, and replaces the whole text.
     let (status, words) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return Status::Ok,
         Ok(Err(error)) => (status(&error), error.to_string()),
@@ -66,7 +66,7 @@ pub(crate) fn invalid(what: &'static str, value: impl ToString, expected: impl T
 /// # Safety
 /// `pointer` is null, or points to a `T` that stays unchanged for `'a`.
 pub(crate) unsafe fn borrow<'a, T>(what: &'static str, pointer: *const T) -> Result<&'a T, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the pointer is null or valid.
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid(what, "NULL", "it must not be null"))
 }
 
@@ -78,7 +78,7 @@ pub(crate) unsafe fn store<T>(what: &'static str, pointer: *mut *mut T, value: T
     if pointer.is_null() {
         return Err(invalid(what, "NULL", "it must not be null"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the pointer is null or writable.
     unsafe { write(what, pointer, Box::into_raw(Box::new(value))) }
 }
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn write<T>(what: &'static str, pointer: *mut T, value: T) -> 
     if pointer.is_null() {
         return Err(invalid(what, "NULL", "it must not be null"));
     }
-    // SAFETY: the pointer is not null, and the caller's promise.
+    // SAFETY: the pointer is not null, and the caller promises that it may be written.
     unsafe { pointer.write(value) };
     Ok(())
 }
@@ -101,7 +101,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn words() -> String {
-        // SAFETY: a string of this thread, which lives until the next error.
+        // SAFETY: the pointer is a string of this thread, which lives until the thread's next error.
         unsafe { CStr::from_ptr(ferroflash_last_error()) }.to_string_lossy().into_owned()
     }
 

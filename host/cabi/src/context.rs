@@ -16,8 +16,8 @@ impl Context {
     }
 }
 
-/// Adopts the current CUDA context, and reads the measurements of `ferroflash sweep`: the file that
-/// `FERROFLASH_TUNING` names, or else the user's default file, if it exists.
+/// Creates a context on the current CUDA context. Reads the measurements of `ferroflash sweep` from the file
+/// that `FERROFLASH_TUNING` names, or else from the user's default file, if it exists.
 ///
 /// # Safety
 /// `context` may be written. The CUDA context outlives the new context.
@@ -27,11 +27,12 @@ pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -
         if context.is_null() {
             return Err(invalid("context", "NULL", "it must not be null"));
         }
-        // The tuning file comes first, so that an unreadable file is an error on every device.
+        // The tuning file is read before the driver is opened, so that an unreadable file is an error on
+        // every machine.
         let tuning = Tuning::from_environment()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the CUDA context outlives the new context.
         let attention = Attention::with_tuning(unsafe { RawDriver::current()? }, tuning);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `context` may be written.
         unsafe { store("context", context, Context(attention)) }
     })
 }
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -
 /// `context` is null, or came from [`ferroflash_context_create`], is destroyed once, and is not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_context_destroy(context: *mut Context) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller makes the promises of `destroy`.
     unsafe { destroy(context) };
 }
 
@@ -59,7 +60,7 @@ pub(crate) unsafe fn enqueue<R: Request>(
     stream: *mut c_void,
 ) -> Result<(), Error> {
     let plan = context.0.plan(request)?;
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller promises valid memory and a valid stream.
     unsafe { context.0.launch(&plan, request, &RawStream::from_raw(stream)) }
 }
 
@@ -71,7 +72,7 @@ pub(crate) unsafe fn destroy<T>(handle: *mut T) {
     if !handle.is_null() {
         // A failed destruction is not reported, but no panic may leave the function.
         call(|| {
-            // SAFETY: the pointer is not null, and the caller's promise.
+            // SAFETY: the pointer is not null, and the caller promises that it came from `store`.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

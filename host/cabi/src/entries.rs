@@ -9,7 +9,7 @@ pub extern "C" fn ferroflash_entry_count() -> usize {
     KERNELS.len()
 }
 
-/// Returns the name of a compiled kernel; null for an index past the last kernel.
+/// Returns the name of a compiled kernel, or null for an index past the last kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_entry_name(index: usize) -> *const c_char {
     entry_names().get(index).map_or(std::ptr::null(), |name| name.as_ptr())
@@ -23,7 +23,7 @@ pub(crate) fn entry_name(symbol: &str) -> *const c_char {
 
 fn entry_names() -> &'static [CString] {
     static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
-    // A symbol is an identifier: it has no NUL.
+    // A symbol is an identifier, so it contains no NUL.
     NAMES.get_or_init(|| {
         KERNELS.iter().map(|kernel| CString::new(kernel.symbol).unwrap_or_default()).collect()
     })

@@ -1,10 +1,10 @@
 //! FerroFlash for C, and for every language that can call C. `include/ferroflash.h` documents each function.
 //!
 //! No panic leaves a function. Every function checks pointers for null. Every error is a status, and
-//! [`ferroflash_last_error`] returns its text.
+//! [`ferroflash_last_error`] returns the error's text.
 //!
 //! A context reads the measurements of `ferroflash sweep`, as the program `ferroflash` does. The planner
-//! prefers them to its own table.
+//! prefers these measurements to its own table.
 
 mod append;
 mod args;

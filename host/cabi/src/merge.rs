@@ -95,7 +95,7 @@ impl MergeArgs {
     }
 }
 
-/// Returns the logarithm of a `FERROFLASH_LSE_` value.
+/// Returns the unit of an LSE for a `FERROFLASH_LSE_` value.
 fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
     match value {
         0 => Ok(LseUnit::Natural),
@@ -120,9 +120,9 @@ pub unsafe extern "C" fn ferroflash_merge(
     stream: *mut c_void,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(merge)?) };
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid states, memory and stream.
         unsafe { args.merge(|merge| enqueue(context, merge, stream)) }
     })
 }

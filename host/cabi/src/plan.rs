@@ -46,12 +46,12 @@ pub unsafe extern "C" fn ferroflash_plan_create(
     plan: *mut *mut PlanHandle,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promise; only this call uses the name.
+        // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
         let made = context.attention().plan(&unsafe { args.request()? })?;
         let reason = CString::new(made.reason()).unwrap_or_default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `plan` may be written.
         unsafe { store("plan", plan, PlanHandle { plan: made, reason }) }
     })
 }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
 /// `plan` is null, or came from [`ferroflash_plan_create`], is destroyed once, and is not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller makes the promises of `destroy`.
     unsafe { destroy(plan) };
 }
 
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info: *mut PlanInfo) -> Status {
     call(|| {
-        // SAFETY: the caller's promises; the size is the first field.
+        // SAFETY: the caller promises that both are null or valid; the size is the first field.
         let (handle, size) = unsafe { (borrow("plan", plan)?, *borrow("info", info.cast::<u64>())?) };
         if size < PlanInfo::LEAST as u64 {
             let expected = "FERROFLASH_PLAN_INFO_INIT sets it to sizeof(ferroflash_plan_info_t)";
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
         let known = handle.info(size);
         let bytes = size_of::<PlanInfo>().min(usize::try_from(size).unwrap_or(usize::MAX));
         const { assert!(is_plain(PlanInfo::FIELDS, size_of::<PlanInfo>())) }
-        // SAFETY: the pointer is not null and has this number of bytes, by the caller's promise; the struct
-        // has no padding.
+        // SAFETY: the pointer is not null, and the caller promises that it has this number of bytes; the
+        // struct has no padding.
         unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), bytes) };
         Ok(())
     })
@@ -107,10 +107,10 @@ impl PlanHandle {
     }
 }
 
-/// Returns the bytes of workspace and of counters of the fastest kernel for a request.
+/// Returns the numbers of bytes of workspace and of counters that the fastest kernel for a request uses.
 ///
 /// # Safety
-/// - The requirements of [`ferroflash_plan_create`], except on `plan`.
+/// - The caller meets the requirements of [`ferroflash_plan_create`], except for `plan`.
 /// - `workspace_bytes` and `counters_bytes` are null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_scratch_size(
@@ -120,12 +120,12 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
     counters_bytes: *mut u64,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promise; only this call uses the name.
+        // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
         let request = unsafe { args.request()? }.scratch(Scratch::Fastest);
         let ScratchBytes { workspace, counters } = context.attention().plan(&request)?.scratch_bytes();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or may be written.
         unsafe {
             write("workspace_bytes", workspace_bytes, workspace)?;
             write("counters_bytes", counters_bytes, counters)
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const PlanHandle) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or live.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
         context.attention().load(&handle.plan)
     })
@@ -149,7 +149,8 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
 /// Enqueues a plan.
 ///
 /// # Safety
-/// - The requirements of [`ferroflash_plan_create`]; `plan` is null or a live plan of this context.
+/// - The caller meets the requirements of [`ferroflash_plan_create`]; `plan` is null or a live plan of this
+///   context.
 /// - `stream` is a stream of the CUDA context, or null.
 /// - Every tensor is device memory of the CUDA context, as far as its strides reach, until the launch has
 ///   run. Workspace and counters have their stated sizes. Until then, other work writes none of the inputs,
@@ -162,9 +163,9 @@ pub unsafe extern "C" fn ferroflash_launch(
     stream: *mut c_void,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        // SAFETY: the caller's promises; only this call uses the name.
+        // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
         unsafe {
             let request = read(attention)?.request()?;
             context.attention().launch(&handle.plan, &request, &RawStream::from_raw(stream))
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn ferroflash_launch(
 /// Plans and enqueues a request.
 ///
 /// # Safety
-/// The requirements of [`ferroflash_launch`], except on `plan`.
+/// The caller meets the requirements of [`ferroflash_launch`], except for `plan`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_attention(
     context: *const Context,
@@ -183,9 +184,9 @@ pub unsafe extern "C" fn ferroflash_attention(
     stream: *mut c_void,
 ) -> Status {
     call(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller's promises; only this call uses the name.
+        // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
         unsafe { enqueue(context, &args.request()?, stream) }
     })
 }

@@ -54,16 +54,17 @@ mod tests {
     fn of_size<A: Args>(size: usize, words: usize, word: u64) -> Result<A, Error> {
         let mut memory = vec![word; words];
         memory[0] = size as u64;
-        // SAFETY: `size` is at most the memory's size, or an invalid size, for which nothing else is read.
+        // SAFETY: `size` is at most the memory's size, or an invalid size. With an invalid size, only the
+        // size is read.
         unsafe { read::<A>(memory.as_ptr().cast()) }
     }
 
-    /// Checks that structs of programs that were compiled with another header work.
+    /// Checks that the library accepts structs of programs that were compiled with another header.
     fn check<A: Args>(fields: &[crate::Field]) {
         let (ours, least) = (size_of::<A>(), A::LEAST);
         let is_boundary = |(_, offset, bytes): &crate::Field| offset + bytes == least;
         assert!(fields.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
-        // An older, smaller struct: the library reads nothing behind it, and unknown fields are 0.
+        // This struct is older and smaller. The library reads nothing behind it, and unknown fields are 0.
         let older = of_size::<A>(least, least / 8, u64::from_ne_bytes([7; 8])).expect("an older struct");
         for (name, offset, bytes) in fields.iter().skip(1) {
             // SAFETY: the field contains numbers or pointers, so all of its bytes are initialised.
@@ -73,11 +74,11 @@ mod tests {
             assert!(field.iter().all(|byte| *byte == expected), "{}.{name}: {field:?}", A::NAME);
         }
         assert!(of_size::<A>(ours, ours / 8, 7).is_ok(), "{}", A::NAME);
-        // A newer, larger struct: its new fields are first unset, then set.
+        // This struct is newer and larger. Its new fields are unset at first, and then set.
         assert!(of_size::<A>(ours + 8, ours / 8 + 1, 0).is_ok(), "{}", A::NAME);
         let error = of_size::<A>(ours + 8, ours / 8 + 1, 9).map(drop).expect_err(A::NAME);
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        // Sizes that no struct has; the last one ends within a pointer.
+        // These sizes belong to no struct. The last size ends within a pointer.
         for size in [0, 8, least - 1, usize::MAX, least + 1] {
             let error = of_size::<A>(size, ours / 8, 0).map(drop).expect_err(A::NAME).to_string();
             assert!(error.contains(A::SIZE), "{error}");
@@ -91,7 +92,7 @@ mod tests {
         check::<MergeArgs>(MergeArgs::FIELDS);
     }
 
-    /// Sizes that older programs were compiled with stay valid when new fields follow them.
+    /// The sizes with which older programs were compiled stay valid when new fields follow.
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);

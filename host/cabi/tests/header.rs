@@ -47,7 +47,7 @@ fn compile(name: &str) -> PathBuf {
 #[test]
 fn a_c_program_gets_clean_errors() {
     let program = compile("header");
-    // Files that are no libraries. The loader finds them before any driver of this machine.
+    // The folder has files that are not libraries. The loader finds them before any driver of this machine.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-driver");
     std::fs::create_dir_all(&folder).expect("a folder for the test");
     for name in ["libcuda.so", "libcuda.so.1"] {
@@ -55,7 +55,7 @@ fn a_c_program_gets_clean_errors() {
     }
     let without_driver = |tuning: Option<&str>| {
         let mut command = Command::new(&program);
-        // The test uses no measurements: neither the user's nor the caller's.
+        // The test uses no measurements, neither the user's nor the caller's.
         command
             .env("LD_LIBRARY_PATH", &folder)
             .env("XDG_CACHE_HOME", &folder)
@@ -78,7 +78,7 @@ fn a_c_program_gets_clean_errors() {
     }
 }
 
-/// The part of the program that needs a device, on the fake driver.
+/// Runs the part of the program that needs a device, on the fake driver.
 #[test]
 fn a_c_program_plans_on_a_device() {
     let mut command = Command::new(compile("header-fake"));
@@ -89,7 +89,7 @@ fn a_c_program_plans_on_a_device() {
     assert!(output.status.success() && text.starts_with("context: 0\n"), "{text}");
 }
 
-/// The library's structs: their C names, their fields, and their sizes.
+/// The library's structs: their C names, fields and sizes.
 const STRUCTS: [(&str, &[Field], usize); 5] = [
     ("attention", AttentionArgs::FIELDS, size_of::<AttentionArgs>()),
     ("plan_info", PlanInfo::FIELDS, size_of::<PlanInfo>()),
@@ -133,8 +133,8 @@ fn the_header_is_clean_in_every_standard() {
     }
 }
 
-/// The crate `libcuda` defines the driver's functions for `cust`. If the library exported them, a library
-/// that is loaded later would find them instead of the driver's own.
+/// The crate `libcuda` defines the driver's functions for `cust`. If the library exported these functions, a
+/// library that is loaded later would use them instead of the driver's functions.
 #[test]
 fn only_functions_of_the_header_are_exported() {
     let output = run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));

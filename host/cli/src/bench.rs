@@ -78,7 +78,7 @@ pub(super) struct Args {
     /// The state of the GPU's caches when a launch begins.
     #[arg(long, value_enum, default_value_t)]
     timing: TimingChoice,
-    /// Rounds over all shapes. Each round has a random order.
+    /// Number of rounds over all shapes. Each round has a random order.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
     /// Start no measurement after N seconds. The report names the shapes that were not measured.
@@ -91,7 +91,7 @@ pub(super) struct Args {
     /// of both reports.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Measure the steps of a process up to its first output instead.
+    /// Measure the time from the start of a process to its first output, step by step, instead.
     #[arg(long, conflicts_with_all = ["suites", "file", "svg", "against"])]
     first_call: bool,
     #[command(flatten)]
@@ -105,7 +105,7 @@ struct Report {
     device: String,
     /// Clocks, power and temperature before and after, or the reason why they are unknown.
     clocks: [String; 2],
-    /// Host time of one launch of the first shape; of the first forward shape if there is one.
+    /// Host time of one launch of the first shape, or of the first forward shape if there is one.
     launch_overhead_us: Option<Overhead>,
     rows: Vec<Row>,
     /// Shapes that --seconds left out.
@@ -142,7 +142,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let in_time = || !ended::asked() && budget.is_none_or(|budget| start.elapsed() < budget);
     let overhead = job::rounds(&attention, &mut jobs, args.rounds, &in_time, &watch, console);
     let Measured { rows, left_out, failed, result } = Measured::of(&jobs);
-    // Reports the measurements first; the comparison may fail afterwards.
+    // The report is printed before the comparison, which may fail.
     let against = before.map(|before| against::compare(&before, &device, &rows)).transpose();
     let (against, compared) = match against {
         Ok(against) => (against, Ok(())),
@@ -250,7 +250,8 @@ mod tests {
         for job in &mut jobs[..3] {
             job.rounds.push(vec![20.0, 21.0]);
         }
-        // One job fails before its first round, another one after its first round; the last job gets no time.
+        // One job fails before its first round, another job fails after its first round, and the last job
+        // gets no time.
         jobs[0].rounds.clear();
         jobs[0].failure = Some(Error::Invalid("out of memory".into()));
         jobs[1].failure = Some(Error::Device("lost".into()));

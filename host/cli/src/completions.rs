@@ -23,7 +23,7 @@ struct Report {
     script: String,
 }
 
-/// `program` is the command line that the script completes.
+/// Prints the script. `program` is the command line that the script completes.
 pub(super) fn run(args: Args, mut program: clap::Command, console: &Console) -> Result<(), Error> {
     let mut script = vec![];
     let name = program.get_name().to_owned();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
     json: bool,
-    /// Whether a report has been printed. Standard output gets one document only.
+    /// Whether a report has been printed. Standard output gets only one document.
     reported: Cell<bool>,
     /// The kernels that `--ptx-dir` has replaced.
     replaced: &'static [&'static str],
@@ -44,12 +44,12 @@ impl From<&Error> for Failure {
 }
 
 impl Console {
-    /// With `json`, reports are JSON documents.
+    /// Creates a console. With `json`, it prints reports as JSON documents.
     pub(super) fn new(json: bool) -> Self {
         Console { json, reported: Cell::new(false), replaced: &[], ptx_dir: None }
     }
 
-    /// Names the kernels that come from a folder, and remembers them for the report.
+    /// Prints the names of the kernels that come from a folder, and remembers them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
         self.ptx_dir = Some(folder.to_owned());
         let (folder, names) = (folder.display(), kernels.join(", "));
@@ -58,7 +58,7 @@ impl Console {
         self.replaced = kernels;
     }
 
-    /// Returns kernels that `--ptx-dir` has replaced, and the option for child processes.
+    /// Returns the kernels that `--ptx-dir` has replaced, and the option for child processes.
     pub(super) fn replacement(&self) -> (&'static [&'static str], impl Iterator<Item = &OsStr>) {
         let option = self.ptx_dir.iter().flat_map(|folder| [OsStr::new("--ptx-dir"), folder.as_os_str()]);
         (self.replaced, option)
@@ -83,7 +83,7 @@ impl Console {
     /// report was already printed.
     pub(super) fn error(&self, error: &Error) {
         if self.json && !self.reported.get() {
-            // The exit code reports the error, too.
+            // The result is ignored, because the exit code also reports the error.
             let _ = write(&self.document::<()>(None, Some(error.into())));
         }
         self.note(format_args!("error: {error}"));
@@ -101,7 +101,7 @@ impl Console {
 
     /// Prints a message that is not part of the report.
     pub(super) fn note(&self, text: impl Display) {
-        // If this fails too, no output is left to report it.
+        // The result is ignored: if this fails, no output is left to report it.
         let _ = writeln!(io::stderr(), "{text}");
     }
 
@@ -110,14 +110,14 @@ impl Console {
         Progress::waiting(what.to_string())
     }
 
-    /// Shows how many of `steps` steps of `what` a command has done.
+    /// Shows how many of the `steps` steps of `what` a command has done.
     pub(super) fn progress(&self, what: &'static str, steps: usize) -> Progress {
         Progress::of_steps(what, steps)
     }
 }
 
-/// Returns the verdict's text about skipped kernels, if any; `kernels` says for each kernel whether it was
-/// skipped.
+/// Returns the verdict's text about skipped kernels, if there are any. `kernels` says for each kernel whether
+/// it was skipped.
 pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     match kernels.filter(|skipped| *skipped).count() {
         0 => String::new(),
@@ -126,8 +126,8 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
-/// Writes to standard output. A reader that closes the pipe is no failure: it has read enough (`ferroflash
-/// kernels | head -1`).
+/// Writes to standard output. It is not a failure if a reader closes the pipe, because it has read enough
+/// (`ferroflash kernels | head -1`).
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -64,7 +64,7 @@ struct Report {
     kernels: Vec<Row>,
 }
 
-/// Kernels of a family together.
+/// The kernels of a family together.
 #[derive(Serialize)]
 struct Family {
     name: &'static str,
@@ -101,7 +101,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // Room for many kernels: a thread that waits for its blocks would otherwise start another kernel.
+            // Only one kernel runs in parallel. With many kernels, a thread that waits for its blocks would
+            // start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
@@ -124,8 +125,8 @@ fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }
 
-/// Bytes of a thread's stack. A thread that waits for a simulator's threads starts other kernels, which nest
-/// on its stack.
+/// The number of bytes of a thread's stack. A thread that waits for a simulator's threads starts other
+/// kernels, which nest on its stack.
 const STACK: usize = 256 << 20;
 
 fn agree<D: Harness>(
@@ -154,7 +155,7 @@ fn agree<D: Harness>(
             .push(products.compare(&products.run(attention.driver())?, &products.run(simulator.driver())?));
         bar.inc(1);
     }
-    // One simulator per thread, because most problems have few blocks.
+    // Each thread has one simulator, because most problems have few blocks.
     let options = Options { parallel: subjects.len() == 1, ..options };
     let own = || SimDriver::with_options(name, options.clone()).map(Attention::new);
     let workers = ThreadPoolBuilder::new().stack_size(STACK).build();

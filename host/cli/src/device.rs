@@ -21,20 +21,20 @@ pub(super) enum Device {
     Kernels {
         /// Runs the kernels.
         runner: Box<dyn Runner>,
-        /// The device's name: `NVIDIA L4 (simulated)`.
+        /// The device's name, for example `NVIDIA L4 (simulated)`.
         name: String,
         /// Whether the device is the simulator.
         is_simulated: bool,
     },
-    /// The CPU runs the reference.
+    /// The CPU, which computes the reference.
     Cpu,
 }
 
 /// Seconds that the simulator needs per launch of a soak. `verify --soak 1000` launches 124 kernels 2000
-/// times and would take 28 hours.
+/// times each, which would take 28 hours.
 const SECONDS_A_LAUNCH: f64 = 0.4;
 
-/// Returns the device time for a kernel's name and a number of launches.
+/// A function that takes a kernel's name and a number of launches, and returns the device time.
 pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
 
 /// [`Attention`] on any driver.
@@ -43,7 +43,7 @@ pub(super) trait Runner {
     fn capabilities(&self) -> &Capabilities;
     /// Runs every round of a problem of any family.
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
-    /// Runs one launch that is captured as a graph, and enqueues it for each round.
+    /// Captures one launch as a graph, and enqueues the graph for each round.
     fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Runs one attention, and returns the time of each step.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
@@ -55,7 +55,7 @@ pub(super) trait Runner {
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
     /// Runs [`Other::run`].
     fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
-    /// Returns the device memory in use, in bytes, if the driver knows it.
+    /// Returns the number of bytes of device memory in use, if the driver knows it.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
     /// Returns a stopwatch for the device time of consecutive launches of one kernel on one problem.
     fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
@@ -110,7 +110,8 @@ impl<D: Harness> Runner for Attention<D> {
 }
 
 impl Device {
-    /// Opens the requested device. If `auto` finds no GPU, it says on standard error which device it uses.
+    /// Opens the requested device. If `auto` finds no GPU, this function prints the device that it uses to
+    /// standard error.
     pub(super) fn open(options: &DeviceOptions, console: &Console) -> Result<Self, Error> {
         match options.kind()? {
             DeviceKind::Gpu(ordinal) => Self::gpu(ordinal, console),
@@ -130,8 +131,8 @@ impl Device {
     /// Returns a GPU of this machine, with its measurements.
     ///
     /// # Errors
-    /// Returns [`Error::NoDevice`] if there is no GPU. An invalid tuning file is an error with a GPU and
-    /// without.
+    /// Returns [`Error::NoDevice`] if there is no GPU. An invalid tuning file is an error whether there is a
+    /// GPU or not.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
         let tuning = tuning(console)?;
         let driver = open_cuda(ordinal)?;
@@ -180,7 +181,7 @@ impl Device {
         })
     }
 
-    /// Checks that the user can want this number of launches. On the simulator, a soak takes hours. If the
+    /// Checks that the user can want this number of launches. A soak takes hours in the simulator. If the
     /// user named the simulator, this function prints the time; otherwise it refuses.
     ///
     /// # Errors
@@ -205,13 +206,13 @@ impl Device {
         Ok(())
     }
 
-    /// Returns the error for a kernel on the CPU.
+    /// Returns the error for a request to run a kernel on the CPU.
     pub(super) fn has_no_kernel(name: &str) -> Error {
         let what = "--device cpu runs no kernel; use --device gpu or --device sim";
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
-    /// Moves the time of a simulated kernel into the CPU's time: it is not a kernel's time.
+    /// Counts the time of a simulated kernel as the CPU's time, because it is not a kernel's time.
     pub(super) fn timed(&self, mut results: Results) -> Results {
         if self.is_simulated() {
             results.took.cpu = results.took.kernel.take();
@@ -219,7 +220,7 @@ impl Device {
         results
     }
 
-    /// Computes attention. `config` names a kernel.
+    /// Computes attention. `config` may name a kernel.
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
             Device::Kernels { runner, .. } => {

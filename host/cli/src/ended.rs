@@ -1,4 +1,4 @@
-//! Long commands that a signal ends early. They report their results so far.
+//! Ends long commands early if a signal asks for it. The commands report their results so far.
 use super::error::Error;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A second signal within this time of the first does not end the process, because `timeout` sends its signal
-/// to the process and to its group.
+/// A second signal within this time after the first does not end the process, because `timeout` sends its
+/// signal to the process and to its group.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, the first SIGTERM or SIGINT asks the command to end with a partial report. A second signal
-/// ends the process.
+/// Installs handlers: the first SIGTERM or SIGINT asks the command to end with a partial report, and a second
+/// signal ends the process.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -37,8 +37,8 @@ pub(super) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Returns the error of a command that ended early. It has done `done` of `all` items `what`. `None` if it
-/// has done all.
+/// Returns the error of a command that ended early, after `done` of `all` items `what`. Returns `None` if the
+/// command has done all items.
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
     let why = "it was ended by a signal; the report has the results so far";
     (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))

@@ -10,22 +10,22 @@ pub(super) enum Error {
     /// A result is wrong.
     #[error("{0}")]
     Wrong(String),
-    /// Usage, a file, an input, or a feature that is not supported.
+    /// The usage, a file or an input is invalid, or a feature is not supported.
     #[error("{0}")]
     Invalid(String),
-    /// No device or no driver.
+    /// There is no device or no driver.
     #[error("{0}")]
     NoDevice(String),
     /// The device or its driver failed.
     #[error("{0}")]
     Device(String),
-    /// A signal ended the command before it had done all.
+    /// A signal ended the command before it had done everything.
     #[error("{0}")]
     Ended(String),
 }
 
 impl Error {
-    /// Returns the exit code, as documented in `ferroflash --help`.
+    /// Returns the exit code, which `ferroflash --help` documents.
     pub(super) fn code(&self) -> u8 {
         match self {
             Error::Wrong(_) => 1,
@@ -41,8 +41,8 @@ impl Error {
         self.code().into()
     }
 
-    /// Returns the error of a command that checks kernels: the first failure of `found`, of `count` in total;
-    /// else [`Error::nothing_ran`].
+    /// Returns the error of a command that checks kernels. If there is a failure, the error names the first
+    /// one of `found` and their number `count`; otherwise it is [`Error::nothing_ran`].
     pub(super) fn first_of(
         found: &str,
         count: usize,
@@ -56,7 +56,7 @@ impl Error {
     }
 
     /// Returns an error if none of these kernels ran. Each item says whether the kernel ran. The text names a
-    /// card that the simulator can model and that runs all of them. `None` if some ran.
+    /// card that the simulator can model and that runs all of them. Returns `None` if some kernels ran.
     pub(super) fn nothing_ran<'a>(
         kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
         device: impl Display,

@@ -8,22 +8,22 @@ use safetensors::{Dtype, SafeTensors};
 use std::io::Read;
 use std::path::Path;
 
-/// A tensor of four dimensions, as stored.
+/// A tensor of four dimensions, as a file stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored {
     /// Element type.
     pub dtype: DType,
-    /// Sizes in the order of the file.
+    /// The sizes, in the order of the file.
     pub shape: [usize; 4],
     /// Elements, contiguous.
     pub bits: Vec<u16>,
 }
 
-/// A tensor of any sizes, none of them 0.
+/// A tensor of any sizes. No size is 0.
 pub(super) struct Elements {
     /// Element type.
     pub dtype: DType,
-    /// Sizes in the order of the file.
+    /// The sizes, in the order of the file.
     pub shape: Vec<usize>,
     /// Elements, contiguous, little-endian.
     pub bytes: Vec<u8>,
@@ -83,7 +83,7 @@ impl<'a> File<'a> {
     }
 
     /// Refuses a tensor with any other name, because files with `kind` would ignore it. The names of results
-    /// are valid.
+    /// are permitted.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
         let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);
@@ -147,7 +147,7 @@ impl<'a> File<'a> {
         Ok((tensor.data().to_vec(), shape))
     }
 
-    /// Integers, and their shape. u32 is converted to i32.
+    /// Returns integers and their shape. u32 is converted to i32.
     pub(super) fn integers(&self, name: &str) -> Result<(Vec<i32>, Vec<usize>), Error> {
         let (words, shape) = self.words(name, &[Dtype::I32, Dtype::U32])?;
         Ok((words.map(i32::from_le_bytes).collect(), shape))
@@ -163,8 +163,8 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Returns one f32 per head; with `shared`, one for all heads is also valid. `None` without such a
-    /// tensor.
+    /// Returns one f32 per head. With `shared`, a single number for all heads is also valid. Returns `None`
+    /// if there is no such tensor.
     pub(super) fn per_head(&self, name: &str, heads: usize, shared: bool) -> Result<Option<Vec<f32>>, Error> {
         if !self.has(name) {
             return Ok(None);
@@ -180,7 +180,8 @@ impl<'a> File<'a> {
         Ok(Some(words.map(f32::from_le_bytes).collect()))
     }
 
-    /// Words of one of these types, and their shape. The error suggests to convert to the first type.
+    /// Returns the words of a tensor of one of these types, and its shape. The error suggests to convert to
+    /// the first type.
     fn words(
         &self,
         name: &str,
@@ -195,12 +196,12 @@ impl<'a> File<'a> {
     }
 }
 
-/// Largest header in bytes, as in the crate safetensors.
+/// Maximum number of bytes of a header, as in the crate safetensors.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads the header, the tensors that it lists, and one more byte; if that byte exists, the file is invalid.
-/// It does not read to the end, because a device such as `/dev/zero` has none. It stops reading as soon as
-/// the file is invalid.
+/// Reads the header, the tensors that it lists, and one more byte. If there is one more byte, the file is
+/// invalid. The function does not read to the end, because a device such as `/dev/zero` has no end. It stops
+/// reading as soon as the file is invalid.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
     file.by_ref().take(8).read_to_end(&mut bytes)?;
@@ -215,7 +216,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The varlen offsets of a file, for this number of rows of Q and of K.
+/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K.
 pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
@@ -303,21 +304,21 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
     write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
-/// Writes a file completely or not at all: it writes a temporary file and renames it. It writes directly to a
-/// pipe or a device.
+/// Writes a file completely or not at all: this function writes a temporary file and renames it. It writes
+/// directly to a pipe or a device.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let write = || {
         if path.exists() && !path.is_file() {
             return std::fs::write(path, bytes);
         }
-        // For a link, this replaces the target file, not the link.
+        // If the path is a link, this replaces the target file, not the link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut part = path.file_name().unwrap_or_default().to_owned();
         part.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(part);
         let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
         if written.is_err() {
-            // The caller gets the first error.
+            // The result is ignored, because the caller gets the first error.
             let _ = std::fs::remove_file(&part);
         }
         written
@@ -330,7 +331,7 @@ pub(super) fn unwritten(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: cannot be written: {why}", path.display()))
 }
 
-/// Refuses an output that is the input file, even under another name.
+/// Refuses an output that is the input file, even if the two have different names.
 pub(super) fn differ(input: &Path, output: &Path) -> Result<(), Error> {
     let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same {

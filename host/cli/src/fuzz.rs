@@ -63,20 +63,20 @@ struct Report {
     seed: u64,
     passed: bool,
     seconds: f64,
-    /// Valid problems of attention, each compared with the reference.
+    /// The number of valid attention problems that were compared with the reference.
     solved: u64,
-    /// Problems that were left out, because this build carries only a sample of the kernels.
+    /// The number of problems that were left out, because this build carries only a sample of the kernels.
     left_out: u64,
-    /// Cases of other families, each with several launches of one plan.
+    /// The number of cases of each other family. Each case has several launches of one plan.
     others: BTreeMap<&'static str, u64>,
-    /// Cases with few elements, which `small_rule` judged.
+    /// The number of cases with few elements, which `small_rule` judged.
     small: u64,
     small_rule: String,
-    /// Problems of any magnitude, which `wide_rule` judged.
+    /// The number of problems of any magnitude, which `wide_rule` judged.
     wide: u64,
-    /// Rows of these problems' outputs.
+    /// The number of rows of these problems' outputs.
     wide_rows: usize,
-    /// Rows that `wide_rule` does not judge.
+    /// The number of rows that `wide_rule` does not judge.
     rows_not_judged: usize,
     wide_rule: String,
     /// Number of refusals by fault.
@@ -84,7 +84,8 @@ struct Report {
     failure: Option<String>,
 }
 
-/// Returns the findings of a problem, without failures; `None` if this build lacks the problem's kernel.
+/// Returns the findings of a problem without failures. Returns `None` if this build lacks the problem's
+/// kernel.
 fn judged(ran: Result<Findings, ferroflash::Error>) -> Result<Option<Findings>, String> {
     let findings = match ran {
         Err(error) if lacks_kernel(&error) => return Ok(None),
@@ -110,7 +111,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
-    // However short the time is, one problem is solved, unless this build lacks the kernels.
+    // The command solves at least one problem, however short the time is, unless this build lacks the
+    // kernels.
     let is_due = |solved, left_out| start.elapsed() < time || (solved == 0 && left_out < 1000);
     while failure.is_none() && is_due(solved, left_out) && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
@@ -136,7 +138,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
-        // Refusals need no device. Many refusals accompany each solved problem.
+        // Refusals need no device, so many refusals accompany each solved problem.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,

@@ -91,7 +91,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     let capabilities = device.runner().map(Runner::capabilities);
     let base = Problem::new(args.dtype, args.batch, args.seqlen, args.heads, 8);
-    // A named simulated card needs no GPU.
+    // If the user named a simulated card, the command needs no GPU.
     let meant = args.device.kind()? != DeviceKind::Sim;
     let would_run = capabilities.map_or(Ok(vec![]), |capabilities| choices(base, capabilities))?;
     let report = Report {
@@ -114,8 +114,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, Ok(()))
 }
 
-/// Returns the kernel for each head dim and kind of mask. A size that no kernel supports is an error; a
-/// kernel that does not fit is part of the answer.
+/// Returns the kernel for each head dim and kind of mask. A size that no kernel supports is an error. If a
+/// kernel does not fit the device, the answer says so.
 fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Error> {
     let window = Mask::Window { left: Some(255), right: Some(0) };
     let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];

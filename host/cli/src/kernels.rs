@@ -24,23 +24,23 @@ Examples:
   ferroflash kernels --config flashcore/64x32-persistent
   ferroflash kernels --json")]
 pub(super) struct Args {
-    /// Only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a instructions),
-    /// decode (few queries on a KV cache), paged (many queries on a KV cache), mixed (few queries of some
-    /// sequences and many of others on a KV cache), append, merge. A Hopper kernel for varlen or paged
-    /// attention is in both families.
+    /// List only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a
+    /// instructions), decode (few queries on a KV cache), paged (many queries on a KV cache), mixed (few
+    /// queries of some sequences and many of others on a KV cache), append, merge. A Hopper kernel for varlen
+    /// or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
-    /// Only kernels whose queries have this element type: f16 or bf16.
+    /// List only kernels whose queries have this element type: f16 or bf16.
     #[arg(long, value_parser = super::options::dtype)]
     dtype: Option<DType>,
-    /// Only kernels that support this head dim.
+    /// List only kernels that support this head dim.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     head_dim: Option<u32>,
-    /// Only kernels of this mask: full, causal, local (windows, softcap), prefix (prefix-LM), chunked
+    /// List only kernels of this mask: full, causal, local (windows, softcap), prefix (prefix-LM), chunked
     /// (chunked-local), bits (trees of drafts). Causal decode and paged kernels also compute the full mask.
     #[arg(long, value_parser = ["full", "causal", "local", "prefix", "chunked", "bits"])]
     mask: Option<String>,
-    /// Only the kernel of this name, or the kernels of this lineage configuration.
+    /// List only the kernel of this name, or the kernels of this lineage configuration.
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
 }
@@ -58,9 +58,9 @@ struct Report {
 struct Row {
     name: &'static str,
     family: &'static str,
-    /// Dtype of the inputs; the queries' dtype if the keys' differs.
+    /// Dtype of the inputs. If keys have another dtype than queries, it is the dtype of queries.
     dtype: Option<&'static str>,
-    /// Dtype of the KV cache, if it may differ.
+    /// Dtype of the KV cache, if it may differ from the dtype of queries.
     cache: Option<&'static str>,
     head_dim: Option<u32>,
     mask: Option<&'static str>,
@@ -77,13 +77,13 @@ struct Row {
     what: Option<String>,
     /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries per block; for decode kernels, queries times the heads that share a key head.
+    /// Queries per block. For decode kernels, these are queries times the heads that share a key head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,
     threads: u32,
     shared_memory_bytes: u32,
-    /// The GPUs that can run the kernel: `from sm_80`.
+    /// The GPUs that can run the kernel, for example `from sm_80`.
     target: String,
     min_blocks_per_sm: u32,
 }
@@ -225,7 +225,7 @@ fn rows() -> Vec<Row> {
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let mut kernels = rows();
     if let Some(wanted) = args.head_dim {
-        // The smallest kernel that takes the head dim, among kernels for equal problems.
+        // Among kernels for equal problems, the smallest kernel that takes the head dim is selected.
         let takes = |row: &Row| match row.family {
             "split" | "hopper" => ("forward", row.cache),
             "hopper packed" => ("packed", row.cache),

@@ -1,7 +1,7 @@
-//! The command line: one file per command.
+//! The command line, with one file per command.
 //!
 //! A command parses its arguments, does its work and returns a report. The report prints itself as text, or
-//! as JSON with `--json`. All errors have one type, which knows its exit code.
+//! as JSON with `--json`. All errors have one type, which determines the exit code.
 mod bench;
 mod completions;
 mod console;
@@ -39,7 +39,7 @@ struct Cli {
     /// Print one JSON document instead of text. A failure adds the fields `error` and `exit_code`.
     #[arg(long, global = true)]
     json: bool,
-    /// For kernel development: if a file DIR/<kernel>.ptx exists, load this kernel from the file.
+    /// For kernel development: load a kernel from the file DIR/<kernel>.ptx, if this file exists.
     #[arg(long, global = true, value_name = "DIR")]
     ptx_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -129,11 +129,11 @@ fn conclude(result: Result<(), Error>, console: &Console) -> ExitCode {
     }
 }
 
-/// Prints help as it is and an error of usage on one line.
+/// Prints help unchanged, and an error of usage on one line.
 fn usage(error: &clap::Error) -> ExitCode {
     let help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if help || !error.use_stderr() {
-        // If this fails too, no output is left for a report.
+        // The result is ignored: if this fails, no output is left for a report.
         let _ = error.print();
         return if help { Error::Invalid(String::new()).exit_code() } else { ExitCode::SUCCESS };
     }

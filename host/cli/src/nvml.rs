@@ -1,5 +1,5 @@
-//! NVIDIA's management library: clocks, power, temperature and driver version of a GPU. It comes with the
-//! driver; this module opens it if it exists.
+//! NVIDIA's management library (NVML): clocks, power, temperature and driver version of a GPU. The driver
+//! brings the library. This module opens the library if it exists.
 use libloading::{Library, Symbol};
 use serde::Serialize;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -16,9 +16,9 @@ const NAME: &str = "libnvidia-ml.so.1";
 
 /// Interval between two readings of the clocks during a measurement.
 const PERIOD: Duration = Duration::from_millis(40);
-/// NVML's indices of clocks: SM, memory.
+/// NVML's indices of the clocks of SM and memory.
 const CLOCKS: [c_uint; 2] = [1, 2];
-/// Longest text that NVML returns.
+/// Maximum length of a text that NVML returns.
 const TEXT: usize = 96;
 
 type Code = c_int;
@@ -32,21 +32,21 @@ pub(super) struct Gpu {
 
 // SAFETY: any thread may call NVML's functions, with handles from any thread.
 unsafe impl Send for Gpu {}
-// SAFETY: as above.
+// SAFETY: any thread may call NVML's functions, also at the same time as others.
 unsafe impl Sync for Gpu {}
 
-/// The present state of a GPU; `None` for values that it does not report.
+/// The present state of a GPU. A value that the GPU does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct State {
-    /// Clock of the SMs.
+    /// Clock of the SMs in MHz.
     pub sm_mhz: Option<u32>,
-    /// Clock of the memory.
+    /// Clock of the memory in MHz.
     pub memory_mhz: Option<u32>,
-    /// Present power.
+    /// Present power in watts.
     pub watts: Option<f64>,
-    /// Power limit.
+    /// Power limit in watts.
     pub most_watts: Option<f64>,
-    /// Temperature.
+    /// Temperature in degrees Celsius.
     pub celsius: Option<u32>,
 }
 
@@ -75,14 +75,15 @@ impl Gpu {
             Some(address) => {
                 type ByAddress = unsafe extern "C" fn(*const c_char, *mut Device) -> Code;
                 let (name, mut device) = ("nvmlDeviceGetHandleByPciBusId_v2", std::ptr::null_mut());
-                // SAFETY: the signature of this name; reads a text that ends with 0, writes one handle.
+                // SAFETY: the function has this signature. It reads a text that ends with 0, and writes one
+                // handle.
                 check(name, unsafe { gpu.function::<ByAddress>(name)?(address.as_ptr(), &mut device) })?;
                 device
             }
             None => {
                 type ByIndex = unsafe extern "C" fn(c_uint, *mut Device) -> Code;
                 let (name, mut device) = ("nvmlDeviceGetHandleByIndex_v2", std::ptr::null_mut());
-                // SAFETY: the signature of this name; writes one handle.
+                // SAFETY: the function has this signature, and writes one handle.
                 check(name, unsafe { gpu.function::<ByIndex>(name)?(ordinal, &mut device) })?;
                 device
             }
@@ -96,7 +97,7 @@ impl Gpu {
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| format!("{NAME} has no {name}: {e}"))
     }
 
-    /// Returns the number that a function of the device returns; `None` on an error.
+    /// Returns the number that a function of the device returns, or `None` on an error.
     fn number(&self, name: &str) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, *mut c_uint) -> Code;
         let mut value = 0;
@@ -105,11 +106,11 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// Returns `number` with one more argument.
+    /// Does the work of `number` with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;
-        // SAFETY: as above.
+        // SAFETY: every name that is passed here has this signature, and the function writes one number.
         let code = unsafe { self.function::<Ask>(name).ok()?(self.device, kind, &mut value) };
         (code == 0).then_some(value)
     }
@@ -137,14 +138,15 @@ impl Gpu {
         type Ask = unsafe extern "C" fn(*mut c_char, c_uint) -> Code;
         let mut text = [0u8; TEXT];
         let ask = self.function::<Ask>("nvmlSystemGetDriverVersion").ok()?;
-        // SAFETY: the signature of this name; the call writes at most `TEXT` bytes.
+        // SAFETY: the function has this signature, and writes at most `TEXT` bytes.
         let code = unsafe { ask(text.as_mut_ptr().cast(), TEXT as c_uint) };
         let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| code == 0)?;
         Some(text.to_string_lossy().into_owned())
     }
 }
 
-/// Returns the PCI address of a CUDA device, which identifies it in both libraries; `None` without a driver.
+/// Returns the PCI address of a CUDA device. Both libraries identify the device by it. Returns `None` without
+/// a driver.
 fn address(ordinal: u32) -> Option<std::ffi::CString> {
     let (mut device, mut text) = (0, [0u8; TEXT]);
     // SAFETY: cuInit may be called at any time.
@@ -168,7 +170,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts reading; dropping the value stops it. Without a GPU, it reads nothing.
+    /// Starts to read. Dropping the value stops the reading. Without a GPU, nothing is read.
     pub(super) fn new(gpu: Option<Arc<Gpu>>) -> Self {
         let seen = Arc::new(Mutex::new(vec![]));
         let Some(gpu) = gpu else { return Watch { seen, _end: None } };
@@ -184,7 +186,7 @@ impl Watch {
         Watch { seen, _end: Some(end) }
     }
 
-    /// Returns SM clocks in MHz that were read since `begin`. Forgets older readings.
+    /// Returns the SM clocks in MHz that were read since `begin`, and forgets older readings.
     pub(super) fn since(&self, begin: Instant) -> Vec<u32> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let clocks = seen.iter().filter(|(at, _)| *at >= begin).map(|(_, mhz)| *mhz).collect();

@@ -8,28 +8,28 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask, Prefix};
 use reference::{Layout, Subject};
 
-/// The mask and the transformations of scores.
+/// Options of the mask and of the score transformations.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct ScoreOptions {
     /// Causal mask: a query sees the keys up to its own position.
     #[arg(long, group = "mask")]
     causal: bool,
-    /// Sliding window: a query sees the keys from L before its position to R behind it, both inclusive. -1
-    /// is unbounded. `--window 255,0` is a causal window of 256 keys.
+    /// Sliding window: a query sees the keys from L before its position to R after it, both inclusive. -1 is
+    /// unbounded. `--window 255,0` is a causal window of 256 keys.
     #[arg(long, value_name = "L,R", value_parser = window, allow_hyphen_values = true, group = "mask")]
     window: Option<Mask>,
-    /// Prefix-LM mask: a query sees the keys up to its own position, and the first N keys.
+    /// Prefix-LM mask: a query sees the keys up to its own position, and also the first N keys.
     #[arg(long, value_name = "N", group = "mask")]
     prefix: Option<u32>,
     /// Chunked-local mask (Llama 4): a query at position P sees the keys from P / N * N up to P.
     #[arg(long, value_name = "N", group = "mask", value_parser = clap::value_parser!(u32).range(1..))]
     chunked: Option<u32>,
-    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys, if a row is
-    /// long enough; else for the last seqlen_q keys].
+    /// The tensor mask_bits has bits for the last N keys of a sequence [default: for all keys if a row is
+    /// long enough, otherwise for the last seqlen_q keys].
     #[arg(long, value_name = "N", conflicts_with = "mask")]
     pub mask_keys: Option<usize>,
-    /// Top-left alignment: query 0 is at the position of key 0 (PyTorch's is_causal). The default is
-    /// bottom-right: the last query is at the position of the last key (FlashAttention).
+    /// Top-left alignment: query 0 has the position of key 0 (PyTorch's is_causal). The default is
+    /// bottom-right: the last query has the position of the last key (FlashAttention).
     #[arg(long)]
     top_left: bool,
     /// Softmax scale, above 0 [default: 1 / sqrt(head_dim)].
@@ -59,7 +59,7 @@ impl ScoreOptions {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// Returns `problem` with these options applied.
+    /// Applies these options to `problem`.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
         problem
@@ -95,8 +95,8 @@ pub(super) const PROFILE: &str = "l4";
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {
     /// Where attention runs. auto: the GPU, or the simulator if the machine has no GPU or --profile is given.
-    /// gpu: CUDA device 0; gpu:1: CUDA device 1. sim: the kernels' PTX, simulated on the CPU with every
-    /// access checked. cpu: the f64 reference, without a kernel.
+    /// gpu: CUDA device 0; gpu:1: CUDA device 1. sim: the simulator, which runs the kernels' PTX on the CPU
+    /// and checks every access. cpu: the f64 reference, without a kernel.
     #[arg(long, value_name = "DEVICE", value_parser = device, default_value = "auto")]
     device: DeviceKind,
     /// The GPU that the simulator models [default: l4].
@@ -124,12 +124,12 @@ impl DeviceOptions {
         }
     }
 
-    /// Returns the ordinal of the requested GPU; 0 unless the user named another.
+    /// Returns the ordinal of the requested GPU. It is 0 unless the user named another one.
     pub(super) fn ordinal(&self) -> u32 {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }
 
-    /// Returns the options with which a child process uses the same device: the simulator, or the GPU.
+    /// Returns the options that make a child process use the same device: the simulator, or the GPU.
     pub(super) fn words(&self, simulated: bool) -> Vec<String> {
         match simulated {
             true => ["--device", "sim", "--profile", self.profile()].map(str::to_owned).into(),
@@ -137,7 +137,7 @@ impl DeviceOptions {
         }
     }
 
-    /// Returns the requested GPU. Only a GPU can do `what`.
+    /// Returns the requested GPU, for a command that only a GPU can run. `what` says why.
     ///
     /// # Errors
     /// Returns an error if another device was requested.
@@ -154,8 +154,8 @@ impl DeviceOptions {
 /// Options of commands that run the table's kernels one after another.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
-    /// Only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels` lists
-    /// both). May be repeated.
+    /// Run only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels`
+    /// lists both). May be repeated.
     #[arg(long, value_name = "NAME")]
     pub config: Vec<String>,
     /// Seed of the inputs.
@@ -188,7 +188,7 @@ pub(super) fn all_of<T>(
 }
 
 /// Returns the kernels of all families with this name: a kernel's symbol, or a configuration of the lineage.
-/// Without a name, all kernels.
+/// Without a name, returns all kernels.
 ///
 /// # Errors
 /// Returns an error for a name that matches no kernel.
@@ -201,8 +201,8 @@ pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, 
     Ok(entries(name)?.into_iter().map(|entry| entry as &dyn Subject).collect())
 }
 
-/// Returns the entries with this name: a symbol, or a configuration of the lineage. Without a name, all
-/// entries.
+/// Returns the entries with this name: a symbol, or a configuration of the lineage. Without a name, returns
+/// all entries.
 ///
 /// # Errors
 /// Returns an error for a name that matches no entry.
@@ -216,7 +216,7 @@ pub(super) fn entries(name: Option<&str>) -> Result<Vec<&'static AttnInfo>, Erro
 /// A way to compute attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceKind {
-    /// The GPU if there is one, else the simulator.
+    /// Use the GPU if there is one, otherwise the simulator.
     Auto,
     /// The CUDA device with this ordinal.
     Gpu(u32),

@@ -1,4 +1,4 @@
-//! Progress of a long command: a bar on a terminal; otherwise an occasional line.
+//! The progress of a long command: a bar on a terminal, otherwise a line from time to time.
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::ops::Deref;
@@ -9,21 +9,21 @@ use std::time::Duration;
 /// The interval of lines if standard error is not a terminal.
 const LINES: Duration = Duration::from_secs(10);
 
-/// The progress of one command on standard error. Dropping it ends the lines.
+/// The progress of one command on standard error. Dropping the value ends the lines.
 pub(super) struct Progress {
     bar: ProgressBar,
-    /// The channel on which the printing thread waits; `None` on a terminal.
+    /// The channel on which the printing thread waits, or `None` on a terminal.
     _end: Option<mpsc::Sender<()>>,
 }
 
 impl Progress {
-    /// Progress of `steps` steps of `what`.
+    /// Shows the progress of `steps` steps of `what`.
     pub(super) fn of_steps(what: &'static str, steps: usize) -> Self {
         let template = "{prefix} [{bar:32}] {pos}/{len}  {elapsed} of about {duration}  {msg}";
         Self::new(what, Some(steps as u64), template)
     }
 
-    /// Progress of work of unknown length.
+    /// Shows the progress of work of unknown length.
     pub(super) fn waiting(what: String) -> Self {
         let progress = Self::new("", None, "{spinner} {msg}, {elapsed}");
         progress.bar.set_message(what);
@@ -43,7 +43,7 @@ impl Progress {
         let shown = bar.clone();
         thread::spawn(move || {
             while ended.recv_timeout(LINES) == Err(RecvTimeoutError::Timeout) && !shown.is_finished() {
-                // If this fails too, no output is left for a report.
+                // The result is ignored: if this fails, no output is left for a report.
                 let _ = writeln!(io::stderr(), "{}", line(&shown));
             }
         });
@@ -59,7 +59,7 @@ impl Deref for Progress {
     }
 }
 
-/// Returns the bar as a line: `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
+/// Returns the bar as a line, for example `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
 fn line(bar: &ProgressBar) -> String {
     let (elapsed, message) = (bar.elapsed().as_secs(), bar.message());
     let Some(steps) = bar.length() else { return format!("{message}, {elapsed} s") };

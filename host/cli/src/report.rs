@@ -72,14 +72,14 @@ impl Limits {
     }
 }
 
-/// All results. The reports of the steps are as their commands print them.
+/// All results. The reports of the steps are in the form that their commands print.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
     date: String,
     command: String,
     device: String,
-    /// Whether there was no GPU, so that nothing was measured.
+    /// Whether this is a dry run: there was no GPU, so nothing was measured.
     dry_run: bool,
     /// The display driver's version, or the reason why it is unknown.
     driver: String,
@@ -91,18 +91,19 @@ struct Report {
     seed: u64,
     seconds: f64,
     passed: bool,
-    /// `ferroflash bench --first-call --json`.
+    /// The output of `ferroflash bench --first-call --json`.
     first_call: Option<Value>,
-    /// `ferroflash verify --quick --json` on the sample.
+    /// The output of `ferroflash verify --quick --json` for the sample.
     verify: Option<Value>,
-    /// `ferroflash bench --json`. On an L4, its rows have `predicted_us`, lowest and highest.
+    /// The output of `ferroflash bench --json`. On an L4, its rows have `predicted_us`: the lowest and the
+    /// highest prediction.
     bench: Option<Value>,
     /// The plot of the suites.
     #[serde(skip)]
     plot: Option<String>,
     /// The comparison of the model's predictions with the rows of `bench`.
     model: Option<model::Held>,
-    /// Missing parts, with the reason.
+    /// The missing parts, each with the reason.
     missing: Vec<String>,
     /// The place of both files.
     #[serde(skip)]

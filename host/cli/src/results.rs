@@ -8,7 +8,7 @@ pub(super) struct Results {
     pub kernel: Option<&'static str>,
     /// The planner's reason for the kernel.
     pub reason: Option<&'static str>,
-    /// O, laid out as `Memory::o` says.
+    /// O, laid out as `Memory::o` describes.
     pub o: Vec<u16>,
     /// LSE, `[batch, heads, seqlen]`.
     pub lse: Vec<f32>,
@@ -19,13 +19,14 @@ pub(super) struct Results {
 /// Milliseconds of the steps of one attention.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Took {
-    /// Copying the inputs to the device; `None` on the CPU.
+    /// Copying the inputs to the device, or `None` on the CPU.
     pub upload: Option<f64>,
-    /// Loading the kernel, which the driver may compile; `None` on the CPU.
+    /// Loading the kernel, which the driver may compile, or `None` on the CPU.
     pub load: Option<f64>,
-    /// The kernel's time by the device's clock; `None` without a device.
+    /// The kernel's time by the device's clock, or `None` if no kernel ran on a device.
     pub kernel: Option<f64>,
-    /// The CPU's time for simulating the kernel, or for the reference. It is not a device's time.
+    /// The time that the CPU took to simulate the kernel, or to compute the reference. It is not a device's
+    /// time.
     pub cpu: Option<f64>,
 }
 
@@ -36,7 +37,7 @@ impl Took {
         Took { upload, load, kernel, cpu: None }
     }
 
-    /// Returns time of the reference.
+    /// Creates the times of the reference.
     pub(super) fn on_cpu(took: Duration) -> Self {
         Took { upload: None, load: None, kernel: None, cpu: Some(milliseconds(took)) }
     }

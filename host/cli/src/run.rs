@@ -136,7 +136,7 @@ impl From<Verdict> for Check {
     }
 }
 
-/// Attention on tensors: sequences of equal lengths, or packed sequences.
+/// The tensors of a file without a KV cache: sequences of equal lengths, or varlen sequences.
 const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
 const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
@@ -222,8 +222,8 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     conclude(&device, problem, &result, verdict, args.output.clone(), console)
 }
 
-/// Runs `memory` on `device`, passes O and LSE to `save`, and reports; with `check`, compares with the
-/// reference first.
+/// Runs `memory` on `device`, passes O and LSE to `save`, and reports. With `check`, compares with the
+/// reference before the report.
 pub(super) fn attention(
     device: &Device,
     memory: &Memory,
@@ -275,7 +275,7 @@ fn conclude(
     console.report(&report, verified)
 }
 
-/// The problem of a file's tensors.
+/// Returns the problem of a file's tensors.
 fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
     let sizes = |[a, b, c, d]: [usize; 4]| if layout == Layout::Bhsd { [a, c, b, d] } else { [a, b, c, d] };
     let ([batch, seqlen_q, heads_q, head_dim], [key_batch, seqlen_k, heads_k, key_dim]) =

@@ -44,13 +44,13 @@ Examples:
   ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Only the kernel with this name. May be repeated.
+    /// Check only the kernel with this name. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
     config: Vec<String>,
     /// Check this PTX file instead of FerroFlash's kernels.
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
-    /// File of buffers and launches for --ptx [default: the // comments of the PTX file].
+    /// Read buffers and launches for --ptx from this file [default: the // comments of the PTX file].
     #[arg(long, value_name = "FILE", requires = "ptx")]
     launch: Option<PathBuf>,
     /// Number of schedules per problem in the simulator. Each schedule shuffles the warps with another seed.
@@ -58,11 +58,11 @@ pub(super) struct Args {
     /// and so on [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Maximum of warp instructions per launch of --ptx [default: 20 billion].
+    /// Maximum number of warp instructions per launch of --ptx [default: 20 billion].
     #[arg(long, value_name = "N", requires = "ptx")]
     budget: Option<u64>,
-    /// Maximum of warp instructions without progress per launch of --ptx. Progress is a memory write, a
-    /// barrier or a warp exit [default: 20 million].
+    /// Maximum number of warp instructions without progress per launch of --ptx. Progress is a memory write,
+    /// a barrier or a warp exit [default: 20 million].
     #[arg(long, value_name = "N", requires = "ptx")]
     patience: Option<u64>,
     /// The device on which the kernels run.
@@ -89,20 +89,20 @@ enum Checker {
 #[derive(Serialize)]
 struct Findings {
     device: String,
-    /// Schedules per problem; `None` on a GPU.
+    /// Schedules per problem, or `None` on a GPU.
     schedules: Option<u64>,
     clean: bool,
     seconds: f64,
     kernels: Vec<Row>,
 }
 
-/// The findings in one kernel; on a GPU, the findings of one tool in all kernels.
+/// The findings in one kernel. On a GPU, these are the findings of one tool in all kernels.
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Problems that were launched and checked.
+    /// The number of problems that were launched and checked.
     launches: usize,
-    /// Problems (on a GPU: kernels) that had not run when the command was ended.
+    /// The number of problems (on a GPU: of kernels) that had not run when the command was ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<usize>,
     /// The reason why the kernel cannot run here.
@@ -110,19 +110,19 @@ struct Row {
     /// Output of the kernels in the first schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
     printed: String,
-    /// On a GPU: the kernels that the tool checked.
+    /// On a GPU, the kernels that the tool checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Checked>,
     findings: Vec<Finding>,
 }
 
-/// A kernel under a tool of compute-sanitizer.
+/// A kernel that ran under a tool of compute-sanitizer.
 #[derive(Deserialize, Serialize)]
 struct Checked {
     name: String,
-    /// Problems that it has solved.
+    /// The number of problems that the kernel has solved.
     cases: usize,
-    /// Problems that had not run when its process was ended.
+    /// The number of problems that had not run when the process was ended.
     #[serde(default, skip_serializing)]
     left: usize,
     /// The reason why the kernel cannot run here.
@@ -135,7 +135,7 @@ struct Finding {
     /// A kind of `ptx_sim::Kind`, `wrong-result`, `refused`, `missing-report`, or a tool of
     /// compute-sanitizer.
     kind: String,
-    /// The first launch in which it occurred, and the number of further launches.
+    /// The first launch in which the finding occurred, and the number of further launches.
     case: String,
     more: usize,
     message: String,
@@ -143,7 +143,7 @@ struct Finding {
     report: Option<Report>,
 }
 
-/// The kind of the finding for a refused launch.
+/// The kind of a finding that is a refused launch.
 const REFUSED: &str = "refused";
 
 impl Finding {
@@ -157,7 +157,7 @@ impl Finding {
         Finding { report: Some(report.clone()), ..Finding::new(report.kind.name(), case, message) }
     }
 
-    /// Returns whether both findings concern equal instructions, or have equal messages.
+    /// Returns whether both findings concern the same instructions, or have the same message.
     fn same(&self, other: &Finding) -> bool {
         let lines = |finding: &Finding| {
             let report = finding.report.as_ref()?;
@@ -232,8 +232,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// Returns the command's result. A refused launch does not accuse its kernel: without other findings, it
-/// counts as invalid input.
+/// Returns the command's result. A refused launch says nothing about its kernel. If there are no other
+/// findings, it counts as invalid input.
 fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
@@ -255,7 +255,7 @@ struct Simulator<'a> {
     seeds: u64,
 }
 
-/// Returns the simulator; `None` if the GPU checks.
+/// Returns the simulator's options, or `None` if the GPU checks the kernels.
 fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'a>>, Error> {
     let own = [
         ("--ptx", args.ptx.is_some()),
@@ -267,7 +267,7 @@ fn simulator<'a>(args: &'a Args, console: &Console) -> Result<Option<Simulator<'
         Simulator { profile: args.profile.as_deref().unwrap_or(PROFILE), seeds: args.seeds.unwrap_or(3) };
     match (args.device, asked) {
         (Checker::Gpu, Some((option, _))) => Err(Error::Invalid(format!(
-            "{option} is for the simulator; use --device sim, or leave it out: on the GPU compute-sanitizer \
+            "{option} is for the simulator; use --device sim, or leave it out: on the GPU, compute-sanitizer \
              checks the table's kernels once"
         ))),
         (Checker::Gpu, None) => Ok(None),
@@ -331,7 +331,7 @@ impl fmt::Display for Findings {
             (false, true) => "nothing ran",
             (false, false) => "NOT CLEAN",
         };
-        // On a GPU, each tool counts its skipped kernels.
+        // On a GPU, each tool counts the kernels that it skips.
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)
     }

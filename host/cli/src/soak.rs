@@ -37,11 +37,13 @@ pub(super) struct Args {
 
 /// Numbers of launches between two waits.
 const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
-/// Rounds per kernel: each rhythm, and a single wait at the end; from one thread and from several.
+/// Number of rounds per kernel: one round per rhythm and one with a single wait at the end, from one thread
+/// and from several.
 const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
-/// Permitted growth of device memory from the first round to the last: a driver's unit of allocation.
+/// Permitted growth of device memory from the first round to the last: the unit in which a driver allocates.
 const DEVICE_GROWTH: i64 = 2 << 20;
-/// Permitted growth of this process: allocators keep freed memory. A leak of 4 KiB per launch exceeds it.
+/// Permitted growth of this process, because allocators keep freed memory. A leak of 4 KiB per launch exceeds
+/// it.
 const PROCESS_GROWTH: i64 = 32 << 20;
 
 #[derive(Serialize)]
@@ -64,7 +66,7 @@ struct Row {
     rounds: usize,
     launches: u64,
     differing: u64,
-    /// Growth from the first round to the last; `None` if it is unknown.
+    /// Growth of device memory from the first round to the last, or `None` if it is unknown.
     device_growth_bytes: Option<i64>,
     process_growth_bytes: Option<i64>,
     failures: Vec<String>,
@@ -134,7 +136,8 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     let launches = args.launches as usize;
     let round = |threads, streams, every| Soak { launches, every, threads, streams };
     let several = |every| round(args.threads as usize, args.streams as usize, every);
-    // The round with the most threads runs first. Allocators keep its memory, so it does not count as growth.
+    // The round with the most threads runs first. Allocators keep the memory of that round, so it does not
+    // count as growth.
     let rounds = [several(Soak::AT_THE_END), round(1, 1, Soak::AT_THE_END)].into_iter();
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
@@ -168,12 +171,12 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     Ok(row)
 }
 
-/// Returns the difference of the last and the first number.
+/// Returns the difference between the last and the first number.
 fn growth(bytes: &[u64]) -> Option<i64> {
     Some(*bytes.last()? as i64 - *bytes.first()? as i64)
 }
 
-/// Returns resident memory of this process, if the system reports it.
+/// Returns the resident memory of this process in bytes, if the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;

@@ -51,7 +51,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// The file that the planner reads.
+    /// The file from which the planner reads measurements.
     kept_in: PathBuf,
     shapes: Vec<Row>,
 }
@@ -141,7 +141,7 @@ fn sweep(
     progress: impl Fn(String),
 ) -> Result<Row, Error> {
     let entries = candidates(&problem, runner.capabilities());
-    // Plans with the fastest scratch, because every kernel is timed with the workspace that it wants.
+    // Plans with `Scratch::Fastest`, because every kernel is timed with the workspace that it needs.
     let (table, _) = explain(&problem, runner.capabilities(), Scratch::Fastest)?;
     let table = table.symbol;
     let mut time = runner.stopwatch(memory)?;

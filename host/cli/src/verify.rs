@@ -70,7 +70,7 @@ struct Report {
     passed: bool,
     seconds: f64,
     kernels: Vec<Row>,
-    /// The lineage's configurations, and every other kernel that solves its headline workload.
+    /// The lineage's configurations, and every other kernel that solves the lineage's headline workload.
     headline: Vec<Row>,
 }
 
@@ -79,7 +79,7 @@ const HEADLINE_BOUND: f64 = 2e-3;
 
 /// Up to this number of kernels, one process is faster than several.
 const FEW: usize = 8;
-/// Default maximum number of concurrent processes: each takes some hundred MiB of device memory.
+/// Default maximum number of concurrent processes. Each process takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;
 
 /// The results of all kernels, possibly partial.
@@ -189,7 +189,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     work
 }
 
-/// Launches a kernel repeatedly. Every outcome must equal the first one, bit by bit.
+/// Launches a kernel repeatedly. Every outcome must equal the first outcome, bit by bit.
 fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
     for subject in super::options::subjects(Some(&row.name))? {
         let task = subject.soak(seed);

@@ -1,5 +1,5 @@
 //! Runs a command over many kernels in several processes of this program. A driver compiles one kernel at a
-//! time per process, which takes most of the time.
+//! time per process, and compiling takes most of the time.
 use super::console::Console;
 use super::ended;
 use super::error::Error;
@@ -11,9 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Parts of the work per process. With small parts, the last processes end at almost the same time.
+/// Number of parts of the work per process. With small parts, all processes end at almost the same time.
 const TURNS: usize = 4;
-/// Time in which a process that was asked to end must report.
+/// The time within which a process that was asked to end must report.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Cuts the work into parts for `jobs` concurrent processes.
@@ -26,7 +26,7 @@ pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// This program with the same kernels, for child processes.
+/// The command line of this program with the same kernels, for child processes.
 pub(super) struct Own(Vec<OsString>);
 
 impl Own {
@@ -41,7 +41,7 @@ impl Own {
         Ok(Own(std::iter::once(path.into()).chain(option.map(OsString::from)).collect()))
     }
 
-    /// This program with these arguments.
+    /// Returns a command that runs this program with these arguments.
     pub(super) fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = self.under(&[]);
         command.args(args);
@@ -57,8 +57,8 @@ impl Own {
     }
 }
 
-/// Runs the command that `make` makes for each part, `jobs` commands concurrently. Calls `done` for each part
-/// when its command ends. After the program was asked to end, it starts no further command.
+/// Runs the command that `make` makes for each part, with `jobs` commands at a time. Calls `done` for each
+/// part when its command ends. After the program was asked to end, it starts no further command.
 pub(super) fn run<T: Sync>(
     parts: &[&[T]],
     jobs: usize,
@@ -82,13 +82,13 @@ pub(super) fn run<T: Sync>(
     });
 }
 
-/// Returns the output of a command. If this program is asked to end, it asks the command to end.
+/// Returns the output of a command. If this program is asked to end, this function asks the command to end.
 pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
 }
 
-/// `output`, except that standard error goes to this program's standard error, and the command is asked to
-/// end after `limit`.
+/// Does the work of `output`, but standard error goes to this program's standard error, and the command is
+/// asked to end after `limit`.
 pub(super) fn shown(command: &mut Command, limit: Duration) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?, Some(limit))
 }
@@ -110,7 +110,7 @@ fn collect(mut child: Child, limit: Option<Duration>) -> io::Result<Output> {
     Ok(Output { status, stdout: out, stderr: err })
 }
 
-/// Waits for a process. Asks it to end if this program is asked to end, or after `limit`.
+/// Waits for a process. Asks the process to end if this program is asked to end, or after `limit`.
 fn wait(child: &mut Child, limit: Option<Duration>) -> io::Result<ExitStatus> {
     let (begin, mut asked) = (Instant::now(), None);
     loop {

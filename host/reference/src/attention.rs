@@ -144,7 +144,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// Returns the slope of a head; 0 without slopes.
+    /// Returns the slope of a head, or 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
         self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
     }
@@ -160,7 +160,7 @@ impl<'a> Inputs<'a> {
         bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
     }
 
-    /// Returns the keys of a sequence's prefix; 0 without prefixes.
+    /// Returns the keys of a sequence's prefix, or 0 without prefixes.
     fn prefix(&self, batch: usize) -> i32 {
         let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
         prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])

@@ -92,8 +92,8 @@ impl Bounds {
         rows.filter(|row| row.iter().any(|bound| bound.is_infinite())).count()
     }
 
-    /// Returns the elements of O and LSE with the largest error relative to their bounds. `None` if a shape
-    /// differs from the reference's.
+    /// Returns the elements of O and LSE with the largest error relative to their bounds. Returns `None` if a
+    /// shape differs from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
         let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {

@@ -105,7 +105,7 @@ impl DecodeMemory {
         DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table }
     }
 
-    /// Returns the reference of sequence `b` on its first `keys` keys; `None` if the sequence has no key.
+    /// Returns the reference of sequence `b` on its first `keys` keys, or `None` if the sequence has no key.
     ///
     /// # Errors
     /// Returns [`TensorError`] if the case contradicts itself.
@@ -152,15 +152,15 @@ impl DecodeMemory {
         Ok(self.compare(outcome, lengths, &self.references(lengths, Rule::Tolerance)?)?.failures)
     }
 
-    /// Returns the number of keys of sequence `b` if the device reads `length`; `None` if the cache holds
+    /// Returns the number of keys of sequence `b` if the device reads `length`, or `None` if the cache holds
     /// fewer keys.
     fn keys(&self, b: usize, length: i32) -> Option<usize> {
         let keys = (length.max(0) as usize).min(self.case.max_k);
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// Returns the reference of each sequence for these lengths; `None` for a sequence that has no key or is
-    /// not judged.
+    /// Returns the reference of each sequence for these lengths, or `None` for a sequence that has no key or
+    /// is not judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
         let (dtype, pool) = (self.case.dtype, self.pool.buffers());
         let one = |(b, length): (usize, &i32)| {

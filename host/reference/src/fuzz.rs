@@ -29,7 +29,7 @@ pub struct Fuzz {
     pub seed: u64,
     /// The problem with its inputs.
     pub memory: Memory,
-    /// The kernel's symbol, or a name of the lineage; `None` if the planner chooses.
+    /// The kernel's symbol, or a name of the lineage, or `None` if the planner chooses.
     pub config: Option<&'static str>,
     /// The standard deviations of Q, K and V, if the inputs, the scale and the softcap may have any
     /// magnitude. [`Bounds`] then judges the result instead of the tolerance rule.

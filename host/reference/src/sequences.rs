@@ -13,7 +13,7 @@ pub struct Sequences {
     pub cu_seqlens_q: Vec<i32>,
     /// First row of K of each sequence, then the end of the last sequence.
     pub cu_seqlens_k: Vec<i32>,
-    /// Number of used keys per sequence; `None` if every row of K is used.
+    /// Number of used keys per sequence, or `None` if every row of K is used.
     pub seqused_k: Option<Vec<i32>>,
 }
 

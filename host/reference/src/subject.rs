@@ -26,24 +26,24 @@ pub trait Subject: Sync {
     /// Returns the name of the kernel's family.
     fn family(&self) -> &'static str;
 
-    /// Returns the kernel's mask; `None` if the kernel has no queries.
+    /// Returns the kernel's mask, or `None` if the kernel has no queries.
     fn mask(&self) -> Option<MaskKind> {
         None
     }
 
-    /// Returns the kernel that combines this kernel's splits; `None` if this kernel never splits.
+    /// Returns the kernel that combines this kernel's splits, or `None` if this kernel never splits.
     fn combine(&self) -> Option<Contract> {
         None
     }
 
-    /// Returns the prefill kernel that launches of this kernel run beside it; `None` if this kernel is not
+    /// Returns the prefill kernel that launches of this kernel run beside it, or `None` if this kernel is not
     /// for mixed batches.
     fn beside(&self) -> Option<Contract> {
         None
     }
 
-    /// Returns the reason why a device prefers another kernel although it could run this one; `None` if there
-    /// is no such reason.
+    /// Returns the reason why a device prefers another kernel although it could run this one, or `None` if
+    /// there is no such reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
     }
@@ -77,7 +77,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Returns the reason why a device cannot run a subject with this build's kernels; `None` if it can run it.
+/// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if it can run
+/// it.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];

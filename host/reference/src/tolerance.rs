@@ -55,7 +55,7 @@ pub struct Worst {
 pub struct Verdict {
     /// The worst element of O.
     pub out: Worst,
-    /// The worst element of LSE; `None` without an LSE.
+    /// The worst element of LSE, or `None` without an LSE.
     pub lse: Option<Worst>,
     /// Number of elements that were written outside O and LSE.
     pub strays: usize,
@@ -106,7 +106,7 @@ impl Worst {
         Worst { tensor, batch, row, head, column, got: 0.0, want: 0.0, error: 0.0, tolerance }
     }
 
-    /// Returns the error relative to the tolerance; infinite if there is no tolerance.
+    /// Returns the error relative to the tolerance, or infinite if there is no tolerance.
     fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
@@ -229,7 +229,7 @@ pub(super) fn two_roundings(dtype: DType, values: impl Iterator<Item = f64>) -> 
     2.0 * unit_roundoff(dtype) * values.fold(0.0, |largest: f64, x| largest.max(x.abs())) + 1e-5
 }
 
-/// Returns `|a - b|`; 0 for equal infinities, infinite for NaN.
+/// Returns `|a - b|`, or 0 for equal infinities, infinite for NaN.
 fn difference(a: f64, b: f64) -> f64 {
     let difference = if a == b { 0.0 } else { (a - b).abs() };
     if difference.is_nan() { f64::INFINITY } else { difference }

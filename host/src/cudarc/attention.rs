@@ -220,8 +220,8 @@ impl FlashAttention {
     /// more memory. Allocates in the order of `stream`.
     ///
     /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`]. [`Error::Unsupported`] if `scratch` must grow while
-    /// `stream` captures a graph, because the graph would own the memory.
+    /// Returns the errors of [`FlashAttention::attend`]. Returns [`Error::Unsupported`] if `scratch` must
+    /// grow while `stream` captures a graph, because the graph would own the memory.
     pub fn reserve<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,
@@ -278,7 +278,7 @@ impl FlashAttention {
     /// change.
     ///
     /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`]; [`Error::Invalid`] if `scratch` is too small.
+    /// Returns the errors of [`FlashAttention::attend`], or [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into<T: Element, C: Number>(
         &self,
         stream: &Arc<CudaStream>,

@@ -31,8 +31,8 @@ impl CustDriver {
     /// Returns a driver on the primary context of a device.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
-    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the machine has no driver, or [`Error::Invalid`] if it has no such
+    /// device, or [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn new(ordinal: u32) -> Result<Self, Error> {
         Self::of(cuda::Context::primary(cuda::device(ordinal)?)?)
     }
@@ -40,8 +40,8 @@ impl CustDriver {
     /// Returns a driver on the caller's context, which the driver retains.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the context is not usable; [`Error::Unsupported`] if the driver is older
-    /// than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the context is not usable, or [`Error::Unsupported`] if the driver is
+    /// older than CUDA 11.8.
     pub fn with_context(context: &Context) -> Result<Self, Error> {
         initialise()?;
         Self::of(cuda::Context::of_cust(context)?)

@@ -21,7 +21,7 @@ pub trait Harness: Driver {
     /// Returns [`Error::Driver`] if the driver fails.
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Returns the number of bytes of device memory that all programs use; `None` if the driver does not
+    /// Returns the number of bytes of device memory that all programs use, or `None` if the driver does not
     /// know.
     ///
     /// # Errors
@@ -50,7 +50,8 @@ pub trait Harness: Driver {
     /// Copies `data` to the start of `buffer`, and waits until the copy is done.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer, or [`Error::Driver`] if the driver
+    /// fails.
     fn upload(&self, buffer: &mut Self::Buffer, data: &[u8]) -> Result<(), Error> {
         self.upload_at(buffer, 0, data)
     }
@@ -65,7 +66,8 @@ pub trait Harness: Driver {
     /// work on streams: [synchronise](Harness::synchronize) first.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if `data` is longer than the buffer; [`Error::Driver`] if the driver fails.
+    /// Returns [`Error::Invalid`] if `data` is longer than the buffer, or [`Error::Driver`] if the driver
+    /// fails.
     fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
 
     /// Sets every byte of `buffer`, and waits for the end.
@@ -79,7 +81,7 @@ pub trait Harness: Driver {
     /// driver without graphs (the simulator) calls `work` each time instead.
     ///
     /// # Errors
-    /// Returns the errors of `work` and `then`; [`Error::Driver`] if the driver fails.
+    /// Returns the errors of `work` and `then`, or [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
     /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until the
@@ -117,7 +119,7 @@ pub trait Harness: Driver {
     /// Returns the device time of the launches of `work` on `stream`.
     ///
     /// # Errors
-    /// Returns the errors of `work`; [`Error::Driver`] if the driver fails.
+    /// Returns the errors of `work`, or [`Error::Driver`] if the driver fails.
     fn time(
         &self,
         stream: &Self::Stream,

@@ -51,7 +51,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// Compiles PTX, finds the kernel `contract.symbol`, and opts in to its dynamic shared memory.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] with the compiler's log; [`Error::Unsupported`] with the limit that the
+    /// Returns [`Error::Driver`] with the compiler's log, or [`Error::Unsupported`] with the limit that the
     /// kernel exceeds.
     fn load(&self, ptx: &str, contract: &Contract) -> Result<Self::Kernel, Error>;
 
@@ -63,7 +63,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// Loads machine code for exactly this device. Compiles nothing.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the code is for another device; [`Error::Unsupported`] if the driver
+    /// Returns [`Error::Driver`] if the code is for another device, or [`Error::Unsupported`] if the driver
     /// accepts only PTX.
     ///
     /// # Safety
@@ -80,7 +80,7 @@ pub trait Driver: Send + Sync + Sealed {
     /// access the device, and allocates nothing.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`], which names the wrong field; [`Error::Driver`] if the driver fails;
+    /// Returns [`Error::Invalid`], which names the wrong field, or [`Error::Driver`] if the driver fails, or
     /// [`Error::Unsupported`] if the driver encodes no tensor maps ([`Capabilities::tensor_maps`] is false).
     fn tensor_map(&self, _: &MapDescription) -> Result<TensorMap, Error> {
         Err(Error::unsupported("tensor maps", "this driver encodes no tensor maps"))

@@ -23,7 +23,7 @@ impl RawDriver {
     /// device 0 if no context is current.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the machine has no driver or no device; [`Error::Unsupported`] if the
+    /// Returns [`Error::Driver`] if the machine has no driver or no device, or [`Error::Unsupported`] if the
     /// driver is older than CUDA 11.8.
     ///
     /// # Safety
@@ -54,8 +54,8 @@ impl RawDriver {
     /// also use this context. The driver and everything that it makes retain the context.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the machine has no driver; [`Error::Invalid`] if it has no such device;
-    /// [`Error::Unsupported`] if the driver is older than CUDA 11.8.
+    /// Returns [`Error::Driver`] if the machine has no driver, or [`Error::Invalid`] if it has no such
+    /// device, or [`Error::Unsupported`] if the driver is older than CUDA 11.8.
     pub fn primary(ordinal: u32) -> Result<Self, Error> {
         Self::of(Context::primary(device(ordinal)?)?)
     }

@@ -25,7 +25,7 @@ pub struct Merged {
 
 impl Merged {
     /// # Errors
-    /// Returns [`Error::Invalid`] if there is no state; [`Error::Unsupported`] if the states do not lie at
+    /// Returns [`Error::Invalid`] if there is no state, or [`Error::Unsupported`] if the states do not lie at
     /// equal distances.
     pub fn new(merge: &Merge<'_>) -> Result<Self, Error> {
         let Merge { states, o, lse, sinks } = *merge;

@@ -117,7 +117,7 @@ impl KvPages {
         Self::new(rows, values)
     }
 
-    /// Returns the columns of a latent cache's values; `None` if keys and values have equal numbers of
+    /// Returns the columns of a latent cache's values, or `None` if keys and values have equal numbers of
     /// columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];

@@ -55,7 +55,7 @@ pub struct VarlenKeys {
     /// `batch + 1` offsets, 0 first: the start of each sequence in the rows of K and V, and the end of the
     /// last one.
     pub cu_seqlens_k: Index,
-    /// `batch` integers: the number of valid keys per sequence; `None` if all rows are valid.
+    /// `batch` integers: the number of valid keys per sequence, or `None` if all rows are valid.
     pub seqused_k: Option<Index>,
     /// Upper bound of the keys per sequence. The selection of a kernel depends on it, and a kernel may ignore
     /// further keys.

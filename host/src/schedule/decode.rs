@@ -128,7 +128,7 @@ impl Decode {
 }
 
 /// Returns the order of splits, at most `finest` times finer than the device's shares, and the number of
-/// places for partial results; 0 without splits.
+/// places for partial results, or 0 without splits.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are more work items than the device can count.

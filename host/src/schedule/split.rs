@@ -22,7 +22,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Returns the splits of `entry` for a problem; `None` if the entry does not split.
+    /// Returns the splits of `entry` for a problem, or `None` if the entry does not split.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.

@@ -10,7 +10,7 @@ use spec::{
 pub struct Tiles {
     /// The tiles of persistent thread blocks; other kernels use only the order.
     pub rounds: TileRounds,
-    /// The distribution of query blocks over sequences; `None` for dense tensors.
+    /// The distribution of query blocks over sequences, or `None` for dense tensors.
     pub sequences: Option<Sequences>,
     /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,

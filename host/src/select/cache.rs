@@ -19,8 +19,8 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 /// Returns the named kernel, or the planner's choice.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
-/// named kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
+/// the named kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if p.latent().is_some() {

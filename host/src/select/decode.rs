@@ -147,8 +147,8 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 /// matters, then the fewest rows, then the most resident blocks per SM if that matters.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
-/// named kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
+/// the named kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = by_name(p, name) else {

@@ -30,8 +30,8 @@ pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInf
 /// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`.
 ///
 /// # Errors
-/// Returns [`Error::Invalid`] if the kernels do not solve the problem; [`Error::Unsupported`] if the device
-/// cannot run them.
+/// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
+/// device cannot run them.
 pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Choice, Error> {
     let kernel = many(p).filter(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {

@@ -19,8 +19,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
 /// rows, then the most stages. The choice does not depend on the batch, so chunks are batch-invariant.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device; [`Error::Invalid`] if the
-/// named kernel does not solve it.
+/// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
+/// the named kernel does not solve it.
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let entry = MLAS.iter().find(|e| e.contract.symbol == name && solves(e, p));

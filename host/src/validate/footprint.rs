@@ -12,7 +12,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Returns the number of bytes from the first byte to one past the last; `None` above 2^64.
+    /// Returns the number of bytes from the first byte to one past the last, or `None` above 2^64.
     pub fn span(&self) -> Option<u64> {
         self.dims.iter().try_fold(self.unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)

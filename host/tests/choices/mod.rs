@@ -9,9 +9,9 @@ pub struct Case {
     pub mask: Mask,
     pub softcap: Option<f32>,
     pub entry: &'static str,
-    /// Query blocks of the launch.
+    /// Number of query blocks of the launch.
     pub tiles: u32,
-    /// Heads that run together; 0 for a Hopper kernel, whose parameters the driver completes.
+    /// Number of heads that run together; 0 for a Hopper kernel, whose parameters the driver completes.
     pub group: u32,
 }
 
@@ -33,10 +33,10 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
     Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
-    // One key head does not fit the L2 cache: only the query heads that share it run together.
+    // One key head does not fit the L2 cache. Only the query heads that share it run together.
     Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
-    // Shorter sequences, then fewer and fewer queries for the card: smaller tiles.
+    // With shorter sequences, and then with fewer and fewer queries for the card, tiles become smaller.
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "hopper_f16_d64_full_128x128", tiles: 132, group: 0 },
     Case { card: "h200", sizes: [32, 32, 32, 512, 512, 64], mask: Mask::Causal, softcap: None,
@@ -51,7 +51,8 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_full_64x128_k2", tiles: 512, group: 1 },
     Case { card: "b200", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_64x128_k2", tiles: 256, group: 1 },
-    // Short problems on a Hopper GPU: from a tile per SM on, unless a tile is half empty.
+    // Short problems on a Hopper GPU: Hopper's kernels run from one tile per SM on, unless a tile is half
+    // empty.
     Case { card: "h200", sizes: [64, 12, 12, 128, 128, 64], mask: Mask::Full, softcap: None,
         entry: "hopper_f16_d64_full_128x128", tiles: 132, group: 0 },
     Case { card: "h200", sizes: [64, 12, 12, 64, 64, 64], mask: Mask::Full, softcap: None,
@@ -80,7 +81,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_causal_32x128_k2", tiles: 256, group: 16 },
     Case { card: "l4", sizes: [2, 16, 16, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x64", tiles: 128, group: 1 },
-    // The headline shapes on an L4, as in docs/l4-model.md.
+    // These are the headline shapes on an L4, as in docs/l4-model.md.
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Full, softcap: None,
         entry: "fwd_f16_d64_full_128x64", tiles: 64, group: 1 },
     Case { card: "l4", sizes: [2, 8, 8, 512, 512, 64], mask: Mask::Causal, softcap: None,
@@ -112,7 +113,7 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 1 },
     Case { card: "l4", sizes: [4, 16, 16, 2048, 2048, 64], mask: Mask::Causal, softcap: Some(30.0),
         entry: "fwd_f16_d64_local_128x64", tiles: 1024, group: 32 },
-    // Cards of other generations: portable kernels, by the limits of the card.
+    // Cards of other generations run portable kernels, which the card's limits select.
     Case { card: "b200", sizes: [8, 32, 32, 2048, 2048, 64], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d64_causal_128x32", tiles: 4096, group: 128 },
     Case { card: "b200", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,

@@ -1,4 +1,4 @@
-//! The safe functions on cudarc's slices: their launches, allocations, refusals and frees.
+//! Tests the safe functions on cudarc's slices: their launches, allocations, refusals and frees.
 mod serving;
 
 use super::fake_cuda::in_fake_cuda;
@@ -43,7 +43,7 @@ fn outputs_log_sum_exps_and_refusals() {
         attention.attend_into(&stream, &request, &mut scratch, into, Some(&mut lse)).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
-        // The error names the fault, and nothing was allocated.
+        // The error names the fault, and nothing has been allocated.
         let (numbers, bits) = (zeros(100), stream.alloc_zeros::<u8>(100 * 13).expect("room"));
         let lengths = stream.alloc_zeros::<u32>(1).expect("room");
         let none = lengths.slice(..0);
@@ -145,7 +145,7 @@ fn everything_is_given_back() {
     });
 }
 
-/// Kernels that may still run are not unloaded.
+/// The front does not unload kernels that may still run.
 #[test]
 fn kernels_stay_where_waiting_for_them_fails() {
     in_fake_cuda("cudarc_front::kernels_stay_where_waiting_for_them_fails", |cuda| {
@@ -163,7 +163,7 @@ fn kernels_stay_where_waiting_for_them_fails() {
         };
         assert_eq!(unloaded(&|| ()), 1);
         assert_eq!(unloaded(&|| cuda.fail("cuCtxSynchronize")), 0);
-        // Another stream captures, so the driver refuses to wait for the context.
+        // While another stream captures, the driver refuses to wait for the context.
         let other = context.new_stream().expect("a stream");
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         assert_eq!(unloaded(&|| other.begin_capture(mode).expect("it captures")), 0);
@@ -171,8 +171,8 @@ fn kernels_stay_where_waiting_for_them_fails() {
     });
 }
 
-/// Rows that belong to no varlen sequence: O is 0, and the log-sum-exp is -inf, which has no weight in a
-/// merge.
+/// In rows that belong to no varlen sequence, O is 0 and the log-sum-exp is -inf. A merge gives such rows no
+/// weight.
 #[test]
 fn rows_of_no_sequence() {
     in_fake_cuda("cudarc_front::rows_of_no_sequence", |cuda| {
@@ -208,7 +208,7 @@ fn what_comes_again() {
         let attention = FlashAttention::new(&context).expect("a driver");
         let (q, kv) = (zeros(&stream, 100 * 4 * 128), zeros(&stream, 4096 * 4 * 128));
         let kv = Tensor::new(&kv, [1, 4096, 4, 128]);
-        // Few queries on many keys need a workspace; more queries need a larger one.
+        // Few queries on many keys need a workspace. More queries need a larger workspace.
         let of_rows = |rows| Inputs::dense(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
         let mut scratch = ScratchMemory::new();
         let mut run = |rows| {
@@ -238,7 +238,7 @@ fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
     stream.alloc_zeros(len).expect("room")
 }
 
-/// Returns kernels launched since the last query, without the text after the family's name.
+/// Returns the kernels launched since the last query, without the text after the family's name.
 fn launched(cuda: &super::fake_cuda::FakeCuda) -> Vec<String> {
     let launches =
         cuda.calls().into_iter().filter_map(|call| call.strip_prefix("launch ").map(str::to_owned));

@@ -1,4 +1,4 @@
-//! Caches, captures and merges.
+//! Tests caches, captures and merges.
 use super::{launched, of, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
@@ -15,7 +15,8 @@ fn caches_of_any_kind() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
-        // Pages of 16 keys with 2 heads of 64 columns, or 4 sequences of up to 160 keys.
+        // The cache has pages of 16 keys with 2 heads of 64 columns, or room for 4 sequences of up to 160
+        // keys.
         let (shape, dense) = ([40, 16, 2, 64], [4, 160, 2, 64]);
         let (mut keys, mut values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 128));
         let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
@@ -38,7 +39,7 @@ fn caches_of_any_kind() {
         let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
 
-        // Keys and values in one buffer, in both orders; and a buffer that lacks the last value.
+        // Keys and values are in one buffer, in both orders. Another buffer lacks the last value.
         let (mut both, mut short) =
             (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
         let into = PagesMut::interleaved(&mut both, shape);
@@ -46,14 +47,14 @@ fn caches_of_any_kind() {
         front
             .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
             .expect("valid");
-        // The same pages given by strides, with rows twice as far apart.
+        // The strides describe the same pages, with rows twice as far apart.
         let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
         front.append(&stream, new, new, half, &slots).expect("valid");
         let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
         assert!(error.is_err_and(|error| error.to_string().contains("cache.values.elements")));
         assert_eq!(launched(cuda), ["append"; 3]);
 
-        // The scratch memory grows once; every later launch finds enough.
+        // The scratch memory grows once. Every later launch finds enough memory.
         let pages = Pages::new(&keys, &values, shape);
         let eight = Pages::new(&bytes, &bytes, shape);
         let per_head = PerHead::new(&scales).strides([2, 1]);
@@ -87,7 +88,8 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // e4m3 caches; varlen queries, which two kernels divide; slopes, which decode kernels do not take.
+        // These cases have e4m3 caches; varlen queries, which two kernels divide; slopes, which decode
+        // kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,
@@ -168,7 +170,8 @@ fn latent_caches() {
     });
 }
 
-/// A graph owns nothing that it uses: FerroFlash's memory stays, and never grows during a capture.
+/// A graph does not own the memory that it uses. FerroFlash's memory stays allocated, and never grows during
+/// a capture.
 #[test]
 fn what_was_captured_stays() {
     in_fake_cuda("cudarc_front::serving::what_was_captured_stays", |cuda| {
@@ -210,7 +213,7 @@ fn what_was_captured_stays() {
                 drop(stream.end_capture(flags).expect("ended"));
             }
             drop((front, scratch));
-            // The kernel, workspace and counters.
+            // The launch leaves the kernel, the workspace and the counters.
             let more = |what: &str| of(what, &cuda.left()) - of(what, &before);
             assert_eq!([more("module"), more("memory")], if captures { [1, 2] } else { [0; 2] });
         }

@@ -17,7 +17,7 @@ pub struct Outcome {
 
 impl Request {
     /// Plans the request. Launches the plan with the request's tensors, with tensors at other addresses, and
-    /// with tensors that TMA does not take.
+    /// with tensors that TMA does not accept.
     pub fn launch(&self, attention: &Attention<FakeDriver>) -> Result<Outcome, Error> {
         let mut launches = vec![];
         let mut note = |outcome: Result<(), Error>| {

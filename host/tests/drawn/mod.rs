@@ -7,12 +7,12 @@ mod launched;
 
 pub use launched::Outcome;
 
-/// Returns the entries in every build. The lineage's entries exist only on request.
+/// Returns the entries that every build has. Only some builds have the lineage's entries.
 fn published() -> impl Iterator<Item = &'static AttnInfo> {
     entries().filter(|entry| !spec::is_lineage(entry.contract.symbol))
 }
 
-/// SplitMix64.
+/// A random generator (SplitMix64).
 pub struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
         all[(self.bits() % all.len() as u64) as usize]
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` calls.
     fn once_in(&mut self, n: u64) -> bool {
         self.bits().is_multiple_of(n)
     }
@@ -356,7 +356,7 @@ fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> Atten
         queries.cu_seqlens_q.address += 4096;
     }
     if let Scratch::Memory { workspace, .. } = &mut f.scratch {
-        // A plan for the largest helpful workspace is launched with `ROOM`.
+        // A plan for the largest workspace that helps is launched with `ROOM`.
         workspace.address += 1 << 41;
     }
     f

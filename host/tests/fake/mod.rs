@@ -29,7 +29,7 @@ pub struct FakeDriver {
     pub launches: Mutex<Vec<Launch>>,
     /// Whether the driver records launches.
     pub records: bool,
-    /// The error of every launch, if launches must fail.
+    /// The error that every launch returns, if launches must fail.
     pub failure: Option<Error>,
     /// The number of encoded tensor maps.
     pub maps: AtomicUsize,
@@ -74,8 +74,8 @@ impl Driver for FakeDriver {
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
 
-    /// This is not a driver's encoding. It contains the map's source: address, columns and rows of a box,
-    /// strides, extents, type and kind.
+    /// This is not a driver's encoding. It contains the description: address, columns and rows of a box,
+    /// strides, extents, kind and type.
     fn tensor_map(&self, of: &MapDescription) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;

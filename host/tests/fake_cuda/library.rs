@@ -1,4 +1,4 @@
-//! Builds the fake driver, and puts it where programs find it.
+//! Builds the fake driver, and puts it where programs look for the driver.
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 /// The names under which programs open the driver.
 pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Returns a folder with only the fake library. It is built here: as a dependency, its functions would be
-/// linked beside the functions of the crate `libcuda`.
+/// Returns a folder that contains only the fake library. This function builds the library, because the
+/// functions of a dependency would be linked beside the functions of the crate `libcuda`.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A process whose CUDA driver is `host/libcuda/fake`.
+//! The functions of the fake CUDA driver `host/libcuda/fake`, in a process that runs on it.
 mod library;
 
 use libloading::{Library, Symbol};
@@ -41,22 +41,22 @@ impl FakeCuda {
 
     fn lines(&self, name: &str) -> Vec<String> {
         let ask = self.function::<extern "C" fn() -> *const c_char>(name);
-        // SAFETY: a string that is never freed.
+        // SAFETY: the text is a string that is never freed.
         let text = unsafe { CStr::from_ptr(ask()) }.to_string_lossy();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Functions and launches that were called since the last query.
+    /// Returns the functions and launches that were called since the last query.
     pub fn calls(&self) -> Vec<String> {
         self.lines("fake_cuda_calls")
     }
 
-    /// Faults since the last query.
+    /// Returns the faults since the last query.
     pub fn faults(&self) -> Vec<String> {
         self.lines("fake_cuda_faults")
     }
 
-    /// Objects that were not destroyed, and contexts that are still retained.
+    /// Returns the objects that were not destroyed, and the contexts that are still retained.
     pub fn left(&self) -> Vec<String> {
         self.lines("fake_cuda_left")
     }
@@ -67,7 +67,7 @@ impl FakeCuda {
         self.function::<extern "C" fn(*const c_char)>("fake_cuda_fail")(name.as_ptr());
     }
 
-    /// Sets the driver's version: 11040 is 11.4.
+    /// Sets the driver's version, for example 11040 for 11.4.
     pub fn set_version(&self, version: i32) {
         self.function::<extern "C" fn(i32)>("fake_cuda_version")(version);
     }

@@ -3,7 +3,7 @@ use ferroflash::*;
 use std::path::PathBuf;
 use std::sync::Once;
 
-/// Stand-ins for the kernels' PTX, so that these tests need no device compiler.
+/// Replaces the kernels' PTX by stand-ins, so that these tests need no device compiler.
 pub fn with_ptx() {
     static WRITE: Once = Once::new();
     WRITE.call_once(|| {

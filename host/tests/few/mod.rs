@@ -1,11 +1,11 @@
-//! Few queries on many keys: the tensors that decode kernels take.
+//! Cases with few queries on many keys, and the tensors that decode kernels take.
 use super::*;
 
 /// `card, [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim], mask, scratch -> prefix of the symbol`.
 type Few = (&'static str, [usize; 6], Mask, Scratch, &'static str);
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // Decode kernels run with a workspace, or with enough sequences that none is split.
+    // Decode kernels run with a workspace, or with enough sequences to fill the device without splits.
     ("h200", [64, 64, 8, 1, 4096, 128], Mask::Causal, Scratch::None,
         "decode_f16_d128_causal_8_tiles"),
     ("h200", [1, 32, 8, 1, 8192, 104], Mask::Full, Scratch::Fastest, "decode_f16_d128_causal_8_tiles"),
@@ -16,7 +16,7 @@ const FEW: &[Few] = &[
     ("a100", [8, 32, 8, 4, 1024, 128], Mask::Causal, Scratch::Fastest, "decode_f16_d128_causal_16_tiles"),
     ("h200", [8, 16, 2, 1, 1024, 64], SLIDING, Scratch::Fastest, "decode_f16_d64_local_16_rows"),
     ("h200", [8, 16, 16, 4, 512, 256], Mask::Full, Scratch::Fastest, "decode_f16_d256_causal_8_tiles"),
-    // Too few keys; too many queries or rows.
+    // These cases have too few keys, or too many queries or rows.
     ("h200", [8, 16, 2, 1, 1023, 64], Mask::Full, Scratch::Fastest, "fwd_f16_d64_full_"),
     ("h200", [8, 16, 2, 5, 1024, 64], Mask::Full, Scratch::Fastest, "fwd_f16_d64_full_"),
     ("h200", [64, 32, 8, 1, 511, 128], Mask::Full, Scratch::Fastest, "fwd_f16_d128_full_"),
@@ -61,7 +61,7 @@ fn few_queries_that_decode_kernels_do_not_take() {
     let top_left = f.alignment(Alignment::TopLeft);
     assert!(symbol(&top_left).is_ok_and(|symbol| !symbol.starts_with("decode")));
     assert_eq!(symbol(&f.config(made.contract().symbol)), Ok(made.contract().symbol), "by name");
-    // Sinks in every case that a decode kernel takes.
+    // The cases of decode kernels are repeated with sinks.
     let sinks = Sinks { address: 9 << 44, elements: 32 };
     assert!(symbol(&f.sinks(sinks)).is_ok_and(|symbol| symbol.starts_with("decode")));
     for tiles in

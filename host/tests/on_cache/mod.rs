@@ -1,7 +1,7 @@
-//! Requests on caches, by the shapes in the tests' tables.
+//! Makes requests on caches, from the shapes in the tests' tables.
 use ferroflash::{request::*, *};
 
-/// Distance of the buffers, so that nothing overlaps by accident.
+/// Distance of the buffers, so that no two of them overlap by accident.
 pub const FAR: u64 = 1 << 44;
 
 /// The shape of a request.
@@ -9,13 +9,13 @@ pub const FAR: u64 = 1 << 44;
 pub struct Shape {
     pub dtype: DType,
     pub batch: usize,
-    /// Queries per sequence; for varlen queries, their maximum.
+    /// Number of queries per sequence; for varlen queries, the maximum.
     pub queries: usize,
     pub packed: bool,
-    /// Query and key heads.
+    /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
     pub head_dim: usize,
-    /// Keys per page; `None` for a dense cache.
+    /// Keys per page, or `None` for a dense cache.
     pub page: Option<usize>,
     pub max_k: usize,
 }

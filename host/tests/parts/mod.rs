@@ -1,22 +1,22 @@
-//! Accessors with which tables of tests change requests, and the parameters of portable kernels.
+//! Accessors with which tests' tables change requests, and the parameters of portable kernels.
 #![allow(dead_code, reason = "each file of tests uses some")]
 use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;
 
-/// Returns K, for a request on tensors.
+/// Returns K of a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [k, _] = f.kv.tensors_mut().expect("tensors");
     k
 }
 
-/// Returns V, for a request on tensors.
+/// Returns V of a request on tensors.
 pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
     let [_, v] = f.kv.tensors_mut().expect("tensors");
     v
 }
 
-/// Returns varlen queries.
+/// Returns the varlen queries of a request.
 pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     match &mut f.queries {
         Queries::Varlen(queries) => queries,
@@ -24,7 +24,7 @@ pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     }
 }
 
-/// Returns varlen keys.
+/// Returns the varlen keys of a request.
 pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     match &mut f.kv {
         KeysValues::Varlen { keys, .. } => keys,
@@ -32,7 +32,7 @@ pub fn keys<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenKeys {
     }
 }
 
-/// Returns the cache.
+/// Returns the cache of a request.
 pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
     match &mut f.kv {
         KeysValues::Cache(cache) => cache,

@@ -37,7 +37,7 @@ impl<'p> PackedRows<'p> {
         }
     }
 
-    /// Those of the rows `first..first + rows` that exist.
+    /// The rows `first..first + rows`, without rows that do not exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         let left = self.rows.saturating_sub(first);
@@ -99,7 +99,7 @@ impl WordRows for PackedRows<'_> {
     /// Computes the row's address and bound once for all of its words.
     #[inline(always)]
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
-        // Negative if `from` is past the last word.
+        // This number is negative if `from` is past the last word.
         let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
         let at = self.at(row).wrapping_add(from as u64 * 4);
         move |i| {

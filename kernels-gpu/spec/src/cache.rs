@@ -6,9 +6,9 @@ use crate::FastDiv;
 /// `table[b][i / page]`. A dense cache has no table: sequence `b` is page `b`.
 ///
 /// The host has checked that base addresses are multiples of 16 bytes, that strides count whole 16-byte
-/// chunks, that 32 bits number the chunks of all pages, that the table has `columns` entries per sequence,
-/// and that no sequence may have more rows than these pages hold. The host has *not* checked the table's
-/// contents. At an invalid page index, a kernel reads the last page, or zeros.
+/// chunks, and that 32 bits number the chunks of all pages. The host has also checked that the table has
+/// `columns` entries per sequence, and that no sequence may have more rows than these pages hold. The host
+/// has *not* checked the table's contents. At an invalid page index, a kernel reads the last page, or zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {

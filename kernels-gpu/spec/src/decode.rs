@@ -16,7 +16,7 @@ pub trait PageMarker: Copy {
 /// Pages of a multiple of 16 keys, and dense KV caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles;
-/// Pages of any size.
+/// The kernel reads pages of any size.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows;
 impl PageMarker for Tiles {

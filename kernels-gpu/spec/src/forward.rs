@@ -39,7 +39,7 @@ pub struct Fwd<
 >(PhantomData<(E, Mask)>);
 
 /// Overlapped forward attention: the kernel computes the scores of the next key block during this block's
-/// exponentials. It has two stages, and a warp holds two score tiles in registers.
+/// exponentials. The kernel has two stages, and a warp holds two score tiles in registers.
 pub struct FwdOverlap<
     E,
     Mask,

@@ -74,8 +74,8 @@ pub enum Schedule {
     Overlapped,
     /// [`Schedule::Sequential`], with a producer warp.
     Specialised,
-    /// Ping-pong: consumer warpgroups take turns at issuing products. They issue S(n) together with O += P(n
-    /// + 1) V(n + 1), and a producer warpgroup copies.
+    /// Ping-pong: consumer warpgroups take turns at issuing products. The warpgroups issue S(n) together with
+    /// O += P(n + 1) V(n + 1), and a producer warpgroup copies.
     PingPong,
     /// Sequential on S^T = K Q^T and O^T = V^T P^T. Each warp has its own stream of keys, or, on a latent
     /// cache, its share of V's columns.
@@ -108,7 +108,7 @@ pub enum TileScheduler {
 /// The layout of queries and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Queries {
-    /// `[batch, queries, heads, head_dim]`.
+    /// Tensors `[batch, queries, heads, head_dim]`.
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_q`.
     Varlen,
@@ -122,7 +122,7 @@ pub enum Queries {
 /// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keys {
-    /// `[batch, keys, heads, head_dim]`.
+    /// Tensors `[batch, keys, heads, head_dim]`.
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
     Varlen,

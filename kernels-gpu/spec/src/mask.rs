@@ -18,7 +18,7 @@ pub enum MaskKind {
     Prefix,
     /// A query sees the keys of its own chunk, up to its position (Llama 4's chunked attention).
     Chunked,
-    /// One bit per query and key decides, for the last keys of a sequence (trees of drafts).
+    /// For the last keys of a sequence, one bit per query and key decides (trees of drafts).
     Bits,
     /// A mask that a user of this crate defines. No line of the table has this kind.
     Own,

@@ -7,11 +7,11 @@ use crate::{
 use core::marker::PhantomData;
 
 /// MLA decode: keys have `D` base tiles of columns, and the first `DV` of them are the values. A block takes
-/// up to `8 * G` rows (queries x query heads per latent head). It has `STAGES` stages of `KEYS` tiles of 16
-/// keys, which its `WARPS` warps share. For S^T = K Q^T, each warp takes one tile of keys and `OWN` of the
-/// `G` groups of rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of columns.
-/// If `HELD`, each warp holds its part of Q in registers, else Q is in shared memory. Pages have any size.
-/// `Mask` is [`crate::Causal`], which also runs full masks.
+/// up to `8 * G` rows (queries x query heads per latent head). The block has `STAGES` stages of `KEYS` tiles
+/// of 16 keys, which its `WARPS` warps share. For S^T = K Q^T, each warp takes one tile of keys and `OWN` of
+/// the `G` groups of rows. For O^T = V^T P^T, each warp takes all keys and `SHARE` of V's `DV` tiles of
+/// columns. If `HELD`, each warp holds its part of Q in registers, else Q is in shared memory. Pages have any
+/// size. `Mask` is [`crate::Causal`], which also runs full masks.
 pub struct Mla<
     E,
     Mask,

@@ -2,10 +2,10 @@
 //! sides.
 use crate::TensorMap;
 
-/// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). It has the dimensions of
-/// a [`RaggedMap`](crate::RaggedMap), in which the rows of one sequence in one page take the place of a
-/// sequence. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before rows, `pitch` is
-/// larger than the number of rows of a page.
+/// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). The map has the
+/// dimensions of a [`RaggedMap`](crate::RaggedMap), in which the rows of one sequence in one page take the
+/// place of a sequence. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before rows,
+/// `pitch` is larger than the number of rows of a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
@@ -28,7 +28,7 @@ contract::no_padding! {
 
 impl PageBoxes {
     /// Boxes of `rows` rows, for a tensor map that was encoded with such boxes. `rows` must divide a stage's
-    /// rows. It must also divide a page's rows, unless there is only one page. Pages begin `pitch` rows
+    /// rows. `rows` must also divide a page's rows, unless there is only one page. Pages begin `pitch` rows
     /// apart.
     ///
     /// # Panics

@@ -18,7 +18,7 @@ impl ScoreKinds {
     pub const NONE: Self = ScoreKinds { sink: false, bias: None, own: false };
     /// A sink only.
     pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
-    /// A user's own modification.
+    /// A modification that a user of this crate defines.
     pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
 
     /// A bias of this dtype.

@@ -4,10 +4,11 @@ use crate::*;
 /// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`. A
 /// configuration may use the names in brackets.
 ///
-/// An attention line is `head dim [masks] tile: Configuration`. It expands to both dtypes and to each of the
-/// masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a suffix
-/// if symbols would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of decode
-/// kernels end in rows, page kind and suffix. They contain the KV cache's dtype if it differs from Q's.
+/// An attention line is `head dim [masks] tile: Configuration`. The line expands to both dtypes and to each
+/// of the masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a
+/// suffix if symbols would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of
+/// decode kernels end in rows, page kind and suffix. These symbols contain the KV cache's dtype if it differs
+/// from Q's.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_kernel { ($emit:ident) => {
@@ -182,8 +183,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled portable [`Paged`] kernel, in the planner's order. Each mask and head dim has one
-    /// tiling, and missing head dims run on the next larger one, because every program contains all kernels.
-    /// Causal kernels also run full masks.
+    /// tiling, and other head dims run on the kernel of the next larger one, because every program contains
+    /// all kernels. Causal kernels also run full masks.
     PAGED: AttnInfo, paged [F16 Bf16]
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
@@ -247,8 +248,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled [`Paged`] Hopper kernel. There are few of them: causal kernels also run full masks, and
-    /// missing head dims run on the next larger kernel. (Kernels of head dim 256 spill at the end of work
-    /// tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
+    /// other head dims run on the kernel of the next larger head dim. (Kernels of head dim 256 spill at the
+    /// end of work tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;

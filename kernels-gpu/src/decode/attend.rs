@@ -120,7 +120,7 @@ impl<
 {
     #[inline(always)]
     fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(!Mask::LEFT, "the schedule knows no sequence's queries, so it finds no first key") }
+        const { assert!(!Mask::LEFT, "these decode kernels begin with key 0: the mask must not have `LEFT`") }
         attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
     }
 }

@@ -285,7 +285,7 @@ impl Item {
         Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
     }
 
-    /// Block `of` of the rows of a sequence without keys; blocks are counted over the key heads.
+    /// The item for block `of` of a sequence without keys. Blocks of rows are counted over all key heads.
     #[inline(always)]
     pub fn whole(p: &DecodeParams, sequence: u32, of: u32) -> Self {
         let (kv_head, row_block) = p.order.row_blocks.div_rem(of);

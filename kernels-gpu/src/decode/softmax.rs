@@ -1,4 +1,4 @@
-//! Online softmax of columns with a lazy maximum. It is the transposed form of [`crate::softmax`].
+//! Online softmax of columns with a lazy maximum. This is the transposed form of [`crate::softmax`].
 use crate::softmax::{NONE, SLACK};
 use cuda_std::math::{ex2, fma};
 use tile::Warp;

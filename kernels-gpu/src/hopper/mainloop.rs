@@ -98,8 +98,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // There are more splits than blocks, and this split got none. It therefore takes a block behind
-            // all keys that any row sees.
+            // There are more splits than blocks, and this split got none. The split therefore takes a block
+            // behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {

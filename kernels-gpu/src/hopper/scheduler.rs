@@ -32,8 +32,8 @@ pub type KeysOf<S> = <<S as Scheduler>::Tile as MapTile>::Keys;
 /// The kind of tensor map of Q and O, for scheduler `S`.
 type QueriesOf<S> = <<S as Scheduler>::Tile as MapTile>::Queries;
 
-/// A tile scheduler. It gives the producer and the consumers a block's work tiles, one after the other. The
-/// consumers need not repeat the producer's search.
+/// A tile scheduler. The scheduler gives the producer and the consumers a block's work tiles, one after the
+/// other. The consumers need not repeat the producer's search.
 pub trait Scheduler {
     /// The type of work tiles.
     type Tile: MapTile;

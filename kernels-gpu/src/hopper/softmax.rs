@@ -1,6 +1,6 @@
 //! Online softmax that searches for a maximum only if it must. The kernel computes exponentials with the old
-//! maximum. It needs the row sums of the key block anyway. A row sum bounds each exponential in its row, so
-//! the sums prove that no exponential overflowed f16.
+//! maximum. The kernel needs the row sums of the key block anyway. A row sum bounds each exponential in its
+//! row, so the sums prove that no exponential overflowed f16.
 use crate::softmax::NONE;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
@@ -13,8 +13,8 @@ use tile::mma::{AFrag, Acc, Mma, RowVec};
 const BOUND: f32 = 32768.0;
 
 /// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. For
-/// f16 there is no headroom: many probabilities that lie 15 powers of two below the row's largest may make up
-/// all of the row's sum, and f16 keeps the 9 bits that they need only if the largest is 1.
+/// f16 there is no headroom. Many probabilities that lie 15 powers of two below the row's largest may make up
+/// all of the row's sum. f16 keeps the 9 bits that they need only if the largest probability is 1.
 const fn headroom(of: DType) -> f32 {
     match of {
         DType::Bf16 => 8.0,

@@ -60,7 +60,8 @@ impl SequenceTile {
         [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
-    /// The tile that a tile info describes. It lacks the place of its keys, because consumers copy no keys.
+    /// The tile that a tile info describes. The tile lacks the place of its keys, because consumers copy no
+    /// keys.
     #[inline(always)]
     pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
         let queries = Span::of_words([first, queries]);

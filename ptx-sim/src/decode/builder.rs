@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
         row
     }
 
-    /// The carry flag of `add.cc` and similar instructions. Each function has one.
+    /// The carry flag of `add.cc` and similar instructions. Each function has its own flag.
     pub fn carry_flag(&mut self) -> R {
         let flag = self.carry.unwrap_or_else(|| self.scratch(Kind::Pred));
         *self.carry.insert(flag)

@@ -184,8 +184,8 @@ macro_rules! f32s {
     };
 }
 
-/// An operation on one or two 16-bit floats. It computes in f64, which is exact for their sums and products,
-/// and rounds once.
+/// An operation on one or two 16-bit floats. The operation computes in f64, which is exact for sums and
+/// products of such floats, and rounds once.
 macro_rules! half_floats {
     ($ty:expr, |$($x:ident),*| $e:expr) => {
         match $ty {

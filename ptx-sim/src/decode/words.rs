@@ -166,7 +166,7 @@ fn is(pattern: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// An opcode that a form allows, with the first word of each slot. It has the optional words if
+    /// An opcode that a form allows, with the first word of each slot. The opcode has the optional words if
     /// `optional` is true.
     fn example(&(name, words, ..): &Form, optional: bool) -> String {
         let words = words.split(['[', ']']).enumerate().filter(|(at, _)| optional || at % 2 == 0);

@@ -1,6 +1,6 @@
 //! Executes bulk copies (TMA): `cp.async.bulk`, with and without tensor maps. A load is in flight until its
 //! mbarrier's phase ends. The simulator completes the load when no warp can proceed. A store is in flight
-//! until its thread waits for its group. It reads its source at this wait.
+//! until its thread waits for its group. The store reads its source at this wait.
 
 mod region;
 mod store;

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{op::ClusterStep, report::Kind};
 
-/// The barrier of a cluster, at which each thread arrives and then waits for all threads. It stores a mask of
-/// lanes for each warp.
+/// The barrier of a cluster, at which each thread arrives and then waits for all threads. The barrier stores
+/// a mask of lanes for each warp.
 #[derive(Debug)]
 pub(super) struct ClusterBarrier {
     /// The lanes that have arrived in the current phase.

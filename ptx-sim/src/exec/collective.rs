@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl<'a> Block<'a> {
-    /// The members of a `.sync` instruction, if all of them have arrived. Otherwise makes a report.
+    /// The members of a `.sync` instruction, if all of them have arrived. Makes a report if a member is
+    /// missing.
     fn members(&mut self, warp: &mut Warp<'a>, row: R, mask: u32, what: &str) -> bool {
         let members = *warp.regs().row32(row, mask);
         // This condition is nearly always true.

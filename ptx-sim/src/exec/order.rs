@@ -1,10 +1,10 @@
 //! Order between warps that use no barrier: release and acquire, with fences, as in PTX's memory model.
 //!
-//! A *release pattern* is a release, or a fence that a strong write of the same warp follows. It publishes
-//! the knowledge that the warp has at the release or at the fence. An *acquire pattern* is an acquire, or a
-//! strong read that a fence follows. The scope limits the pattern: a release with block scope publishes to
-//! the block only. A barrier hands over three things: the knowledge, the fenced knowledge, and the knowledge
-//! that awaits a fence.
+//! A *release pattern* is a release, or a fence that a strong write of the same warp follows. The pattern
+//! publishes the knowledge that the warp has at the release or at the fence. An *acquire pattern* is an
+//! acquire, or a strong read that a fence follows. The scope limits the pattern: a release with block scope
+//! publishes to the block only. A barrier hands over three things: the knowledge, the fenced knowledge, and
+//! the knowledge that awaits a fence.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -22,9 +22,9 @@ pub(crate) struct Path {
 /// The event for which diverged lanes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// They wait at the barrier with this number.
+    /// The lanes wait at the barrier with this number.
     Barrier(usize),
-    /// They wait for the other lanes of the warp.
+    /// The lanes wait for the other lanes of the warp.
     Company,
 }
 

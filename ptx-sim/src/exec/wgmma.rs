@@ -165,7 +165,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The descriptors of A and B, and whether the product adds to D. They must be the same in all lanes.
+    /// The descriptors of A and B, and whether the product adds to D. These operands must be the same in all
+    /// lanes.
     fn uniform_operands(&mut self, warp: &mut Warp<'a>, product: &Product, mask: u32) -> Option<[u64; 3]> {
         let regs = warp.regs();
         let mut uniform = true;
@@ -266,8 +267,8 @@ impl<'a> Block<'a> {
         chunks
     }
 
-    /// The chunks that a descriptor selects. They are cached, because a kernel has few descriptors and uses
-    /// each of them often.
+    /// The chunks that a descriptor selects. The chunks are cached, because a kernel has few descriptors and
+    /// uses each of them often.
     fn chunks(&mut self, warp: &Warp<'a>, key: (u64, usize, bool)) -> Option<Arc<[usize]>> {
         if let Some(known) = self.operands.get(&key) {
             return Some(Arc::clone(known));

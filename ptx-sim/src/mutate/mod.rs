@@ -1,5 +1,5 @@
-//! Mutation testing. It plants one small bug at a time in a kernel's PTX, to test whether checkers or results
-//! reveal the bug.
+//! Mutation testing. This module plants one small bug at a time in a kernel's PTX, to test whether checkers
+//! or results reveal the bug.
 
 mod hopper;
 mod values;
@@ -132,8 +132,8 @@ impl Mutant {
     }
 }
 
-/// Every mutant of `entry` and of its callees, in the order of the text. They must be applied to the same
-/// `text`.
+/// Every mutant of `entry` and of its callees, in the order of the text. The mutants must be applied to the
+/// same `text`.
 ///
 /// # Errors
 /// Returns an error if `text` is not PTX. An unknown entry has no mutants.

@@ -28,7 +28,7 @@ const EFFECTS: [&str; 17] = [
     "activemask",
     "wgmma",
 ];
-/// Those of these instructions that only read.
+/// The instructions in [`EFFECTS`] that only read.
 const READS: [&str; 3] = ["ld", "ldu", "ldmatrix"];
 /// Number of earlier instructions that are searched for registers of the same kind.
 const NEAR: usize = 64;

@@ -84,8 +84,8 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// Parses `.ptr .global .align 16`, which describes the memory that a parameter points to. It does not
-    /// affect the place of the parameter.
+    /// Parses `.ptr .global .align 16`, which describes the memory that a parameter points to. This attribute
+    /// does not affect the place of the parameter.
     fn pointee(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if matches!(self.kind(), Kind::Word(".global" | ".const" | ".shared" | ".local")) {

@@ -15,7 +15,7 @@ pub(crate) trait Knows {
 pub(crate) enum Access {
     Read,
     /// An access by one instruction of the whole warp, such as `ldmatrix`. Later writes of the warp cannot
-    /// overtake it.
+    /// overtake this access.
     Collective,
     /// An access through the read-only path. No thread may write the memory in this launch.
     ReadOnly,

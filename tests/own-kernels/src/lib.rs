@@ -1,12 +1,12 @@
-//! Kernels of a caller, for tests: FerroFlash's masks and scores written again as functions, and functions
-//! that misbehave.
+//! Kernels of a caller, for tests: functions that repeat FerroFlash's masks and scores, and functions that
+//! misbehave.
 #![no_std]
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernels_gpu::exact;
 use kernels_gpu::prelude::*;
 
-/// [`Causal`], written by a caller.
+/// [`Causal`], as a caller would write it.
 #[derive(Clone, Copy)]
 pub struct OwnCausal;
 
@@ -25,7 +25,7 @@ impl MaskMod for OwnCausal {
     }
 }
 
-/// [`Chunked`], written by a caller.
+/// [`Chunked`], as a caller would write it.
 #[derive(Clone, Copy)]
 pub struct OwnChunked(OwnChunkedParams);
 
@@ -33,7 +33,7 @@ pub struct OwnChunked(OwnChunkedParams);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct OwnChunkedParams {
-    /// Keys of a chunk.
+    /// Number of keys of a chunk.
     pub chunk: FastDiv,
     /// Padding: 0.
     pub reserved: u32,
@@ -55,12 +55,12 @@ impl MaskMod for OwnChunked {
     }
 }
 
-/// A softcap, written by a caller: `cap * tanh(s / cap)`.
+/// A softcap, as a caller would write it: `cap * tanh(s / cap)`.
 #[derive(Clone, Copy)]
 pub struct OwnSoftcap {
-    /// Factor from products to arguments of `tanh`.
+    /// Factor that converts products to arguments of `tanh`.
     before: f32,
-    /// Factor from `tanh` to products.
+    /// Factor that converts values of `tanh` to products.
     after: f32,
 }
 
@@ -68,7 +68,7 @@ pub struct OwnSoftcap {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct OwnSoftcapParams {
-    /// The cap.
+    /// The softcap.
     pub cap: f32,
     /// Padding: 0.
     pub reserved: u32,
@@ -90,7 +90,7 @@ impl ScoreMod for OwnSoftcap {
     }
 }
 
-/// ALiBi slopes, written by a caller.
+/// ALiBi slopes, as a caller would write them.
 #[derive(Clone, Copy)]
 pub struct OwnAlibi {
     slope: f32,
@@ -111,7 +111,7 @@ impl ScoreMod for OwnAlibi {
     }
 }
 
-/// A mask whose intervals are any four, and whose keys without holes are any.
+/// A mask with four arbitrary intervals, and with arbitrary keys without holes.
 #[derive(Clone, Copy)]
 pub struct Wild(WildParams);
 
@@ -119,13 +119,13 @@ pub struct Wild(WildParams);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WildParams {
-    /// Begins of the intervals; position `p` has interval `p % 4`.
+    /// Starts of the intervals. Position `p` has interval `p % 4`.
     pub starts: [i32; 4],
-    /// Ends of the intervals.
+    /// Ends of the intervals. Position `p` has interval `p % 4`.
     pub ends: [i32; 4],
-    /// Keys without holes.
+    /// Start and end of the keys without holes.
     pub whole: [i32; 2],
-    /// Keys up to this one are holes.
+    /// All keys up to this one are holes.
     pub holes: i32,
     /// Padding: 0.
     pub reserved: u32,
@@ -157,7 +157,7 @@ impl MaskMod for Wild {
     }
 }
 
-/// Scores of one query become a value, from one key on.
+/// Scores in which one query has a given value from one key on.
 #[derive(Clone, Copy)]
 pub struct Planted(PlantedParams);
 
@@ -165,11 +165,11 @@ pub struct Planted(PlantedParams);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PlantedParams {
-    /// The value.
+    /// The value of these scores.
     pub value: f32,
-    /// The query's position.
+    /// The position of the query.
     pub query: i32,
-    /// The first key.
+    /// The first key that has this value.
     pub key: i32,
     /// Padding: 0.
     pub reserved: u32,
@@ -189,11 +189,11 @@ impl ScoreMod for Planted {
     }
 }
 
-/// Tiles of 128 queries and 64 keys for head dim 64.
+/// A kernel of head dim 64 with tiles of 128 queries and 64 keys.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
-/// Tiles of 128 queries and 32 keys for head dim 64.
+/// A kernel of head dim 64 with tiles of 128 queries and 32 keys.
 type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
-/// Hopper's tiles for head dim 128.
+/// A Hopper kernel of head dim 128.
 type Hopper<Mask> = FwdHopper<F16, Mask, 2, 8, 8, 2, true>;
 
 entry!(causal: With<Large<Causal>>);

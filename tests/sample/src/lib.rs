@@ -2,21 +2,21 @@
 //! every kernel of the table.
 //!
 //! A kernel's symbol contains its family, types, head dim and mask, and words that distinguish its tiling or
-//! schedule. [`sample`] begins with the kernels that the planner selects for the small problems of tests. It
-//! adds kernels of the table until every such word of every family has appeared. A kernel brings the other
-//! kernels of its launches. *`tests/tests/sample.rs` compares the sample with the table's fields: family,
-//! schedule, mask, dtype, head dim, layout.*
+//! schedule. [`sample`] starts with the kernels that the planner selects for the small problems of tests. The
+//! function then adds kernels of the table until every such word of every family has appeared. With each
+//! kernel, it adds the other kernels of the kernel's launches. *`tests/tests/sample.rs` compares the sample
+//! with the table's fields: family, schedule, mask, dtype, head dim, layout.*
 use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-/// Words of a symbol that name the kernel's family.
+/// The words of symbols that name a kernel's family.
 const FAMILIES: [&str; 13] = [
     "fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split", "mixed",
     "few", "many",
 ];
 
-/// The kernels that represent the table, in the table's order.
+/// The kernels that represent the table, in the order of the table.
 pub fn sample() -> Vec<Contract> {
     let all: Vec<_> = spec::kernels().map(|kernel| (kernel, all_traits(kernel))).collect();
     let (mut taken, mut seen) = (BTreeSet::new(), BTreeSet::new());
@@ -27,8 +27,8 @@ pub fn sample() -> Vec<Contract> {
     planned().for_each(|kernel| take(kernel, &mut seen));
     loop {
         let adds = |n: usize| all[n].1.difference(&seen).count();
-        // Among kernels that add equally many traits, this takes the table's first, which has the simplest
-        // mask.
+        // Among kernels that add the same number of traits, the first one in the table wins, because it has
+        // the simplest mask.
         match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
             Some(best) if adds(best) > 0 => take(all[best].0, &mut seen),
             _ => break,
@@ -38,9 +38,9 @@ pub fn sample() -> Vec<Contract> {
 }
 
 /// The kernels that the planner selects for the small problems of tests, in f16 and with head dim 64. These
-/// are the kernel with the fewest rows of each family and mask, and every decode kernel, because groups of
-/// heads select among decode kernels. Then come the first merge kernel, and the first configuration of the
-/// lineage with each of its masks, because the program runs configurations.
+/// are the kernel with the fewest rows of each family and mask, and every decode kernel, because the number
+/// of heads in a group selects among decode kernels. Then come the first merge kernel, and the first
+/// configuration of the lineage with each of its masks, because the tests of the program run configurations.
 fn planned() -> impl Iterator<Item = Contract> {
     let is_asked = |entry: &&AttnInfo| {
         (entry.dtype, entry.head_dim) == (DType::F16, 64) && !spec::is_lineage(entry.contract.symbol)
@@ -61,14 +61,14 @@ fn planned() -> impl Iterator<Item = Contract> {
     entries.map(|entry| entry.contract).chain(MERGES.first().map(|merge| merge.contract))
 }
 
-/// A kernel, the kernel that runs beside it in a launch, and the kernels that combine their splits.
+/// A kernel, the second kernel of its launches, and the kernels that combine the splits of both.
 fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
     let entry = |kernel| spec::attention().find(move |entry| entry.contract == kernel);
     let pair = [Some(kernel), entry(kernel).and_then(spec::beside)].into_iter().flatten();
     pair.flat_map(move |kernel| [Some(kernel), entry(kernel).and_then(spec::combine_of)]).flatten()
 }
 
-/// A family, and a word of one of its kernels, if any.
+/// A family, and optionally a word of one of its kernels.
 type Trait = (Vec<&'static str>, Option<&'static str>);
 
 /// The traits of a kernel and of the other kernels of its launches.
@@ -76,9 +76,9 @@ fn all_traits(kernel: Contract) -> BTreeSet<Trait> {
     with_others(kernel).flat_map(|kernel| traits(kernel.symbol)).collect()
 }
 
-/// The traits in a symbol: the family, and the family with each word except the tile. For the lineage, the
-/// configuration after a full mask is also a trait, except on CUDA cores, whose kernels take ten times as
-/// long.
+/// The traits in a symbol: the family alone, and the family with each word except the tile. For the lineage,
+/// the configuration is also a trait if the mask is full. Configurations on CUDA cores are no traits, because
+/// their kernels take ten times as long.
 fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
     let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
@@ -93,8 +93,9 @@ fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     })
 }
 
-/// Families with one mainloop have equal tiles per head dim, so a head dim of one family represents all. A
-/// kernel that combines splits has no mainloop, so its head dims are traits of their own family.
+/// The families whose mainloop the family uses. Such families have the same tiles per head dim, so a head dim
+/// of one family represents all of them. A kernel that combines splits has no mainloop, so its head dims are
+/// traits of its own family.
 fn mainloop(family: &[&'static str]) -> Vec<&'static str> {
     match family {
         ["paged"] => vec!["fwd"],

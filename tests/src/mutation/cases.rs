@@ -6,7 +6,7 @@ use ferroflash::driver::SimDriver;
 use reference::{OnDevice, Rule, Task};
 use spec::{DECODES, HOPPERS_PAGED, PAGED};
 
-/// All launches of `subject`: its edges, and sweeps.
+/// All launches of `subject`: its edge cases, and sweeps.
 pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     if let Some(entry) = subject.forward() {
         return forward::cases(subject, entry);
@@ -18,7 +18,8 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     let mut sweeps = decode.or(paged).unwrap_or_default();
     for case in edges.iter_mut().chain(&mut sweeps) {
         if let Task::Cache(case) = case {
-            // A subject that merges runs only without counters, which would tell a block that it is the last.
+            // A combine kernel only runs without counters, because counters would tell a block that it is the
+            // last one.
             case.counters &= !subject.merges();
         }
     }
@@ -26,7 +27,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
 }
 
-/// A few of the edges, under one schedule.
+/// A few of the edge cases, under one schedule.
 pub(super) fn few(subject: &Subject) -> Vec<Case> {
     match subject.forward() {
         Some(entry) => forward::few(entry),
@@ -36,7 +37,7 @@ pub(super) fn few(subject: &Subject) -> Vec<Case> {
 
 /// A launch of `symbol`.
 fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
-    // The judge borrows the problem, so both stay until the program ends.
+    // The judge borrows the problem, so both are leaked, which keeps them until the program ends.
     let work: &'static _ = Box::leak(task.work());
     let judge = work.judge(Rule::Tolerance).expect("cases are valid");
     let launch = move |attention: &Attention<SimDriver>| {

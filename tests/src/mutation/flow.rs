@@ -4,7 +4,7 @@ use ptx_sim::mutate::{Mutant, Operator};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// The path after a branch that a mutant forces: the text from there to the next branch.
+/// The path behind a branch that a mutant forces: the text from there to the next branch.
 pub(super) fn forced<'a>(mutant: &Mutant, text: &'a str) -> Option<&'a str> {
     let path = match mutant.operator {
         Operator::AlwaysBranch => &text[target(&text[mutant.span.0..mutant.span.1], text)?..],
@@ -12,22 +12,22 @@ pub(super) fn forced<'a>(mutant: &Mutant, text: &'a str) -> Option<&'a str> {
         _ => return None,
     };
     let next = |path: &'a str| path.split_inclusive("bra").next();
-    // A path that begins with a branch belongs to that branch.
+    // A path that starts with a branch belongs to that branch.
     match next(path)? {
         short if short.contains(';') => Some(short),
         short => next(&text[target(&path[short.len()..], text)?..]),
     }
 }
 
-/// Whether a conditional branch only skips a warp barrier: one of its two paths has only the barrier and then
-/// joins the other.
+/// Whether a conditional branch only skips a warp barrier. One of its two paths then contains only the
+/// barrier, and joins the other path.
 pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
     let Some(taken) = target(&text[mutant.span.0..mutant.span.1], text) else { return false };
     let code = |at: usize| {
         let lines = text[at..].lines().map(str::trim);
         lines.filter(|line| !(line.is_empty() || line.starts_with(".loc") || line.starts_with("//")))
     };
-    // Follows an unconditional jump.
+    // This function follows an unconditional jump.
     let next = |at: usize| match code(at).find(|line| !line.starts_with('$')) {
         Some(jump) if jump.starts_with("bra") => target(jump, text).unwrap_or(at),
         _ => at,
@@ -42,8 +42,8 @@ pub(super) fn skips_a_meeting_alone(mutant: &Mutant, text: &str) -> bool {
     meets(taken, passed) || meets(passed, taken)
 }
 
-/// The opcode with which a kernel reads tiles. In kernels for tensor cores, `ld.shared` reads only values
-/// that `st.shared` wrote.
+/// The opcode by which a kernel reads tiles. In kernels for tensor cores, `ld.shared` reads only values that
+/// `st.shared` wrote.
 pub(super) fn tile_load(text: &str) -> &'static str {
     if text.contains("ldmatrix") { "ldmatrix" } else { "ld.shared" }
 }
@@ -58,14 +58,14 @@ pub(super) fn waits(text: &str, start: usize) -> bool {
     found
 }
 
-/// Whether every path from byte `start` of `text` waits for copies and then passes a barrier, and reads no
-/// tile before. The wait may leave at most `more` groups in flight, beside groups that the path itself
-/// commits.
+/// Whether every path from byte `start` of `text` waits for copies and then passes a barrier, without reading
+/// a tile before. The wait may leave at most `more` groups in flight, in addition to groups that the path
+/// itself commits.
 pub(super) fn waits_before_reading(text: &str, start: usize, more: i64) -> bool {
     let (mut covered, mut read, load) = (false, false, tile_load(text));
     walk(text, start, (false, false, 0), |_, line, (waited, stored, commits)| {
         let has = |word: &str| line.contains(word);
-        // A kernel reads what it has stored only at its end, after `st.shared`.
+        // A kernel reads data that it has stored only at its end, after `st.shared`.
         read |= has(load) && !stored;
         let commits = (commits + i64::from(has("cp.async.commit_group"))).min(MANY);
         let enough = |left: u32| i64::from(left) <= more.saturating_add(commits);
@@ -78,10 +78,10 @@ pub(super) fn waits_before_reading(text: &str, start: usize, more: i64) -> bool 
 }
 
 const WAIT: &str = "cp.async.wait_group";
-/// No kernel has this number of groups of copies in flight.
+/// A number of groups of copies that no kernel has in flight.
 const MANY: i64 = 16;
 
-/// The number of groups of copies that the wait in `line` leaves in flight.
+/// Number of groups of copies that the wait in `line` leaves in flight.
 pub(super) fn left(line: &str) -> Option<u32> {
     if line.contains("cp.async.wait_all") {
         return Some(0);
@@ -89,7 +89,7 @@ pub(super) fn left(line: &str) -> Option<u32> {
     line.split_once(WAIT)?.1.trim_matches([' ', '\t', '\n', ';']).parse().ok()
 }
 
-/// Whether every path to byte `at` of `text` touches shared memory only by copies.
+/// Whether only copies access shared memory on every path to byte `at` of `text`.
 pub(super) fn nothing_but_copies_before(text: &str, at: usize) -> bool {
     let mut touched = false;
     walk(text, body(text, at), false, |place, line, before| {
@@ -101,7 +101,8 @@ pub(super) fn nothing_but_copies_before(text: &str, at: usize) -> bool {
 }
 
 /// Whether all lanes stay together before the `bar.warp.sync` at byte `at` of `text`. On every path since the
-/// previous barrier, only instructions of the whole warp access memory, and nothing waits for copies.
+/// previous barrier, only instructions of the whole warp may access memory, and no instruction may wait for
+/// copies.
 pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     let mut alone = false;
     walk(text, body(text, at), (false, false), |place, line, (copies, lanes)| {
@@ -118,8 +119,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. On every path since an earlier fence,
-/// nothing touches a register that products after it use, up to the next wait or fence.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is if no instruction on any path since
+/// an earlier fence accesses a register that products behind it use, up to the next wait or fence.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
@@ -137,9 +138,9 @@ pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     !open
 }
 
-/// Whether the wait for bulk stores at byte `at` of `text` is redundant. On every path, another wait after
-/// the last store has waited until the store's source was read, and the kernel reads no device memory
-/// afterwards.
+/// Whether the wait for bulk stores at byte `at` of `text` is redundant. The wait is redundant if, on every
+/// path, another wait behind the last store has waited until the store's source was read, and if the kernel
+/// reads no device memory afterwards.
 pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     let (mut sent, mut read) = (false, false);
     walk(text, body(text, at), false, |place, line, sending| {
@@ -155,7 +156,7 @@ pub(super) fn has_left_before(text: &str, at: usize) -> bool {
     !sent && !read
 }
 
-/// The 32-bit registers in `line`: accumulators and operands, but no descriptors.
+/// The 32-bit registers in `line`, which are accumulators and operands, but no descriptors.
 fn registers(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split([' ', '\t', ',', ';', '{', '}', '[', ']', '\n', '+']);
     words.filter(|word| word.strip_prefix("%r").is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit())))
@@ -166,9 +167,9 @@ fn body(text: &str, at: usize) -> usize {
     text[..at].rfind("\n{").map_or(0, |brace| brace + 2)
 }
 
-/// Follows all paths from byte `start` of `text`, line by line. `visit` gets the position of a line, the
-/// line, and the state of the path before it. It returns the state after the line; `None` ends the path. A
-/// path also ends with the kernel, and at a line that another path has reached in an equal state.
+/// Follows all paths from byte `start` of `text`, line by line. `visit` receives the position of a line, the
+/// line, and the state of the path before the line. It returns the state behind the line, or `None` to end
+/// the path. A path also ends with the kernel, and at a line that another path has reached in this state.
 fn walk<T: Copy + Eq + Hash>(
     text: &str,
     start: usize,
@@ -210,8 +211,9 @@ pub(super) fn branches(all: &[Mutant]) -> HashMap<usize, Vec<SourceLine>> {
     branches.map(|branch| (branch.span.0, branch.source.clone())).collect()
 }
 
-/// Appends the source lines of a branch to the comparison that decides it. `branches` has the lines of the
-/// branches. LLVM gives a comparison no line if it moves or merges it.
+/// Adds the source lines of a branch to the comparison that decides the branch. `branches` contains the
+/// source lines of all branches. This is necessary because LLVM gives a comparison no line if it moves or
+/// merges the comparison.
 pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, Vec<SourceLine>>, text: &str) {
     let compares = |mutant: &&mut Mutant| matches!(mutant.operator, Operator::OffByOne | Operator::Bound);
     for mutant in drawn.iter_mut().filter(compares) {
@@ -220,7 +222,7 @@ pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, V
     }
 }
 
-/// The position of the branch that the comparison at `span` decides, alone or together with others.
+/// The position of the branch that depends on the comparison at `span`, alone or with other comparisons.
 fn decided(text: &str, (start, end): (usize, usize)) -> Option<usize> {
     let mut known = HashSet::from([*words(&text[start..end]).get(1)?]);
     let mut at = end;
@@ -237,7 +239,7 @@ fn decided(text: &str, (start, end): (usize, usize)) -> Option<usize> {
     None
 }
 
-/// Opcode and operands, after the guard if there is one.
+/// The opcode and operands of an instruction, without a guard.
 pub(super) fn words(instruction: &str) -> Vec<&str> {
     instruction.split([' ', '\t', ',', ';', '!', '@', '\n']).filter(|word| !word.is_empty()).collect()
 }
@@ -257,7 +259,7 @@ mod tests {
     use super::*;
     use ptx_sim::mutate::mutants;
 
-    /// A kernel with this body.
+    /// The text of a kernel with the body `body`.
     fn kernel(body: &str) -> String {
         format!(
             ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred \

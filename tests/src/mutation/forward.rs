@@ -1,5 +1,5 @@
-//! Launches of forward kernels: the edges of each entry, and sweeps. The sweeps put the last query and the
-//! last key at every position that unrolled code compares.
+//! Launches of forward kernels: the edge cases of each entry, and sweeps. The sweeps put the last query and
+//! the last key at every position that unrolled code may compare.
 use super::{Subject, trial};
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind};
@@ -9,10 +9,10 @@ use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
-/// The first cases (the edges), up to this number, also run without a log-sum-exp.
+/// Number of first cases (the edge cases) that also run without an LSE.
 const EDGES: usize = 10;
 
-/// The cases of `entry`. If `subject` is a combine kernel, `entry` leaves splits for it to combine.
+/// The cases of `entry`. If `subject` is a combine kernel, `entry` writes the splits that it combines.
 pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::Case> {
     let first = first(entry);
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
@@ -24,7 +24,7 @@ pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::C
     all.into_par_iter().map(|(memory, lse, sweep)| launch(entry, memory, lse, sweep)).collect()
 }
 
-/// A few cases under one schedule: the first edges, and rows with gaps.
+/// A few cases under one schedule: the first edge cases, and rows with gaps.
 pub(super) fn few(entry: &'static AttnInfo) -> Vec<trial::Case> {
     let mut first = first(entry);
     let gaps = first.split_off(first.len() - 2);
@@ -33,14 +33,14 @@ pub(super) fn few(entry: &'static AttnInfo) -> Vec<trial::Case> {
     few.into_par_iter().map(|memory| launch(entry, memory, true, true)).collect()
 }
 
-/// Whether `entry` solves the problem. Kernels of masks with parameters do not solve problems whose mask
+/// Whether `entry` solves the problem. A kernel of a mask with parameters does not solve problems whose mask
 /// equals a simpler mask.
 fn is_solved(entry: &AttnInfo, memory: &Memory) -> bool {
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     is_plain || memory.problem.mask_kind() == entry.mask
 }
 
-/// A launch of `entry`, with a log-sum-exp or without.
+/// A launch of `entry`, with or without an LSE.
 fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> trial::Case {
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
     let name = memory.problem.to_string();
@@ -53,7 +53,7 @@ fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> t
     trial::Case { name, sweep, launch: Box::new(launch) }
 }
 
-/// The edges of `entry`, ordered so that most mutants fail early.
+/// The edge cases of `entry`, in an order in which most mutants fail early.
 fn first(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let mut all = edges(entry, 1);
@@ -68,7 +68,7 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
     all
 }
 
-/// One head. Each tensor ends where its buffer ends.
+/// A case with one head. Each tensor ends where its buffer ends.
 fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
@@ -89,16 +89,16 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
     let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
     let mut all = vec![];
-    // Every remainder of unrolled loops over blocks that all rows see, and a diagonal in every block. Maxima
-    // grow so much that the kernel must rescale sums: by more than 2^16, the range of f16 probabilities, and
-    // by more than 2^127, the range of bf16 probabilities.
+    // These cases have every remainder of unrolled loops over blocks that all rows see, and a diagonal in
+    // every block. Maxima grow so much that the kernel must rescale sums: by more than 2^16, the range of f16
+    // probabilities, and by more than 2^127, the range of bf16 probabilities.
     let partly = if entry.mask == MaskKind::Full { 0 } else { m.div_ceil(n) };
     let scales = if entry.dtype == DType::F16 { [1.5, 4.0] } else { [1.5, 16.0] };
     for blocks in 3..=7 {
         all.extend(scales.map(|scale| steep(one(m, (partly + blocks) * n + 3), scale)));
         all.extend(scales.map(|scale| steep(one(blocks * n, blocks * n), scale)));
     }
-    // A lane holds columns 2l and 2l + 1 of every eight.
+    // A lane holds columns 2l and 2l + 1 of every eight columns.
     all.extend((0..n / 8).flat_map(|group| {
         [
             one(1, 8 * group + 4),
@@ -107,7 +107,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
             one(1, 2 * n + 8 * group + 4),
         ]
     }));
-    // The last key at the end of a block, and the diagonal at every distance from a tile's corner.
+    // These cases put the last key at the end of a block, and the diagonal at every distance from a tile's
+    // corner.
     all.extend([1, 2, 3].map(|blocks| one(1, blocks * n)));
     if entry.mask != MaskKind::Full {
         all.extend((0..n).step_by(8).map(|shift| one(m, m + shift)));
@@ -129,8 +130,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         }
     }
     if entry.mask == MaskKind::Local {
-        // A wide window, in which a tile has more than one block at the left edge, apart from the blocks at
-        // the right edge; and a narrow window.
+        // In the wide window, a tile has several blocks at the left edge, and they are not the blocks at the
+        // right edge. The other window is narrow.
         let wide = Mask::Window { left: Some((m + 2 * n) as u32), right: Some(0) };
         let narrow = Mask::Window { left: Some(0), right: Some(0) };
         all.extend((0..n).step_by(8).flat_map(|shift| {
@@ -140,7 +141,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
             })
         }));
         all.extend(capped(one(m, m + 2 * n + 5)));
-        // Tiles whose rows see no key. The last tile is partial.
+        // In these tiles, rows see no key. The last tile is partial.
         let past = one(1, 5)
             .problem
             .mask(Mask::Window { left: Some(3), right: Some(1) })
@@ -156,12 +157,13 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         }));
     }
     if entry.splits && entry.has_maps() {
-        // On an H200's 132 SMs some blocks have two splits: the second split needs the stages of the first.
+        // On the 132 SMs of an H200, some blocks have two splits, and the second split needs the stages of
+        // the first.
         let case = one(1, 4 * n);
         all.push(Case { problem: case.problem.heads_q(134).heads_k(134), ..case });
     }
-    // Every number of 16-byte chunks at which a comparison of columns meets equality, in tiles that see keys
-    // and in tiles that see none.
+    // These cases have every number of 16-byte chunks at which a comparison of columns meets equality, in
+    // tiles that see keys and in tiles that see none.
     let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };
     for head_dim in (8..held).step_by(32) {
         all.push(narrow(one(m, n + 5), head_dim));
@@ -189,13 +191,13 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let mut repeats = vec![one(m, 2 * n)];
     repeats.extend((2..=8).map(|blocks| one(m, (partly + blocks) * n + 3)));
     if entry.mask == MaskKind::Local {
-        // Blocks at both edges of the window, and several blocks between.
+        // There are blocks at both edges of the window, and several blocks between them.
         let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
         let case = one(m, 2 * m + 6 * n);
         repeats.push(Case { problem: case.problem.mask(wide), ..case });
     }
-    // One key too many has a score of 0. In bf16 the tolerance may hide it, unless the scores of the other
-    // keys are far below 0.
+    // A key that the kernel should not see has a score of 0. In bf16, the tolerance may hide this key, unless
+    // the scores of the other keys are far below 0.
     let mut crowded = vec![];
     if entry.dtype == DType::Bf16 {
         let keys =
@@ -210,23 +212,24 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         .collect()
 }
 
-/// `case` with a modest softcap, and with larger softcaps, whose tangents keep a relative precision: for
-/// scores far below the cap, and for scores near it.
+/// `case` with a modest softcap, and with larger softcaps, whose tangents need a relative precision: for
+/// scores far below the cap, and for scores near the cap.
 fn capped(case: Case) -> [Case; 3] {
     let with = |softcap| case.problem.softcap(softcap);
     [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })
 }
 
-/// Edges of masks at every column and row of the n block that a tile takes first. The first scores of this
-/// tile run beside the end of the previous tile, and have a separate mask.
+/// Cases with edges of masks at every column and row of the key block that a tile takes first. The first
+/// scores of a tile are computed beside the end of the previous tile, and have their own mask.
 fn seams(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
-    // Whole n blocks. The last queries see all of the last block, so the diagonal crosses it. The diagonal
-    // moves with the number of queries, and the end of the keys cuts it.
+    // These cases have whole key blocks. The last queries see all keys of the last block, so the diagonal
+    // crosses this block. The diagonal moves with the number of queries, and the end of the keys cuts the
+    // diagonal.
     let whole = (m + n).next_multiple_of(n);
     let diagonals = || (0..16).step_by(4).flat_map(|less| [one(m, whole - less), one(m - less, whole)]);
-    // Each query sees one key, so a wrong key is the only key that it sees.
+    // Each query sees only one key, so a wrong key would be the only key that it sees.
     let alone = Mask::Window { left: Some(0), right: Some(0) };
     let all: Vec<_> = match entry.mask {
         MaskKind::Full => (0..n).step_by(8).flat_map(|at| [one(1, at + 4), one(1, at + 5)]).collect(),
@@ -243,28 +246,28 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
     all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
 }
 
-/// `case` with enough heads that a block of the simulated card takes several heads in turn.
+/// `case` with so many heads that a block of the simulated card takes several heads one after the other.
 fn of_heads(case: Case) -> Memory {
     Case { problem: case.problem.heads_q(3).heads_k(3), ..case }.memory()
 }
 
-/// Queries and keys of the short sequence of a pair.
+/// Number of queries and keys of the short sequence in a pair.
 const SHORT: [usize; 2] = [2, 3];
 
-/// `case` as the second of two sequences; the first one is short.
+/// `case` as the second of two sequences, the first of which is short.
 fn packed(case: Case) -> Memory {
     let Problem { seqlen_q, seqlen_k, .. } = case.problem;
     sequences(case, [SHORT, [seqlen_q, seqlen_k]])
 }
 
-/// `case` as the first of two sequences. Blocks take the last tile first, so they reach `case` after the
-/// short sequence.
+/// `case` as the first of two sequences, the second of which is short. Blocks take the last tile first, so
+/// they reach `case` after the short sequence.
 fn packed_before(case: Case) -> Memory {
     let Problem { seqlen_q, seqlen_k, .. } = case.problem;
     sequences(case, [[seqlen_q, seqlen_k], SHORT])
 }
 
-/// `case` as two sequences with these numbers of queries and keys.
+/// `case` as two sequences that have these numbers of queries and keys.
 fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
     let rows = |of: usize| [first[of], first[of] + last[of]];
     let starts = |of: usize| [0].into_iter().chain(rows(of).map(|row| row as i32)).collect();
@@ -273,7 +276,7 @@ fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
     Memory::random(problem, Layout::Bshd, case.seed).with_sequences(sequences)
 }
 
-/// `case` with one query, whose keys are its negative.
+/// `case` with one query, whose keys are the negative of the query.
 fn opposed(case: Case) -> Memory {
     let mut memory = case.memory();
     let key: Vec<u16> = memory.buffers[memory.q.buffer].iter().map(|bits| bits ^ 0x8000).collect();
@@ -281,16 +284,16 @@ fn opposed(case: Case) -> Memory {
     memory
 }
 
-/// Every number of splits up to several rounds of the combine kernel. Rows fill its blocks, or leave the last
-/// block partial.
+/// Cases with every number of splits up to several rounds of the combine kernel. The rows fill the kernel's
+/// blocks, or leave the last block partial.
 fn merges(entry: &AttnInfo) -> Vec<Memory> {
     let n = entry.tile_n as usize;
     let slices = (1..=10).map(|slices| one(entry, 3, 2 * slices * n));
     slices.chain((1..=17).map(|rows| one(entry, rows, 4 * n))).map(|case| case.memory()).collect()
 }
 
-/// `case` with the smallest head dim, and equal keys and values in every row. Each tensor ends where its
-/// buffer ends.
+/// `case` with the smallest head dim, and with the same keys and values in every row. Each tensor ends where
+/// its buffer ends.
 fn repeated(case: Case) -> Memory {
     let problem = case.problem.head_dim(8);
     let mut memory = Case { problem, ..case }.memory();
@@ -301,8 +304,8 @@ fn repeated(case: Case) -> Memory {
     memory
 }
 
-/// `case`, laid out by `lay`, with half the head dim. The other columns of Q, K and V are unused and hold
-/// NaN.
+/// `case`, laid out by `lay`, with half the head dim. The other columns of Q, K and V are not used and
+/// contain NaN.
 fn gaps(case: Case, lay: fn(Case) -> Memory) -> Memory {
     let held = case.problem.head_dim;
     let problem = case.problem.head_dim(held / 2 + 8);

@@ -1,4 +1,4 @@
-//! Mutants that change nothing that anybody can observe, with their reasons.
+//! Mutants that change nothing that anybody can observe, and the reasons for this.
 use super::{Subject, flow, flow::words};
 use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
@@ -15,18 +15,18 @@ use lines::{Source, has_source};
 /// A class of harmless mutants.
 struct Harmless {
     operators: &'static [Operator],
-    /// A text in the instruction before or after the mutation.
+    /// A text that the instruction before or after the mutation contains.
     instruction: &'static str,
-    /// One of the source lines: the end of its file's name, and a text in the line.
+    /// One of the instruction's source lines: the end of its file's name, and a text in the line.
     source: Source,
-    /// Another one of the source lines, in the same form.
+    /// Another source line of the instruction, in the same form.
     within: Source,
-    /// Whether the class contains a kernel with this symbol.
+    /// Whether the class applies to the kernel with this symbol.
     kernels: fn(&str) -> bool,
-    /// The mask of the kernels, if the class has only one.
+    /// The mask of the kernels, if the class applies to only one mask.
     mask: Option<MaskKind>,
-    /// Whether the reason claims that no thread ever takes another path. It does not excuse a mutant with
-    /// which some thread did.
+    /// Whether the reason claims that no thread ever takes another path. Such a reason does not excuse a
+    /// mutant with which some thread took another path.
     idle: bool,
     reason: &'static str,
 }
@@ -42,7 +42,7 @@ const CLASS: Harmless = Harmless {
     reason: "",
 };
 
-/// Lines whose mutants are harmless under conditions that a class cannot express.
+/// Source lines whose mutants are harmless under conditions that a class cannot express.
 #[cfg(test)]
 const NAMED: [Source; 6] = [SLACK, EDGES[0], EDGES[1], MODEST, FIRST_STEP, ADVANCE];
 const SLACK: Source = ["softmax.rs", "SLACK"];
@@ -51,7 +51,7 @@ const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
 const FIRST_STEP: Source = ["kernels-gpu/src/blocks.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
-/// Keys that no row sees.
+/// The reason for keys that no row sees.
 const SKIP: &str = "A warp skips keys that none of its rows sees, to save time. With the mask, these keys \
                     add nothing.";
 
@@ -88,7 +88,7 @@ const HARMLESS: &[Harmless] = &[
         reason: QUAD,
         ..CLASS
     },
-    // LLVM may compute both conditions at once, under the source line of the other one.
+    // LLVM may compute both conditions at once, under the source line of the other condition.
     Harmless {
         operators: &[Operator::Bound],
         instruction: "`setp.eq.b32",
@@ -113,7 +113,7 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mainloop.rs", "this warp's rows see none of these keys"],
+        source: ["mainloop.rs", "no row of this warp sees a key of this tile"],
         reason: SKIP,
         ..CLASS
     },
@@ -238,10 +238,10 @@ const HARMLESS: &[Harmless] = &[
 
 const QUAD: &str =
     "The four lanes of a row hold equal numbers. Any of them may store its number, and so may all of them.";
-/// Stores of tiles that see no key.
+/// The reason for stores of tiles that see no key.
 const WHOLE: &str =
     "With a causal mask, a tile whose rows see no key is not the head's last tile: all of its rows exist.";
-/// Splits of a tile's keys.
+/// The reason for splits of a tile's keys.
 const SLICES: &str =
     "Without a mask, no split is empty: the planner makes at most one split for every two blocks of keys.";
 const RANGES: &str =
@@ -256,8 +256,8 @@ const TANGENTS: &str = "Tangents with this relative precision are correct under 
                         only take less time.";
 const THREADS: &str = "The comparison's bound exceeds the number of threads in the block.";
 
-/// The reason why `mutant` of `subject`, whose PTX is `text`, does no harm; `None` if no reason is known.
-/// `differs` says whether a thread took another path in any launch.
+/// The reason why `mutant` of `subject`, whose PTX is `text`, does no harm, or `None` if no reason is known.
+/// `differs` states whether a thread took another path in any launch.
 pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     if mutant.operator == Operator::OffByOne
         && !differs
@@ -265,17 +265,19 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     {
         return Some(reason);
     }
-    // Sums are rescaled on the path on which lanes exchange their maxima. A branch around it is harmful.
+    // The path that rescales sums is the path on which lanes exchange their maxima. A branch around this path
+    // is harmful.
     let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
     if has_source(mutant, SLACK) && rescales() {
         return Some(OFTEN);
     }
-    // On the path that masks scores, scores become infinities. A branch around it is harmful.
+    // On the path that masks scores, scores become infinities. A branch around this path is harmful.
     let masks = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fFF800000"));
     if EDGES.into_iter().any(|line| has_source(mutant, line)) && masks() {
         return Some("To mask a block that needs no mask changes nothing.");
     }
-    // The series of the relative path has this constant, -17/315. A branch to the other path is harmful.
+    // The series on the path with relative precision has the constant -17/315. A branch to the other path is
+    // harmful.
     let relative = || flow::forced(mutant, text).is_some_and(|path| path.contains("0fBD5D0DD1"));
     if has_source(mutant, MODEST) && relative() {
         return Some(TANGENTS);
@@ -306,7 +308,7 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     found.map(|(number, class)| used(number, class)).or(idle)
 }
 
-/// Indices of the classes that matched a mutant in this process.
+/// The indices of the classes that matched a mutant in this process.
 static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn used(number: usize, class: &'static Harmless) -> &'static str {
@@ -314,19 +316,19 @@ fn used(number: usize, class: &'static Harmless) -> &'static str {
     class.reason
 }
 
-/// The classes that matched no mutant: their line and their reason.
+/// The classes that matched no mutant, each with its line and its reason.
 pub(super) fn unused() -> Vec<String> {
     let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     let unused = all().enumerate().filter(|(number, _)| !used.contains(number));
     unused.map(|(_, class)| format!("{}: {}", class.source.join(": "), class.reason)).collect()
 }
 
-/// Every class.
+/// All classes.
 fn all() -> impl Iterator<Item = &'static Harmless> {
     HARMLESS.iter().chain(on_cache::HARMLESS).chain(hopper::HARMLESS).chain(split::HARMLESS)
 }
 
-/// [`reason`] for kernels with a single stage, which refill a stage in the step that reads it.
+/// [`reason`] for kernels with a single stage, which they refill in the step that reads it.
 fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     let first = subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, FIRST_STEP);
     let of_step = has_source(mutant, ADVANCE);
@@ -344,7 +346,8 @@ fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -
     }
 }
 
-/// The reason why equality never occurs in a comparison, by the compared values or by the use of the result.
+/// The reason why equality never occurs in a comparison. The reason follows from the compared values, or from
+/// the use of the result.
 fn comparison(subject: &Subject, instruction: &str, text: &str) -> Option<&'static str> {
     let [_, predicate, ..] = words(instruction)[..] else { return None };
     let uses: Vec<&str> = text.lines().filter(|line| words(line).contains(&predicate)).collect();

@@ -1,4 +1,4 @@
-//! Sweeps of launches on caches: over lengths, splits, rows, columns and windows, and with invalid integers.
+//! Sweeps of launches on caches, over lengths, splits, rows, columns and windows, and with invalid integers.
 use ferroflash::request::{Mask, Splits};
 use reference::{DecodeCase, Pages, Task, Told};
 use spec::{AttnInfo, Keys, MaskKind, PageKind};
@@ -13,17 +13,19 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
         heads: [2, 1],
         ..DecodeCase::new(filled)
     };
-    // Every length up to a few tiles. Each warp finds its sequence alone, or all warps find it together.
+    // These sequences have every length up to a few tiles. In one launch, each warp finds its sequence alone;
+    // in the other launch, all warps find it together.
     let mut sweeps: Vec<_> = [(0..=31), (20..=60)].map(|lengths| plain(lengths.collect())).into();
-    // More sequences than one group of lanes; the longer sequences come last.
+    // There are more sequences than lanes of a warp, and the longer sequences come last.
     sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
-    // With few longer sequences, a small card splits them: there are more work items than sequences.
+    // A small card splits the few longer sequences, so there are more work items than sequences.
     sweeps.push(plain((0..70).map(|b| if b > 66 { 10 * b } else { b % 3 }).collect()));
-    // Every number of splits up to a second round of the combine step. Each split has keys for every warp.
+    // These cases have every number of splits up to a second round of the combine step. Each split has keys
+    // for every warp.
     let round = 16 * entry.warps() as usize;
     let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
     sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
-    // Some split sequences among many, including the first of each group of lanes.
+    // Some of many sequences are split, including the first sequence of each 32.
     let some = (0..70).map(|b| if b % 8 == 0 { round + b } else { b % 3 });
     sweeps.push(DecodeCase { splits: Splits::Exactly(3), ..plain(some.collect()) });
     // Each turn of a warp's ring ends with a partial tile.
@@ -39,11 +41,11 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
         let case = DecodeCase { queries, mask: Mask::Causal, ..plain(vec![1, queries, 40]) };
         sweeps.push(DecodeCase { counters: queries % 2 == 0, ..case });
     }
-    // Columns come in chunks of 16 bytes. After the last chunk, another row or NaN follows.
+    // Columns are loaded in chunks of 16 bytes. Behind the last chunk, another row or NaN follows.
     let chunk = 16 / entry.kv_dtype.bytes();
     let narrow = (chunk..entry.head_dim as usize).step_by(entry.head_dim as usize / 4);
     sweeps.extend(narrow.map(|head_dim| whole(DecodeCase { head_dim, ..plain(turns(7)) })));
-    // Partial chunks in the last rows of the cache.
+    // The last rows of the cache have partial chunks.
     sweeps.push(whole(DecodeCase { head_dim: chunk, ..plain(turns(2)) }));
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Nhd(1) };
     let last = |seed| whole(DecodeCase { head_dim: chunk, pages, seed, ..plain(turns(9)) });
@@ -78,7 +80,7 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let mut sweeps = vec![];
     // TMA takes eight rows at a time.
     let of = |keys: usize| if entry.has_maps() { 8 * keys } else { keys };
-    // The last key and the last query at every position, with pages of all sizes.
+    // The last key and the last query have every position, with pages of all sizes.
     let pages = [Pages::Nhd(16), Pages::Hnd(of(5)), Pages::Interleaved(of(1)), Pages::Dense, Pages::Rows];
     for (turn, shift) in (0..n).step_by(3).enumerate() {
         let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
@@ -91,12 +93,12 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
         sweeps.push(DecodeCase { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
     }
-    // On an H200's 132 SMs some blocks have three tiles. Before the next tile, all warps with rows wait until
-    // the stores of the last tile have left their buffer.
+    // On the 132 SMs of an H200, some blocks have three tiles. Before a block's next tile, all warps with
+    // rows wait until the stores of the previous tile have left their buffer.
     if entry.has_maps() {
         sweeps.push(DecodeCase { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
     }
-    // After the last column, another row or NaN follows.
+    // Behind the last column, another row or NaN follows.
     let narrow = (8..entry.head_dim as usize).step_by(24);
     sweeps.extend(narrow.map(|head_dim| DecodeCase {
         head_dim,
@@ -109,7 +111,8 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         seed,
         ..plain(vec![3 * n + 5]).packed([9])
     }));
-    // More sequences than a warp looks at together, varlen and with equal numbers of queries.
+    // There are more sequences than a warp examines at once, in a varlen launch and in a launch with equal
+    // numbers of queries.
     sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
     sweeps.push(DecodeCase { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
     if entry.mask == MaskKind::Local {
@@ -128,7 +131,7 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.into_iter().map(Task::Cache).collect()
 }
 
-/// Lengths of sequences in a cache for 120 keys each.
+/// Lengths of `batch` sequences, for caches with room for 120 keys per sequence.
 fn mixed(batch: usize) -> Vec<usize> {
     (0..batch).map(|b| if b % 3 == 0 { 120 } else { 50 }).collect()
 }

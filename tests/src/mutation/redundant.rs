@@ -1,6 +1,6 @@
-//! Redundant waits, barriers and commits: on every path through the kernel, other instructions keep an equal
-//! order. A mutant that deletes or weakens one changes nothing. These reasons follow from the text alone, not
-//! from reports of the simulator.
+//! Redundant waits, barriers and commits: on every path through the kernel, other instructions keep the same
+//! order. A mutant that deletes or weakens such an instruction changes nothing. These reasons follow from the
+//! text alone, not from reports of the simulator.
 use super::flow;
 use ptx_sim::mutate::{Mutant, Operator};
 
@@ -24,7 +24,7 @@ pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let old = &text[start..end];
     match mutant.operator {
         Operator::DeleteCommit if !flow::waits(text, end) => Some(UNASKED),
-        // The next commit makes the group instead.
+        // Without this commit, the next commit makes the group.
         Operator::DeleteCommit if flow::waits_before_reading(text, end, -1) => Some(JOINED),
         Operator::DeleteWait | Operator::WeakenWait if old.contains("bulk.wait_group") => {
             flow::has_left_before(text, start).then_some(LEFT)

@@ -1,4 +1,4 @@
-//! The mutation score as files.
+//! Writes the mutation score to files.
 use super::{Change, Score};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,30 +6,30 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
-/// The contents of `mutation.json`.
+/// The content of `mutation.json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Evidence {
-    /// Mutants that ran.
+    /// Number of mutants that ran.
     pub mutants: usize,
-    /// Mutants that exist in these kernels.
+    /// Number of mutants that exist in these kernels.
     #[serde(default)]
     pub population: usize,
-    /// Mutants that a checker reported, or that did not launch.
+    /// Number of mutants that the simulator reported, or that did not launch.
     pub caught_by_checkers: usize,
-    /// Mutants with a wrong result and no report.
+    /// Number of mutants with a wrong result but no report.
     pub caught_by_results: usize,
-    /// Mutants that nothing revealed, each with a reason.
+    /// Number of mutants that no report and no result revealed, each with a reason.
     pub survivors: usize,
-    /// Survivors with which no thread took another path in any launch.
+    /// Number of survivors with which no thread took another path in any launch.
     pub idle: usize,
-    /// Survivors whose order other instructions keep.
+    /// Number of survivors whose order other instructions keep.
     #[serde(default)]
     pub redundant: usize,
     /// One row per kernel.
     pub entries: Vec<Row>,
 }
 
-/// A [`Score`] with its survivors by reason.
+/// A [`Score`], in which survivors are grouped by reason.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     entry: String,
@@ -41,26 +41,26 @@ pub struct Row {
     checkers: BTreeMap<String, usize>,
     refused: usize,
     results: usize,
-    /// By operator: all mutants, survivors, idle survivors, redundant survivors.
+    /// For each operator, the numbers of all mutants, survivors, idle survivors and redundant survivors.
     operators: BTreeMap<String, [usize; 4]>,
     survivors: Vec<Survivors>,
 }
 
-/// The survivors of a kernel with one reason.
+/// The survivors of a kernel that have the same reason.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Survivors {
-    /// `None` if the reason is unknown.
+    /// The reason, or `None` if it is unknown.
     reason: Option<String>,
     mutants: usize,
     idle: usize,
     redundant: usize,
-    /// Lines of the PTX, by operator.
+    /// For each operator, numbers of lines in the PTX.
     lines: BTreeMap<String, String>,
-    /// One of the survivors, with its source.
+    /// One of these survivors, with its source lines.
     example: String,
 }
 
-/// The name of `value` in JSON.
+/// The name that `value` has in JSON.
 fn name(value: impl Serialize) -> String {
     serde_json::to_value(value).unwrap_or_default().as_str().unwrap_or_default().to_owned()
 }
@@ -122,10 +122,10 @@ impl Row {
 }
 
 impl Evidence {
-    /// The contents of `folder`, without kernels that the table no longer has.
+    /// Reads the evidence in `folder`, and drops kernels that the table no longer has.
     ///
     /// # Errors
-    /// Returns an error if the file exists and cannot be read.
+    /// Returns an error if the file exists but cannot be read.
     pub fn read(folder: &Path) -> io::Result<Self> {
         match fs::read(folder.join("mutation.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
@@ -134,7 +134,8 @@ impl Evidence {
         }
     }
 
-    /// Replaces the older score of this kernel, and recomputes the totals. Kernels stay in the table's order.
+    /// Replaces the older score of this kernel, and computes the totals again. The kernels stay in the order
+    /// of the table.
     pub fn put(&mut self, score: Score) {
         let place = |symbol: &str| spec::kernels().position(|kernel| kernel.symbol == symbol);
         self.entries.retain(|row| row.entry != score.entry && place(&row.entry).is_some());
@@ -150,13 +151,13 @@ impl Evidence {
         self.redundant = sum(Row::redundant);
     }
 
-    /// The number of survivors without a reason.
+    /// Number of survivors without a reason.
     pub fn unexplained(&self) -> usize {
         let groups = self.entries.iter().flat_map(|row| &row.survivors);
         groups.filter(|group| group.reason.is_none()).map(|group| group.mutants).sum()
     }
 
-    /// Whether the required share of the mutants that change anything is caught.
+    /// Whether the required share of the mutants that change a kernel's behaviour is caught.
     pub fn is_sharp(&self) -> bool {
         let Evidence { mutants, survivors, idle, redundant, .. } = *self;
         mutants > 0 && (mutants - survivors) * 100 >= (mutants - idle - redundant) * 97
@@ -173,7 +174,7 @@ impl Evidence {
             0 => "; each has a reason below".to_owned(),
             unexplained => format!(", {unexplained} of them without a known reason"),
         };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "**{caught} of {mutants} mutants of {} of the table's {} kernels are caught ({:.1} %)**: \
@@ -222,7 +223,7 @@ impl Evidence {
         text
     }
 
-    /// Writes why survivors do no harm, with one example per reason.
+    /// Writes the reasons why survivors do no harm, with one example per reason.
     fn reasons(&self, text: &mut String) {
         let _ = writeln!(text, "\n## Survivors, by reason\n");
         let mut reasons: BTreeMap<&str, (usize, usize, &str, &str)> = BTreeMap::new();
@@ -301,7 +302,7 @@ if more than 3 % of the mutants that change anything survive.
 pub fn write(evidence: &Evidence, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let json = serde_json::to_string(evidence).map_err(io::Error::other)?;
-    // One line per kernel.
+    // The file has one line per kernel.
     let json = json.replace("{\"entry\":", "\n{\"entry\":");
     fs::write(folder.join("mutation.json"), json + "\n")?;
     fs::write(folder.join("mutation.md"), evidence.markdown())

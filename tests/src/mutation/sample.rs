@@ -1,22 +1,23 @@
-//! The choice of mutants, for runs that do not take all.
+//! Selects mutants, for runs that do not run all of them.
 use ptx_sim::mutate::{Mutant, Operator};
 use reference::Random;
 use std::collections::BTreeMap;
 
-/// A seed's choice of mutants per operator of a kernel. It is equal on every machine.
+/// A selection of mutants per operator of a kernel, which a seed determines. The selection is the same on
+/// every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The largest number of mutants per operator; `None` takes all.
+    /// The largest number of mutants per operator; `None` selects all.
     pub each: Option<usize>,
-    /// Seed of the choice.
+    /// The seed of the selection.
     pub seed: u64,
 }
 
 impl Sample {
-    /// Every mutant.
+    /// The selection of all mutants.
     pub const ALL: Sample = Sample { each: None, seed: 0 };
 
-    /// The chosen mutants among `all`, the mutants of `kernel`, in the order of the text.
+    /// The selected mutants among `all`, which are the mutants of `kernel`, in the order of the text.
     pub(super) fn of(self, kernel: &str, all: Vec<Mutant>) -> Vec<Mutant> {
         let Some(each) = self.each else { return all };
         let seed = kernel.bytes().fold(self.seed, |seed, byte| Random::new(seed ^ u64::from(byte)).bits());

@@ -1,5 +1,5 @@
-//! Runs a few mutants of a kernel on a few of its launches. This gives no score: it shows in seconds that
-//! mutants of this kind of kernel can be noticed at all.
+//! Runs a few mutants of a kernel on a few of its launches. The result is no score: it shows in seconds that
+//! tests can notice mutants of this kind of kernel at all.
 use super::{Fate, Sample, Subject, cases, fate, harmless, planted, redundant, trial};
 use ptx_sim::mutate::Mutant;
 use rayon::prelude::*;
@@ -7,21 +7,21 @@ use rayon::prelude::*;
 /// The results of a [`spot`].
 #[derive(Clone, Debug)]
 pub struct Spot {
-    /// The kernel's symbol.
+    /// The symbol of the kernel.
     pub entry: &'static str,
-    /// The mutants that ran, their fates, and for a survivor the reason why it does no harm. A survivor
-    /// without a reason may fail in other launches.
+    /// The mutants that ran, each with its outcome and, for a survivor, the reason why it does no harm. A
+    /// survivor without a reason may fail in other launches.
     pub ends: Vec<(Mutant, Fate, Option<&'static str>)>,
 }
 
 impl Spot {
-    /// Mutants that were caught.
+    /// Number of mutants that were caught.
     pub fn caught(&self) -> usize {
         self.ends.iter().filter(|(_, fate, _)| *fate != Fate::Survived).count()
     }
 }
 
-/// Runs the mutants of `sample` on the kernel's first edges.
+/// Runs the mutants of `sample` on the first edge cases of the kernel.
 ///
 /// # Panics
 /// Panics if the unbroken kernel fails.

@@ -1,4 +1,4 @@
-//! The kernels that are broken, and the subjects with which they are launched.
+//! The kernels of which mutants are made, and the problems on which these kernels are launched.
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
@@ -6,13 +6,13 @@ use ptx_sim::Options;
 use reference::{is_carried, subjects};
 use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED, MIXED_FEW, beside, combine_of};
 
-/// A kernel to break.
+/// A kernel of which mutants are made.
 #[derive(Clone, Copy)]
 pub struct Subject {
-    /// The kernel.
+    /// The launch contract of the kernel.
     pub kernel: Contract,
-    /// The subject that launches it: the kernel itself, a kernel whose splits it combines, or the decode
-    /// kernel beside it in a mixed batch.
+    /// The subject whose launches run the kernel: the kernel itself, a kernel whose splits it combines, or
+    /// the decode kernel that runs beside it in a mixed batch.
     pub of: &'static dyn reference::Subject,
 }
 
@@ -20,7 +20,7 @@ impl Subject {
     /// Every compiled kernel, family after family.
     pub fn all() -> impl Iterator<Item = Self> {
         let own = subjects().map(|of| Subject { kernel: *of.contract(), of });
-        // Under a causal mask some slices are empty. A build that carries a sample has one of them.
+        // Under a causal mask, some splits are empty. A build that carries a sample has one of these kernels.
         let splits = |entry: &&AttnInfo| entry.splits && !entry.has_maps() && entry.mask == MaskKind::Causal;
         let carried_first = |entry: &&AttnInfo| !is_carried(entry.contract.symbol);
         let combines = COMBINES.iter().flat_map(move |combine| {
@@ -37,7 +37,7 @@ impl Subject {
                 .min_by_key(carried_first)
                 .map(|of| Subject { kernel: combine.contract, of })
         });
-        // A launch of a mixed batch has kernels beside the one that names it.
+        // A launch of a mixed batch has more kernels than the one that names it.
         let mixed = MIXED_FEW.iter().flat_map(|few| {
             let others = [beside(few), combine_of(few)].into_iter().flatten();
             others.map(move |kernel| Subject { kernel, of: few })
@@ -50,13 +50,13 @@ impl Subject {
         self.kernel.symbol != self.of.contract().symbol
     }
 
-    /// The forward entry that launches it, if one does.
+    /// The forward entry whose launches run the kernel, if there is one.
     pub(super) fn forward(&self) -> Option<&'static AttnInfo> {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
-    /// A simulator of the smallest card that holds the kernel. For persistent kernels it has two SMs, so that
-    /// a block takes several tiles even in small problems.
+    /// A simulator of the smallest card that can run the kernel. For persistent kernels, the card has two
+    /// SMs, so that a block takes several tiles even in small problems.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
         let in_rounds = |entry: &AttnInfo| entry.has_maps() && !entry.splits;
         let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);

@@ -1,49 +1,49 @@
-//! Launches that every mutant must pass, with a record of the unbroken kernel's run.
+//! The launches that every mutant must pass, with a record of the unbroken kernel's run.
 use super::{Fate, Subject};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Error};
 use ptx_sim::{Completion, Coverage, Options};
 use rayon::prelude::*;
 
-/// Launches once and returns the errors of the result.
+/// A function that launches once and returns the errors of the result.
 type Launch = Box<dyn Fn(&Attention<SimDriver>) -> Result<Vec<String>, Error> + Send + Sync>;
 
-/// A launch and its check.
+/// A launch, with a function that checks it.
 pub(super) struct Case {
-    /// A name for reports.
+    /// The name of the case in reports.
     pub name: String,
-    /// Whether the case is one of a sweep: many launches that differ in one number.
+    /// Whether the case belongs to a sweep, which has many launches that differ in one number.
     pub sweep: bool,
     pub launch: Launch,
 }
 
-/// A seed, and when copies land. Every schedule reveals races. The later schedules reveal errors that the
-/// order of the first one hides.
+/// A seed, and the time at which copies land. Every schedule reveals races. The later schedules reveal errors
+/// that the order of the first schedule hides.
 pub(super) type Schedule = (u64, Completion);
-/// All schedules, the usual one first.
+/// All schedules. The first one is the usual one.
 pub(super) const SCHEDULES: [Schedule; 3] =
     [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
 /// One launch, with a record of the unbroken kernel's run.
 pub(super) struct Trial {
     case: Case,
-    /// The values that the unbroken kernel's instructions met.
+    /// The coverage of the unbroken kernel.
     pub coverage: Coverage,
-    /// The number of instructions that ran, over all kernels of the launch.
+    /// Number of instructions that were executed, over all kernels of the launch.
     instructions: u64,
-    /// The number of scout mutants that this trial caught.
+    /// Number of the first mutants (`SCOUTS`) that this trial caught.
     pub catches: usize,
 }
 
 impl Trial {
-    /// Whether the trial is one of a sweep. Such a trial runs only under the usual schedule.
+    /// Whether the trial belongs to a sweep. Such a trial only runs under the usual schedule.
     pub fn is_of_a_sweep(&self) -> bool {
         self.case.sweep
     }
 }
 
-/// Makes trials of `cases` for `subject`, whose PTX is `text`: the edges in order, then the sweeps, short
-/// ones first.
+/// Makes trials of `cases` for `subject`, whose PTX is `text`: the edge cases in order, then the sweeps, of
+/// which the shortest come first.
 ///
 /// # Panics
 /// Panics if the kernel fails.
@@ -63,19 +63,19 @@ pub(super) fn trials(subject: &Subject, text: &str, cases: Vec<Case>) -> Vec<Tri
     trials
 }
 
-/// Blocks run one after another, because mutants already run in parallel.
+/// Blocks run one after the other, because mutants already run in parallel.
 fn options((seed, completion): Schedule, budget: u64) -> Options {
     Options { seed, completion, budget, max_reports: 1, parallel: false, ..Options::default() }
 }
 
-/// A kernel on a simulated card.
+/// A kernel that is loaded on a simulated card.
 pub(super) struct Kernel<'a> {
     subject: &'a Subject,
     attention: Attention<SimDriver>,
 }
 
 impl<'a> Kernel<'a> {
-    /// Loads `text` as `subject`.
+    /// Loads the module `text` as `subject`.
     pub fn load(subject: &'a Subject, text: &str) -> Result<Self, Error> {
         let attention = subject.simulator(Options::default());
         // SAFETY: the simulator checks every access.
@@ -83,13 +83,13 @@ impl<'a> Kernel<'a> {
         Ok(Kernel { subject, attention })
     }
 
-    /// The way in which `trial` catches the mutant, if it does. Loops of some mutants do not end, so a mutant
-    /// may run four times the instructions of the kernel.
+    /// Runs the mutant in `trial`. Returns how the trial catches the mutant, if it does. Some mutants have
+    /// endless loops, so a mutant may execute at most four times the instructions of the kernel.
     pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
     }
 
-    /// A digest of the kernel's effects in `trial`; `None` if the trial catches it.
+    /// A digest of the kernel's effects in `trial`, or `None` if the trial catches it.
     pub fn effects(&self, trial: &Trial) -> Option<u64> {
         let options = Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) };
         let noticed = self.launch(trial, options);

@@ -12,10 +12,10 @@ use crate::setup;
 /// The folder, relative to the root.
 const FOLDER: &str = "candle-pack";
 
-/// The folder's largest size in bytes.
+/// Largest size of the folder, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Programs of candle's workspace: cargo's option for the kind, the name, the package.
+/// Programs of candle's workspace: cargo's option for the kind of program, the program's name, the package.
 const PROGRAMS: [[&str; 3]; 4] = [
     ["--test", "flash_attn_tests", "candle-flash-attn"],
     ["--test", "callers", "ferroflash-candle"],
@@ -23,8 +23,8 @@ const PROGRAMS: [[&str; 3]; 4] = [
     ["--bin", "generate", "generate"],
 ];
 
-/// Builds the programs, with candle-flash-attn's kernels in the comparison. Compresses all programs together,
-/// because most of each program is candle's code.
+/// Builds the programs. The comparison contains candle-flash-attn's kernels. Compresses all programs into one
+/// archive, because most of each program is candle's code.
 pub fn run(root: &Path) -> Result {
     let library = peer::library(root)?;
     // One command builds all programs. With another selection of packages, features would differ, and nvcc
@@ -40,7 +40,7 @@ pub fn run(root: &Path) -> Result {
     }
     let archive = pack.join("programs.tar.xz");
     let mut tar = Command::new("tar");
-    // The compression window is large enough to contain the previous program.
+    // The compression window is so large that it contains the previous program.
     tar.env("XZ_OPT", "--lzma2=preset=3,dict=96MiB").arg("-cJf").arg(&archive).arg("-C").arg(&programs);
     process::quiet(tar.args(PROGRAMS.map(|[_, name, _]| name)))?;
     fs::remove_dir_all(&programs)?;
@@ -50,13 +50,13 @@ pub fn run(root: &Path) -> Result {
     fs::write(pack.join("about.txt"), format!("commit {commit}"))?;
     let bytes = fs::metadata(&archive)?.len();
     if bytes > LIMIT {
-        return Err(format!("{FOLDER} has {} MiB; at most {} fit", bytes >> 20, LIMIT >> 20).into());
+        return Err(format!("{FOLDER} has {} MiB: at most {} MiB fit", bytes >> 20, LIMIT >> 20).into());
     }
     println!("{FOLDER}: {} MiB; copy it to the GPU machine and run `sh run.sh` there", bytes >> 20);
     Ok(())
 }
 
-/// The newest binary of a test. Cargo puts a hash into its name.
+/// The newest binary of a test. The name contains a hash from cargo.
 fn newest(folder: &Path, test: &str) -> Result<PathBuf> {
     let start = format!("{test}-");
     let programs = setup::files(folder, "")?.into_iter().filter(|file| {

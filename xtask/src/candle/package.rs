@@ -12,13 +12,13 @@ use crate::package::{copy_sources, elsewhere};
 use crate::process::{Result, cargo, quiet, spinner};
 use crate::setup;
 
-/// The published crate of the workspace.
+/// Name of the workspace's published crate.
 const NAME: &str = "ferroflash-candle";
 
-/// Files at the root that a package contains.
+/// Files of the root folder that a package contains.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 
-/// The package's largest size in bytes. It contains only sources, no kernels.
+/// Largest size of the package, in bytes. The package contains only sources and no kernels.
 const LIMIT: u64 = 100 << 10;
 
 /// Packages a copy of the sources, unpacks it elsewhere, and runs its tests there. This shows that no file is
@@ -31,14 +31,15 @@ pub fn run(root: &Path) -> Result {
     }
     let made = setup::fresh_folder(&stage.join("target"))?;
     let mut package = cargo();
-    // A lock file would need `ferroflash` from a registry. The check below uses this repository's instead.
+    // With a lock file, cargo would need `ferroflash` from a registry. The check below uses this repository's
+    // crate instead.
     package.args(["package", "--allow-dirty", "--no-verify", "--exclude-lockfile", "--package", NAME]);
     quiet(package.arg("--target-dir").arg(&made).current_dir(stage.join("candle")))?;
     let file = setup::files(&made.join("package"), ".crate")?.pop().ok_or("cargo left no package")?;
     let bytes = fs::metadata(&file)?.len();
     println!("{:44} {:8.1} KiB", file.file_name().unwrap_or_default().display(), bytes as f64 / 1024.0);
     if bytes > LIMIT {
-        return Err(format!("{NAME} has {} KiB; at most {} are expected", bytes >> 10, LIMIT >> 10).into());
+        return Err(format!("{NAME} has {} KiB: the limit is {} KiB", bytes >> 10, LIMIT >> 10).into());
     }
     let folder = std::env::temp_dir().join(format!("{NAME}-elsewhere-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
@@ -47,8 +48,8 @@ pub fn run(root: &Path) -> Result {
     checked
 }
 
-/// Unpacks the package into `folder`, and checks it there with this repository's `ferroflash`. The
-/// dependencies are locked and built as here.
+/// Unpacks the package into `folder`, and checks it there with this repository's `ferroflash`. The check uses
+/// the same locked dependencies and the same profiles as this workspace.
 fn check(root: &Path, file: &Path, folder: &Path) -> Result {
     quiet(Command::new("tar").arg("-xzf").arg(file).arg("-C").arg(folder))?;
     let unpacked = folder.join(file.file_stem().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! candle-flash-attn's package from the registry. Its tests run on FerroFlash's kernels. Its kernels are the
-//! peer in comparisons. This repository contains no part of the package.
+//! The package candle-flash-attn, from the registry. The package's tests run on FerroFlash's kernels. Its
+//! kernels are the peer in comparisons. This repository contains no part of the package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,17 @@ use super::toolkit;
 use crate::process::{self, Result, bar};
 use crate::setup;
 
-/// The package. candle/Cargo.toml's stand-in has its version.
+/// Name of the package. The stand-in in candle/Cargo.toml has the same version.
 const PACKAGE: &str = "candle-flash-attn";
 const VERSION: &str = "0.11.1";
 
-/// The CUTLASS version of its kernels. The commit that its build script downloads has this version.
+/// The CUTLASS version of the package's kernels. The commit that the package's build script downloads has
+/// this version.
 const CUTLASS: &str = "\
 nvidia-cutlass==3.5.0.0 --hash=sha256:4ec3ab4820dd4ae3ebc2c5ddf23352b0dc90f779435284e7dce822006adc51f6
 ";
 
-/// The compared kernels: f16, head dims 64 and 128.
+/// The kernels that are compared: f16, head dims 64 and 128.
 const KERNELS: [&str; 7] = [
     "flash_api",
     "flash_fwd_hdim64_fp16_sm80",
@@ -29,7 +30,7 @@ const KERNELS: [&str; 7] = [
     "flash_fwd_splitkv_hdim128_fp16_causal_sm80",
 ];
 
-/// The flags of the package's build script, and its switches that leave out other instances. They do not
+/// The flags of the package's build script, and switches that omit other instances. The switches do not
 /// change the compared instances.
 const FLAGS: [&str; 18] = [
     "-gencode=arch=compute_90a,code=sm_90a",
@@ -52,10 +53,10 @@ const FLAGS: [&str; 18] = [
     "-DFLASHATTENTION_DISABLE_UNEVEN_K",
 ];
 
-/// The package, unpacked in cargo's cache.
+/// The folder of the package in cargo's cache.
 fn package(root: &Path) -> Result<PathBuf> {
-    // In candle's workspace, the stand-in replaces the package. This separate, empty workspace requests the
-    // real one.
+    // In candle's workspace, a stand-in replaces the package. This separate, empty workspace requests the
+    // package itself.
     let folder = toolkit::folder(root, "package")?;
     let manifest = folder.join("Cargo.toml");
     let text = format!(
@@ -68,12 +69,12 @@ fn package(root: &Path) -> Result<PathBuf> {
     toolkit::package(&manifest, PACKAGE)
 }
 
-/// Puts the package's unmodified tests beside the stand-in.
+/// Copies the package's unmodified tests to the stand-in's folder.
 pub fn tests(root: &Path) -> Result {
     let folder = root.join("candle/candle-flash-attn/tests");
     let name = "flash_attn_tests.rs";
     let theirs = fs::read(package(root)?.join("tests").join(name))?;
-    // Rewriting an equal file would compile it again.
+    // If the file were written again, cargo would compile it again.
     if fs::read(folder.join(name)).ok().as_ref() != Some(&theirs) {
         fs::create_dir_all(&folder)?;
         fs::write(folder.join(name), theirs)?;
@@ -81,8 +82,8 @@ pub fn tests(root: &Path) -> Result {
     Ok(())
 }
 
-/// A folder with the package's sources, and its kernels as `libflashattention.a`, for candle/bench's
-/// `CANDLE_FLASH_ATTN`. nvcc takes some minutes per file.
+/// Returns a folder with the package's sources, and with its kernels as `libflashattention.a`, for the
+/// variable `CANDLE_FLASH_ATTN` of candle/bench. nvcc takes some minutes per file.
 pub fn library(root: &Path) -> Result<PathBuf> {
     let (package, out) = (package(root)?, toolkit::folder(root, "peer")?);
     let (archive, nvcc) = (out.join("libflashattention.a"), toolkit::nvcc(root)?);
@@ -123,7 +124,8 @@ pub fn library(root: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Definitions of functions that flash_api.cu references but that no program calls. Each prints an error.
+/// Definitions of the functions that flash_api.cu references but that no program calls. Each of them prints
+/// an error.
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\

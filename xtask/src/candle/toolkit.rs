@@ -1,6 +1,6 @@
-//! Provides nvcc from one of three sources. The first is the machine. The second is wheels, with empty
-//! libraries for linking, which the driver's machine replaces by real ones. The third is a stand-in that
-//! makes empty files.
+//! Provides nvcc, which comes from one of three sources. The first source is the machine. The second source
+//! is wheels, together with empty libraries for linking. On the machine that runs the program, the real
+//! libraries replace them. The third source is a stand-in that writes empty files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use cuda_builder::toolchain::FOLDER;
 use crate::process::{self, Result, stdout};
 use crate::setup;
 
-/// Wheels of CUDA 13.0, whose PTX a driver of that version loads, each with its SHA-256 for x86-64 Linux.
-/// setup also has the first wheel.
+/// Wheels of CUDA 13.0, each with its SHA-256 for x86-64 Linux. A driver of CUDA 13.0 loads the PTX of this
+/// version. `setup` lists the first wheel too.
 const WHEELS: &str = "\
 nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
 nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0
@@ -22,7 +22,8 @@ nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c
 nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
 ";
 
-/// Libraries that candle links: the folder of their declarations in cudarc, their names, and CUDA 13's names.
+/// The libraries that candle links: the folder of their declarations in cudarc, their names, and their file
+/// names in CUDA 13.
 const LIBRARIES: [[&str; 3]; 4] = [
     ["driver", "cuda", "libcuda.so.1"],
     ["cublas", "cublas", "libcublas.so.13"],
@@ -30,10 +31,10 @@ const LIBRARIES: [[&str; 3]; 4] = [
     ["curand", "curand", "libcurand.so.10"],
 ];
 
-/// The default compute capability of candle's kernels: an H100's.
+/// Default compute capability of candle's kernels, which is the H100's.
 const CAPABILITY: &str = "90";
 
-/// An nvcc: the folder of its program, and the folder of its CUDA.
+/// An nvcc: the folder of its program, and the root folder of its CUDA toolkit.
 pub struct Nvcc {
     pub bin: PathBuf,
     home: Option<PathBuf>,
@@ -63,7 +64,7 @@ pub fn folder(root: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A stand-in that prints a version and makes empty files.
+/// A stand-in that prints a version and writes empty files.
 pub fn stand_in(root: &Path) -> Result<Nvcc> {
     let bin = folder(root, "stand-in")?;
     let program = bin.join("nvcc");
@@ -72,7 +73,7 @@ pub fn stand_in(root: &Path) -> Result<Nvcc> {
     Ok(Nvcc { bin, home: None })
 }
 
-/// The machine's nvcc, or one from wheels.
+/// The nvcc of the machine, or an nvcc from wheels.
 pub fn nvcc(root: &Path) -> Result<Nvcc> {
     if let Some(bin) = process::find("nvcc").as_deref().and_then(Path::parent) {
         return Ok(Nvcc { bin: bin.to_owned(), home: None });
@@ -92,8 +93,8 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
     Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
 }
 
-/// Completes the wheels to a toolkit: executable programs, the file names that build scripts look for, and
-/// libraries for linking.
+/// Turns the unpacked wheels into a toolkit: makes programs executable, adds file names that build scripts
+/// look for, and adds libraries for linking.
 fn complete(root: &Path, home: &Path) -> Result {
     for tool in [setup::files(&home.join("bin"), "")?, setup::files(&home.join("nvvm/bin"), "")?].concat() {
         setup::make_executable(&tool)?;
@@ -119,13 +120,13 @@ fn complete(root: &Path, home: &Path) -> Result {
             functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
         running.stdin.take().ok_or("cc takes no input")?.write_all(source.as_bytes())?;
         if !running.wait()?.success() {
-            return Err(format!("cc makes no library of {name}'s names").into());
+            return Err(format!("cc failed to make a library with {name}'s names").into());
         }
     }
     Ok(())
 }
 
-/// Names of the CUDA functions that a file declares.
+/// The names of the CUDA functions that a file declares.
 fn declared(text: &str) -> impl Iterator<Item = &str> {
     text.split("fn ")
         .skip(1)
@@ -136,7 +137,7 @@ fn declared(text: &str) -> impl Iterator<Item = &str> {
         .filter(|name| name.starts_with("cu"))
 }
 
-/// The folder of a dependency's package, after cargo has downloaded it.
+/// The folder of a dependency's package, which cargo downloads if necessary.
 pub fn package(manifest: &Path, name: &str) -> Result<PathBuf> {
     let mut command = process::cargo();
     command.args(["metadata", "--format-version", "1", "--manifest-path"]).arg(manifest);
@@ -144,7 +145,7 @@ pub fn package(manifest: &Path, name: &str) -> Result<PathBuf> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let found = packages.filter(|package| package["name"] == name && !package["source"].is_null());
     let manifest = found.filter_map(|package| package["manifest_path"].as_str()).next();
-    let manifest = manifest.ok_or_else(|| format!("no {name} from a registry"))?;
+    let manifest = manifest.ok_or_else(|| format!("no dependency {name} from a registry"))?;
     Ok(Path::new(manifest).parent().ok_or("a manifest without a folder")?.to_owned())
 }
 

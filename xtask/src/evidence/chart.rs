@@ -1,4 +1,4 @@
-//! Line charts over lengths that double from mark to mark, as SVG inside the page.
+//! Line charts over lengths that double from mark to mark, as SVG in the page.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::page::escape;
 pub struct Line {
     /// The line's name.
     pub name: String,
-    /// `(length, value)`.
+    /// The points as `(length, value)`.
     pub points: Vec<(f64, f64)>,
     /// Whether the line is FerroFlash's, which has the page's colour.
     pub own: bool,
@@ -22,10 +22,11 @@ const TOP: f64 = 10.0;
 const WIDTH: f64 = 320.0;
 /// Height of the plot area.
 const HEIGHT: f64 = 180.0;
-/// Dashes of FerroFlash's lines, and of other lines, in order, so that they differ without colours too.
+/// The dash pattern of FerroFlash's lines, and the patterns of other lines in their order, so that lines
+/// differ even without colours.
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
-/// A figure with a heading and a legend. Empty without points.
+/// A figure with a heading and a legend. Returns an empty text if there are no points.
 pub fn lines(heading: &str, lines: &[Line]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let mut lengths: Vec<f64> = points().map(|(length, _)| *length).collect();
@@ -87,14 +88,15 @@ pub fn lines(heading: &str, lines: &[Line]) -> String {
     )
 }
 
-/// The next larger product of one of these numbers and a power of ten. A quarter of it is round too.
+/// The next larger number that is a power of ten times one of a few round numbers. A quarter of the result is
+/// round too.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
     steps.into_iter().map(|step| step * power).find(|rounded| *rounded >= value).unwrap_or(10.0 * power)
 }
 
-/// A number in three digits, with thousands as `k`. Powers of two count in 1024s.
+/// A number in three digits. Thousands are written as `k`. For powers of two, `k` means 1024.
 fn short(value: f64) -> String {
     match value {
         1024.0.. if value % 1024.0 == 0.0 => format!("{}k", value / 1024.0),

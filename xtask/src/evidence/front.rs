@@ -8,7 +8,7 @@ use super::chart::{Line, lines};
 use super::page::{escape, text};
 use super::{Pack, Piece, folder};
 
-/// Peers, by their names in files.
+/// The peers: their names in files, and their names on the page.
 const PEERS: [(&str, &str); 4] = [
     ("ferroflash", "FerroFlash"),
     ("fa2", "FlashAttention-2"),
@@ -22,7 +22,7 @@ struct Number {
     says: String,
 }
 
-/// The section, from the newest run of each kind.
+/// The section as HTML, from the newest run of each kind.
 pub fn html(pack: &Pack) -> String {
     let [compare, serving, candle] = ["compare", "serving", "candle"].map(|part| newest(pack, part));
     let [compare, serving, candle] = [&compare, &serving, &candle].map(Option::as_ref);
@@ -59,7 +59,7 @@ pub fn html(pack: &Pack) -> String {
     )
 }
 
-/// The newest file of a part, merged with the other files of its folder, because a run may leave several.
+/// The newest file of a part, merged with other files of the same folder, because a run may write several.
 fn newest(pack: &Pack, part: &str) -> Option<Piece> {
     let date = |piece: &&Piece| {
         [&piece.data["date"], &pack.run(piece)["date"]].into_iter().find_map(Value::as_str).map(str::to_owned)
@@ -81,7 +81,7 @@ fn newest(pack: &Pack, part: &str) -> Option<Piece> {
     Some(whole)
 }
 
-/// Card, date, commit and command.
+/// The card, date, commit and command of a piece.
 fn source(pack: &Pack, piece: &Piece) -> String {
     let run = pack.run(piece);
     let first = |key: &str| [&piece.data[key], &run[key]].into_iter().find_map(Value::as_str);
@@ -94,10 +94,11 @@ fn rows<'v>(piece: &'v Piece, key: &str) -> &'v [Value] {
     piece.data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The ratios of a suite to a peer: geometric mean and lowest. Uses the cold measurements if there are any.
+/// The time ratios of a suite to a peer: the geometric mean and the lowest ratio. Cold measurements are used
+/// if there are any.
 fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
     let rows = || rows(piece, "rows").iter().filter(|row| row["suite"] == suite && row["peer"] == peer);
-    // A problem measured both cold and hot counts once.
+    // A problem that was measured both cold and hot counts once.
     let mut ratios: BTreeMap<String, f64> = BTreeMap::new();
     for row in rows().filter(|row| row["timing"] == "hot").chain(rows().filter(|row| row["timing"] == "cold"))
     {
@@ -118,7 +119,7 @@ fn means(ratios: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     (count > 0.0).then(|| ((logarithms / count).exp(), lowest))
 }
 
-/// The comparison with candle-flash-attn, call by call.
+/// The comparison with candle-flash-attn, one call at a time.
 fn calls(piece: &Piece) -> Option<Number> {
     let ratios = || {
         let times = |row: &Value| Some(row["theirs_us"].as_f64()? / row["ours_us"].as_f64()?);
@@ -130,7 +131,7 @@ fn calls(piece: &Piece) -> Option<Number> {
     Some(Number { value: format!("{geomean:.2}×"), says })
 }
 
-/// Tokens per second in a row, of FerroFlash or of candle-flash-attn.
+/// The tokens per second in a row, of FerroFlash or of candle-flash-attn.
 fn tokens_per_second(row: &Value, side: &str) -> Option<f64> {
     let ms = row[format!("{side}_ms")].as_f64()?;
     let tokens = row["tokens"].as_f64().or_else(|| row["batch"].as_f64())?;
@@ -153,7 +154,7 @@ fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Numb
     Some(Number { value: format!("{ours:.0}"), says })
 }
 
-/// The model in candle's file, which has one model or a list with one.
+/// The name of the model in candle's file, which has one model or a list that contains one.
 fn model(piece: &Piece) -> String {
     let of = &piece.data["model"];
     let of = of.as_array().and_then(|models| models.first()).unwrap_or(of);
@@ -161,14 +162,14 @@ fn model(piece: &Piece) -> String {
     format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
 }
 
-/// Head dim, whether the mask is causal, and heads of each plot of prefill.
+/// For each plot of prefill: head dim, whether the mask is causal, and number of heads.
 const PREFILLS: [(u64, bool, u64); 4] = [(64, false, 32), (64, true, 32), (128, false, 16), (128, true, 16)];
-/// Suites with points of these plots. If several suites have a point, the first one counts.
+/// The suites that have points of these plots. If several suites have a point, the first one counts.
 const CURVES: [&str; 3] = ["prefill-curve", "prefill", "hopper"];
 /// Number of queries in all sequences of a point.
 const TOKENS: u64 = 16_384;
 
-/// TFLOP/s by length, with equal numbers of tokens.
+/// A plot of TFLOP/s by length, with the same number of tokens at every length.
 fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String {
     let wanted = |row: &&Value| {
         let [q, k] = [&row["heads_q"], &row["heads_k"]].map(|heads| heads.as_u64());
@@ -195,7 +196,7 @@ fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String
     lines(&format!("Prefill: TFLOP/s by length (f16, {mask}, head dim {head_dim}, 16k tokens)"), &sides)
 }
 
-/// Microseconds by context length.
+/// A plot of microseconds by context length.
 fn decoding(piece: &Piece) -> String {
     let of = |suite: &str, kind: &str, key: &str| {
         let point = |row: &Value| {
@@ -216,7 +217,7 @@ fn decoding(piece: &Piece) -> String {
     lines("Decoding: microseconds by context (16 sequences, 32 heads on 8, L2 cold)", &sides)
 }
 
-/// Tokens per second end to end, for the batch size with the most context lengths.
+/// A plot of tokens per second end to end, for the batch size that has the most context lengths.
 fn tokens(piece: &Piece) -> String {
     let rows = rows(piece, "decode");
     let mut contexts: BTreeMap<u64, usize> = BTreeMap::new();
@@ -264,7 +265,7 @@ mod tests {
             Pack { commit: String::new(), runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
         assert_eq!(html(&pack), "");
         let (old, new) = (compare("2026-11-20", 3.0), compare("2026-11-22", 2.0));
-        // Another file of the newest run has one more length, which two suites have.
+        // Another file of the newest run has one more length, which occurs in two suites.
         let point = |suite: &str, tflops: f64| {
             let row = row("ferroflash", "cold", 1.0);
             let mut row = row.as_object().expect("an object").clone();

@@ -1,4 +1,4 @@
-//! The page: plain HTML and CSS in one file.
+//! The page, as plain HTML and CSS in one file.
 
 use std::fmt::Write;
 
@@ -51,7 +51,7 @@ pub fn html(pack: &Pack) -> String {
         body.push_str("<section id=\"plots\"><h2>Plots</h2>");
         for plot in &pack.plots {
             let svg = plot.data.as_str().unwrap_or_default();
-            // Drops the XML prolog, which must not occur inside a page.
+            // This drops the XML prolog, which must not occur inside a page.
             let svg = svg.find("<svg").map_or("", |at| &svg[at..]);
             body.push_str(&piece(pack, plot, &format!("<figure>{svg}</figure>")));
         }
@@ -70,7 +70,7 @@ pub fn html(pack: &Pack) -> String {
     )
 }
 
-/// A file's content under its name, with its source.
+/// The content of a file under the file's name, with its source.
 fn piece(pack: &Pack, piece: &Piece, content: &str) -> String {
     let run = pack.run(piece);
     let device = [&piece.data["device"], &run["device"]].into_iter().find_map(Value::as_str);
@@ -103,7 +103,7 @@ impl Table {
         Table { columns: columns.len(), html: format!("<thead><tr>{heads}</tr></thead><tbody>"), rows: 0 }
     }
 
-    /// Appends a row; numbers are right-aligned.
+    /// Appends a row, in which numbers are right-aligned.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns);
         self.cells(&cells);
@@ -118,7 +118,7 @@ impl Table {
         self.rows += 1;
     }
 
-    /// The table. On a narrow page it has its own scroll bar.
+    /// The table as HTML. On a narrow page, it has its own scroll bar.
     pub fn html(self) -> String {
         match self.rows {
             0 => String::new(),
@@ -126,7 +126,7 @@ impl Table {
         }
     }
 
-    /// The table, folded under a title.
+    /// The table as HTML, folded under a title.
     pub fn folded(self, title: &str) -> String {
         match self.rows {
             0 => String::new(),
@@ -135,7 +135,7 @@ impl Table {
     }
 }
 
-/// Bars of `(name, value, more)` under a heading. The longest bar takes the full width.
+/// A chart of bars `(name, value, more)` under a heading. The longest bar has the full width.
 pub fn bars(heading: &str, unit: &str, values: &[(String, f64, String)]) -> String {
     let most = values.iter().map(|(_, value, _)| *value).fold(f64::MIN_POSITIVE, f64::max);
     let bar = |(name, value, more): &(String, f64, String)| {
@@ -152,7 +152,7 @@ pub fn bars(heading: &str, unit: &str, values: &[(String, f64, String)]) -> Stri
     format!("<div class=\"chart\"><h4>{}</h4><table>{rows}</table></div>", escape(heading))
 }
 
-/// Any JSON: lists of objects as tables, objects as lists of names and values.
+/// Any JSON as HTML: lists of objects become tables, objects become lists of names and values.
 pub fn generic(value: &Value) -> String {
     match value {
         Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {
@@ -181,7 +181,7 @@ pub fn generic(value: &Value) -> String {
     }
 }
 
-/// A value in a cell.
+/// A value as the text of a cell.
 pub fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

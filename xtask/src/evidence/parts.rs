@@ -1,4 +1,4 @@
-//! The parts of the evidence: the content of each kind of file, and the command that makes it.
+//! The parts of the evidence: what each kind of file contains, and which command makes it.
 
 use serde_json::Value;
 
@@ -10,22 +10,22 @@ use super::show::{
 
 /// One kind of evidence.
 pub struct Part {
-    /// Prefix of its files' names.
+    /// The prefix of the names of this part's files.
     pub name: &'static str,
     /// The part's heading.
     pub title: &'static str,
-    /// The content of the part.
+    /// A description of the part's content.
     pub about: &'static str,
     /// The command that makes the files.
     pub how: &'static str,
-    /// The files' content as HTML.
+    /// A function that shows a file's content as HTML.
     pub show: fn(&Value) -> String,
 }
 
-/// The part of files that no other part claims.
+/// The part of all files that no other part claims.
 pub const OTHER: &str = "other";
 
-/// Every part, in the page's order.
+/// All parts, in the order of the page.
 pub const PARTS: &[Part] = &[
     Part {
         name: "verify",

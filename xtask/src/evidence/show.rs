@@ -8,7 +8,7 @@ fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
     data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The text for `passed` or `clean`.
+/// The text that stands for `passed` or `clean`.
 fn verdict(passed: &Value) -> &'static str {
     match passed.as_bool() {
         Some(true) => "<b class=\"good\">passed</b>",
@@ -21,7 +21,7 @@ fn sum(rows: &[Value], key: &str) -> u64 {
     rows.iter().filter_map(|row| row[key].as_u64()).sum()
 }
 
-/// The headline workload in every configuration, then every kernel.
+/// A table of the headline workload in every configuration, then a table of every kernel.
 pub fn verify(data: &Value) -> String {
     let (headline, kernels) = (rows(data, "headline"), rows(data, "kernels"));
     let mut table = Table::new(&["configuration", "mask", "cases", "largest error"]);
@@ -43,7 +43,7 @@ pub fn verify(data: &Value) -> String {
     format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
 }
 
-/// Bars of throughput, one chart per shape.
+/// Bar charts of throughput, one per shape.
 pub fn compare(data: &Value) -> String {
     let rows = rows(data, "rows");
     let mut labels: Vec<(String, Vec<&Value>)> = vec![];
@@ -63,7 +63,7 @@ pub fn compare(data: &Value) -> String {
     format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
 }
 
-/// Two commits of FerroFlash: the other commit's time divided by this commit's.
+/// A table of two commits of FerroFlash: the other commit's time divided by this commit's time.
 pub fn base(data: &Value) -> String {
     let mut table = Table::new(&["shape", "timing", "us", "before", "times as fast"]);
     let all = rows(data, "rows");
@@ -77,14 +77,14 @@ pub fn base(data: &Value) -> String {
     table.html()
 }
 
-/// The output of a program.
+/// The text that a program printed.
 pub fn program(data: &Value) -> String {
     let said = rows(data, "said").iter().map(|line| escape(&text(line)));
     let said = said.collect::<Vec<_>>().join("\n");
     format!("<p>{}: {}</p><pre>{said}</pre>", verdict(&data["passed"]), text(&data["program"]))
 }
 
-/// One row per case.
+/// A table with one row per case.
 pub fn shim(data: &Value) -> String {
     let mut table = Table::new(&["case", "error", "allowed", "SDPA's error", "verdict"]);
     for row in rows(data, "cases") {
@@ -96,10 +96,10 @@ pub fn shim(data: &Value) -> String {
     format!("<p>{}</p>{}", verdict(&data["passed"]), table.html())
 }
 
-/// The workloads of `lineage.json`, `[batch, mask]`.
+/// The workloads of `lineage.json`, as `[batch, mask]`.
 const WORKLOADS: [(u64, &str); 4] = [(1, "full"), (1, "causal"), (2, "full"), (2, "causal")];
 
-/// One row per configuration, one column per workload.
+/// A table with one row per configuration and one column per workload.
 pub fn lineage(data: &Value) -> String {
     let rows = rows(data, "rows");
     // A configuration has one entry per mask.
@@ -142,7 +142,7 @@ pub fn lineage(data: &Value) -> String {
     table.html()
 }
 
-/// Products, then kernels.
+/// A table of products, then a table of kernels.
 pub fn agree(data: &Value) -> String {
     let mut products = Table::new(&["products", "elements", "differing"]);
     for row in rows(data, "products") {
@@ -158,7 +158,7 @@ pub fn agree(data: &Value) -> String {
     format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
 }
 
-/// One row per shape; for an L4, also the model's prediction.
+/// A table with one row per shape. For an L4, it also has the prediction of the model.
 pub fn bench(data: &Value) -> String {
     let columns =
         ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "SM MHz", "predicted us", "kernel"];
@@ -182,7 +182,7 @@ pub fn bench(data: &Value) -> String {
     table.html()
 }
 
-/// A `ferroflash report` of a card: its driver and clocks, the sample, every suite.
+/// A `ferroflash report` of a card: driver and clocks, the sample of kernels, and every suite.
 pub fn report(data: &Value) -> String {
     let mut about = Table::new(&["", ""]);
     let limits = &data["limits"];
@@ -206,7 +206,7 @@ pub fn report(data: &Value) -> String {
     format!("{}{verify}{bench}{missing}", about.html())
 }
 
-/// One row per problem.
+/// A table with one row per problem.
 pub fn sweep(data: &Value) -> String {
     let mut table = Table::new(&["problem", "fastest", "us", "the table's", "us", "timed"]);
     for row in rows(data, "shapes") {
@@ -217,7 +217,7 @@ pub fn sweep(data: &Value) -> String {
     table.html()
 }
 
-/// Findings, then every kernel.
+/// The findings, then a table of every kernel.
 pub fn sanitize(data: &Value) -> String {
     let kernels = rows(data, "kernels");
     let findings: usize = kernels.iter().map(|row| rows(row, "findings").len()).sum();
@@ -237,7 +237,7 @@ pub fn sanitize(data: &Value) -> String {
     )
 }
 
-/// Every kernel.
+/// A table of every kernel.
 pub fn soak(data: &Value) -> String {
     let kernels = rows(data, "kernels");
     let kib = |value: &Value| value.as_i64().map_or("unknown".into(), |bytes| format!("{:+}", bytes / 1024));
@@ -261,7 +261,7 @@ pub fn soak(data: &Value) -> String {
     )
 }
 
-/// The solved problems, and the refused ones.
+/// The solved problems, then the refused requests.
 pub fn fuzz(data: &Value) -> String {
     let mut table = Table::new(&["fault", "refused by name"]);
     for (fault, count) in data["refused"].as_object().into_iter().flatten() {
@@ -282,7 +282,7 @@ pub fn fuzz(data: &Value) -> String {
     )
 }
 
-/// Every kernel on every target.
+/// A table of every kernel on every target.
 pub fn ptx_stats(data: &Value) -> String {
     let all = data.as_array().map_or(&[][..], Vec::as_slice);
     let columns =

@@ -1,5 +1,6 @@
 //! Checks the promise to users: the packages build outside this repository, on stable Rust, without device
-//! compiler and without CUDA. They contain the kernels, and no dependency that only the program needs.
+//! compiler and without CUDA. The packages contain the kernels, and no dependency that only the program
+//! needs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,17 +12,17 @@ use std::time::Instant;
 use super::Package;
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
-/// The crate that users depend on.
+/// Name of the crate on which users depend.
 const EMBEDDED: &str = "ferroflash";
 
-/// Promised limit in seconds of its first build, on two idle cores, downloads included.
+/// The promised limit of the first build of that crate, in seconds, on two idle cores, including downloads.
 const PROMISED: f64 = 60.0;
 
-/// Limit in seconds of such a build on a busy machine.
+/// The limit of this build on a busy machine, in seconds.
 const MOST: f64 = 120.0;
 
-/// Variables that a build elsewhere inherits: the places of tools and registries. It inherits nothing about
-/// CUDA, about this repository, or from the cargo that runs this task.
+/// The environment variables that a build elsewhere inherits, which name the places of tools and registries.
+/// The build inherits no variable about CUDA, about this repository, or from the cargo that runs this task.
 const KEPT: [&str; 12] = [
     "PATH",
     "HOME",
@@ -37,15 +38,15 @@ const KEPT: [&str; 12] = [
     "SSL_CERT_FILE",
 ];
 
-/// A user's first program: it plans for a card, names a kernel by type, and finds the PTX of every kernel of
-/// the table in itself.
+/// A user's first program. The program plans for a card, names a kernel by type, and checks that it contains
+/// the PTX of every kernel of the table.
 const PROGRAM: &str = r#"
 use ferroflash::{Attention, Capabilities, DType, Error};
 use ferroflash::driver::RawDriver;
 use ferroflash::kernels::Prepared;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 
-/// `open` is for the planner, which selects kernels; `typed` loads a kernel by its type. The program names no
+/// `open` uses the planner, which selects kernels; `typed` loads a kernel by its type. The program names no
 /// other crate.
 pub fn open() -> Result<Attention<RawDriver>, Error> {
     Ok(Attention::new(RawDriver::primary(0)?))
@@ -73,8 +74,8 @@ fn main() {
 "#;
 
 /// Unpacks the packages in `crates` into a folder outside of the repository. Checks every package there, with
-/// dependencies that the repository has already compiled. Builds and runs a program that depends on
-/// `ferroflash` with the default features and `features`.
+/// the dependencies that the repository has already compiled. Builds and runs a program that depends on
+/// `ferroflash` with the default features and with `features`.
 pub fn check(root: &Path, packages: &[Package], crates: &Path, features: &[&str]) -> Result {
     let folder = std::env::temp_dir().join(format!("ferroflash-elsewhere-{}", std::process::id()));
     let unpacked = unpack(packages, crates, &folder);
@@ -89,14 +90,15 @@ fn unpack(packages: &[Package], crates: &Path, folder: &Path) -> Result {
     fs::create_dir_all(folder)?;
     for package in packages {
         let file = crates.join(format!("{}.crate", package.full_name()));
-        // Gives the files the present time instead of the archive's fixed time, by which cargo would reuse
-        // the output of other files.
+        // Files get the current time instead of the fixed time in the archive, because cargo would otherwise
+        // reuse the output of other files.
         quiet(Command::new("tar").arg("-xzmf").arg(&file).arg("-C").arg(folder))?;
     }
     Ok(())
 }
 
-/// Every unpacked package compiles: no file is missing, and no path leads out of it.
+/// Checks that every unpacked package compiles, so that no file is missing, and no path leads out of the
+/// package.
 fn check_all(root: &Path, packages: &[Package], folder: &Path) -> Result {
     let members: Vec<_> = packages.iter().map(Package::full_name).collect();
     let mut manifest = format!(
@@ -133,20 +135,20 @@ fn embed(packages: &[Package], features: &[&str], folder: &Path) -> Result {
     if let Some(pulled) =
         optional.map(|dependency| &dependency.name).find(|name| dependencies.contains(*name))
     {
-        return Err(format!("{EMBEDDED} by default depends on {pulled}; only a feature may").into());
+        return Err(format!("{EMBEDDED} depends on {pulled} by default: only a feature may").into());
     }
     if seconds > MOST {
         return Err(
-            format!("{EMBEDDED} builds in {seconds:.0} s elsewhere; the promise is {PROMISED} s").into()
+            format!("{EMBEDDED} builds in {seconds:.0} s elsewhere: the promise is {PROMISED} s").into()
         );
     }
     if seconds > PROMISED {
-        println!("note: the promise is {PROMISED} s; is the machine busy?");
+        println!("note: the promised limit is {PROMISED} s; the machine may be busy");
     }
     Ok(())
 }
 
-/// The manifest of a separate workspace, in which the unpacked packages replace the registry's packages.
+/// The manifest of a separate workspace in which the unpacked packages replace the packages of the registry.
 fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     let mut text =
         String::from("[workspace]\n[package]\nname = \"dependent\"\nedition = \"2024\"\n[dependencies]\n");
@@ -155,7 +157,7 @@ fn manifest(packages: &[Package], features: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Makes the unpacked packages at `from` replace the registry's packages.
+/// Adds lines to a manifest by which the unpacked packages at `from` replace the packages of the registry.
 fn patches(manifest: &mut String, packages: &[Package], from: &str) -> Result {
     manifest.push_str("[patch.crates-io]\n");
     for package in packages {
@@ -171,7 +173,7 @@ fn dependencies(dependent: &Path) -> Result<BTreeSet<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Cargo in `folder`, with a clean environment.
+/// A command that runs cargo in `folder` with a clean environment.
 pub fn elsewhere(folder: &Path) -> Command {
     let kept = KEPT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = cargo();

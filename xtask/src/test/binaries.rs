@@ -1,4 +1,4 @@
-//! The workspace's test programs, as cargo builds them.
+//! Builds the test programs of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,11 +8,11 @@ use serde::Deserialize;
 use super::queue::{Job, Kind};
 use crate::process::{Result, cargo, stdout};
 
-/// The library's optional features that tests and lints need. All tasks use this set, so that nothing is
-/// built twice.
+/// The optional features of the library that tests and lints need. All tasks use the same features, so that
+/// nothing is built twice.
 pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
-/// A variable for the library's build, if the library carries the sample.
+/// A variable for the library's build, if the library must contain only the sample.
 pub type Environment = Option<(&'static str, PathBuf)>;
 
 /// A line of cargo's output that describes a program.
@@ -50,7 +50,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     if !output.status.success() {
         return Err("the tests do not compile".into());
     }
-    // Tests of a macro crate link to the compiler's libraries.
+    // The tests of a macro crate link to the libraries of the compiler.
     let libraries = [PathBuf::from(
         stdout(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(root))?.trim(),
     )];
@@ -74,7 +74,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     Ok(jobs)
 }
 
-/// The command for a test program, as cargo would start it.
+/// The command that runs a test program as cargo would.
 fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
     let package = manifest.parent().ok_or("a manifest lies in a folder")?;
     let mut command = Command::new(executable);

@@ -1,4 +1,4 @@
-//! Runs test programs concurrently, and shows their progress.
+//! Runs test programs at the same time, and shows the progress.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +9,9 @@ use std::{fs, thread};
 
 use crate::process::{Result, bar};
 
-/// A program to run.
+/// A program that must run.
 pub struct Job {
-    /// The program's folder, and its file below `tests`.
+    /// The folder of the program, and its file below `tests`.
     pub name: String,
     pub kind: Kind,
     pub command: Command,
@@ -22,19 +22,19 @@ pub struct Job {
 pub enum Kind {
     /// A test binary.
     Program,
-    /// rustdoc's tests of examples.
+    /// The documentation's examples, which rustdoc tests.
     Documentation,
 }
 
-/// The output of a program.
+/// The results in a program's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     passed: usize,
-    /// Ignored tests, each with its reason.
+    /// The ignored tests, each with its reason.
     ignored: Vec<String>,
 }
 
-/// The end of a program.
+/// The result of a program that has ended.
 struct End {
     name: String,
     said: Said,
@@ -42,7 +42,8 @@ struct End {
     failure: Option<String>,
 }
 
-/// Seconds that programs take, if no earlier run has measured them. Programs that are not listed take less.
+/// The number of seconds that programs take, for programs that no earlier run has measured. Programs that are
+/// not listed take less time.
 const LONG: [(&str, f64); 10] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),
@@ -56,11 +57,11 @@ const LONG: [(&str, f64); 10] = [
     ("tests/tests/own", 20.0),
 ];
 
-/// Runs all programs, one per core at a time, the longest first by the `times` of the last run. Writes the
-/// new times.
+/// Runs all programs, one per core at a time. Programs that took longest in the last run (`times`) start
+/// first. Writes the new times to the file.
 ///
 /// # Errors
-/// The names of the failed programs, after their output.
+/// Returns the names of the failed programs, after printing their output.
 pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let mut known: BTreeMap<String, f64> =
         LONG.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect();
@@ -76,7 +77,7 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let done = Mutex::new((Vec::new(), known));
     let work = || {
         loop {
-            // Not in the condition of a `while let`, because that would hold the lock.
+            // This call is not in the condition of a `while let`, because the condition would hold the lock.
             let Some(job) = lock(&queue).next() else { return };
             let (name, start) = (job.name.clone(), Instant::now());
             let end = end(job);
@@ -125,7 +126,7 @@ fn end(mut job: Job) -> End {
             let failed = !output.status.success();
             let mut said = said(&text);
             if job.kind == Kind::Documentation {
-                // rustdoc examples that do not run are marked in their source.
+                // The source marks examples that rustdoc does not run, so they are not listed.
                 said.ignored.clear();
             }
             (said, failed.then_some(text))
@@ -134,7 +135,7 @@ fn end(mut job: Job) -> End {
     End { name: job.name, said, failure }
 }
 
-/// Parses a test program's output.
+/// Parses the output of a test program.
 fn said(output: &str) -> Said {
     let mut said = Said::default();
     for line in output.lines() {

@@ -1,18 +1,19 @@
-//! No two files of a crate need each other. A reader can thus read a crate's files in order of dependency.
+//! Checks that no two files of a crate need each other. A reader can therefore read the files of a crate in
+//! the order of their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Crate;
 
-/// Folders whose files may need each other: each folder is one unit, in several files for readability.
+/// Folders whose files may need each other. Each folder is one unit, which has several files for readability.
 const UNITS: [(&str, &str); 3] = [
     ("device/tile/src", "one unit of trust: it states which threads may access shared memory, and when"),
     ("ptx-sim/src/exec", "one interpreter: an impl of `Block` over files"),
     ("host/src/driver", "one trait and its drivers"),
 ];
 
-/// One line per dependency circle among the files of a crate; the line names them. `files` are all files of
-/// the repository with their texts.
+/// The messages about dependency circles: one line per circle among the files of a crate, which names the
+/// files. `files` are all files of the repository, with their texts.
 pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Crate> = BTreeMap::new();
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".rs")) {
@@ -27,7 +28,7 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
                 module => format!("{folder}/src/{}", module.replace("::", "/")),
             };
             let is_of = |unit: &str| circle.iter().all(|module| file(module).starts_with(unit));
-            // A file and its own parts are one unit, too.
+            // A file and its own submodules are one unit, too.
             let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
             if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -38,7 +39,7 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     broken
 }
 
-/// Sets of modules in which each module needs every other, directly or indirectly.
+/// Sets of modules in which each module needs every other module, directly or indirectly.
 fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -67,7 +68,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 mod tests {
     use super::*;
 
-    /// The circles of a crate with these files.
+    /// The messages about a crate with these files.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
         broken(&files)
@@ -80,8 +81,8 @@ mod tests {
         let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
         let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
         assert_eq!(of(&[root, a, free, c]), [""; 0]);
-        // The dependency goes through a re-export of the root; stands in the middle of code; comes by a glob;
-        // goes through a third file.
+        // The dependency goes through a re-export of the root, or stands in the middle of code, or comes by a
+        // glob, or goes through a third file.
         let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");

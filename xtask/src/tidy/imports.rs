@@ -1,8 +1,8 @@
-//! The dependencies of a Rust file: its paths, and the modules of its crate to which they lead.
+//! The dependencies of a Rust file: its paths, and the modules of its crate to which these paths lead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module, as names from the crate's root.
+/// A module, as the names of its path from the crate's root.
 type Module = Vec<String>;
 
 /// The files of one crate.
@@ -14,18 +14,18 @@ pub struct Crate {
 /// The content of a file.
 #[derive(Default)]
 struct File {
-    /// Paths of `use` with the name that each has in this file; `*` stands for all names.
+    /// The paths of `use`, each with the name that it has in this file; the name `*` stands for all names.
     imports: Vec<(Vec<String>, String)>,
-    /// Other paths.
+    /// All other paths.
     paths: Vec<Vec<String>>,
-    /// Items.
+    /// The names of the items that the file defines.
     defined: BTreeSet<String>,
-    /// All words.
+    /// All words in the file.
     words: BTreeSet<String>,
 }
 
 impl Crate {
-    /// Adds a file of the crate, by its path below `src`.
+    /// Adds a file of the crate. `path` is relative to `src`.
     pub fn add(&mut self, path: &str, text: &str) {
         let stem = path.strip_suffix(".rs").unwrap_or(path);
         let stem = stem.strip_suffix("/mod").unwrap_or(stem);
@@ -33,8 +33,8 @@ impl Crate {
         self.modules.insert(module, File::new(text));
     }
 
-    /// For each file, the files on which it depends, with modules joined by `::`. The root has no
-    /// dependencies: it only re-exports.
+    /// For each file, the files on which it depends. The names of modules are joined by `::`. The root has no
+    /// dependencies, because it only re-exports.
     pub fn edges(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut edges = BTreeMap::new();
         for (module, file) in self.modules.iter().filter(|(module, _)| !module.is_empty()) {
@@ -57,7 +57,8 @@ impl Crate {
         edges
     }
 
-    /// The module whose file defines what `path` names in `from`; `None` for another crate's.
+    /// The module whose file defines the item that `path` names in `from`, or `None` if the item belongs to
+    /// another crate.
     fn resolve(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (mut at, rest) = self.start(from, path)?;
         for name in rest {
@@ -66,7 +67,7 @@ impl Crate {
                 at = child;
                 continue;
             }
-            // The name of an item, or of a re-export.
+            // The last name belongs to an item, or to a re-export.
             return Some(self.owner(&at, name, depth).unwrap_or(at));
         }
         Some(at)
@@ -79,7 +80,7 @@ impl Crate {
         self.modules.contains_key(&module).then_some(module)
     }
 
-    /// The module at which a path begins, and the remaining path.
+    /// The module at which a path begins, and the rest of the path.
     fn start<'p>(&self, from: &Module, path: &'p [String]) -> Option<(Module, &'p [String])> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -98,9 +99,9 @@ impl Crate {
         Some((at, rest))
     }
 
-    /// The module whose file defines `name`, which `at` may re-export.
+    /// The module whose file defines `name`. The file of `at` may re-export this name.
     fn owner(&self, at: &Module, name: &str, depth: usize) -> Option<Module> {
-        // Imports may be circular.
+        // The search has a depth limit, because imports may be circular.
         const DEEPEST: usize = 8;
         let file = self.modules.get(at)?;
         if file.defined.contains(name) {
@@ -129,7 +130,7 @@ impl File {
             let token = tokens[at].as_str();
             let before = at.checked_sub(1).map(|before| tokens[before].as_str());
             match token {
-                // Excludes the `use<..>` of a type.
+                // This condition excludes the `use<..>` of a type.
                 "use" if tokens.get(at + 1).is_some_and(|next| next != "<") => {
                     at = file.tree(&tokens, at + 1, &[]);
                     continue;
@@ -163,7 +164,7 @@ impl File {
         file
     }
 
-    /// Parses a tree of `use` that begins at a token. Returns the position of its end.
+    /// Parses a tree of `use` that begins at a token. Returns the position behind the tree.
     fn tree(&mut self, tokens: &[String], mut at: usize, prefix: &[String]) -> usize {
         let mut path = prefix.to_vec();
         while let Some(token) = tokens.get(at).map(String::as_str) {
@@ -183,7 +184,7 @@ impl File {
                     return at + 2;
                 }
                 "," | "}" | ";" => break,
-                // `a::{self}` is `a`.
+                // `a::{self}` means `a`.
                 "self" if !path.is_empty() => {}
                 _ => path.push(token.to_owned()),
             }
@@ -204,7 +205,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Names, `::`, and single characters of the code before a file's tests, without comments and strings.
+/// The names, the `::`, and the single characters of a file's code before its tests, without comments and
+/// strings.
 fn tokens(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let mut tokens: Vec<String> = Vec::new();
@@ -216,7 +218,7 @@ fn tokens(text: &str) -> Vec<String> {
             } else if rest.starts_with("::") {
                 2
             } else if c == '"' {
-                // A string over several lines is rare. Its words then count as names.
+                // Strings over several lines are rare. The words of such a string count as names.
                 let end = rest[1..].replace("\\\\", "__").replace("\\\"", "__").find('"');
                 rest = &rest[end.map_or(rest.len(), |end| end + 2)..];
                 continue;

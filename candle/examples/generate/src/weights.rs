@@ -117,7 +117,7 @@ impl Weights {
         Ok(tensor.clone())
     }
 
-    /// Returns a tensor of this shape; `None` if it is missing.
+    /// Returns a tensor of this shape, or `None` if it is missing.
     ///
     /// # Errors
     /// Returns an error if the tensor has another shape.

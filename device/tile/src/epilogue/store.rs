@@ -33,8 +33,8 @@ impl<P: Place> Scratch<P> {
         self,
         group: SplitGroup<OF>,
     ) -> Spent<E, R, C> {
-        const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "the place is too small") }
-        const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "a tile cannot begin there") }
+        const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "this memory is too small") }
+        const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "misaligned for a tile") }
         Spent { base: self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
     }
 }

@@ -64,8 +64,8 @@ impl<P: Place> Scratch<P> {
         block: &mut Block<K>,
     ) -> ExchangedColumns<R, G, WARPS> {
         const {
-            assert!(K::THREADS as usize == WARPS * 32, "each warp is a split group");
-            assert!(ExchangedColumns::<R, G, WARPS>::BYTES as usize <= P::BYTES, "the place is too small");
+            assert!(K::THREADS as usize == WARPS * 32, "each warp must be a split group");
+            assert!(ExchangedColumns::<R, G, WARPS>::BYTES as usize <= P::BYTES, "this memory is too small");
         }
         let left = ExchangedColumns { base: self.base };
         let (Warp { lane, .. }, warp) = (block.warp(), group.index());

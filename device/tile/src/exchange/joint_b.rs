@@ -47,7 +47,7 @@ impl<E: TensorCore, const K: usize, const G: usize> JointB<E, K, G> {
 
     #[inline(always)]
     fn turn<C: Kernel, const OWN: usize>(&mut self) {
-        const { assert!(C::THREADS as usize * OWN == K * G * 32, "the parts must make up the operand") }
+        const { assert!(C::THREADS as usize * OWN == K * G * 32, "the parts must cover the operand") }
         core::mem::swap(&mut self.now, &mut self.then);
     }
 

@@ -65,9 +65,9 @@ impl<P: Place> Scratch<P> {
         block: &mut Block<B>,
     ) -> ExchangedShares<R, G, K> {
         const {
-            assert!(B::THREADS as usize == WARPS * 32 && SHARE * WARPS == R, "each warp has a share");
+            assert!(B::THREADS as usize == WARPS * 32 && SHARE * WARPS == R, "each warp must have a share");
             assert!(WARPS * OWN == K * G, "the warps' parts must make up the columns of all row tiles");
-            assert!(ExchangedShares::<R, G, K>::BYTES as usize <= P::BYTES, "the place is too small");
+            assert!(ExchangedShares::<R, G, K>::BYTES as usize <= P::BYTES, "this memory is too small");
         }
         let left = ExchangedShares::<R, G, K> { base: self.base };
         let (Warp { lane, .. }, [k, first]) = (block.warp(), part::<K, OWN>(block.warp()));

@@ -66,7 +66,7 @@ impl<T: SharedLayout, const S: usize, K: Kernel> Pipeline<T, S, CpAsync<Block<K>
         ),
         part: impl FnOnce(&T) -> Acc<M, N>,
     ) -> (Acc<M, N>, Ready<'_, T>) {
-        const { assert!(K::THREADS as usize == R / M * 2 * 32, "every warp has a partner") }
+        const { assert!(K::THREADS as usize == R / M * 2 * 32, "every warp must have a partner") }
         let mut sum = part(&self.advance(block, refills.0));
         let mine = sums.of(rows, group);
         Sums::<R, M, N>::each(|m, n, h, at| {

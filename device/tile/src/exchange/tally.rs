@@ -50,7 +50,7 @@ impl<'l, const N: usize> Tallied<'l, N> {
     /// Keeps the first `A` words readable, and returns the `B` words behind them, which can be written again.
     #[inline(always)]
     pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
-        const { assert!(A + B == N, "the two parts must make up the words") }
+        const { assert!(A + B == N, "the two parts must cover all words") }
         let behind = self.base + A as u32 * 4;
         // SAFETY: the words belonged to `self` alone, and the first part does not read the words of the
         // second.

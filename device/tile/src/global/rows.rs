@@ -39,7 +39,8 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
-    /// Rows `first..first + rows`. They must exist, because later accesses are only checked against `rows`.
+    /// Rows `first..first + rows`. These rows must exist, because later accesses are only checked against
+    /// `rows`.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }

@@ -39,7 +39,7 @@ impl<const W: usize> Warpgroup<W> {
     /// A barrier of the warpgroup.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
-        const { assert!(W <= 3, "named barriers 1 to 3 are the ping-pong's") }
+        const { assert!(W <= 3, "ping-pong uses named barriers 1 to 3") }
         // SAFETY: only this warpgroup uses this barrier; `Warpgroup` stands for 128 converged threads.
         unsafe { barrier::sync_named(8 + self.index, 128) }
     }

@@ -150,7 +150,8 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
         if !Q::SCALED {
             return (ColFrag(to, PhantomData), ColVec::splat(1.0));
         }
-        // The lane has loaded row `lane / 4`. It holds products of column `lane % 4 * 2` and the next column.
+        // The lane has loaded row `lane / 4`. The lane holds products of column `lane % 4 * 2` and the next
+        // column.
         let factors = core::array::from_fn(|g| {
             [0, 1].map(|i| {
                 let lane = (warp.lane % 4 * 2 + i) * 4;

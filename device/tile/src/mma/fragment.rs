@@ -193,7 +193,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     }
 
     /// Replaces each value by `f(value, distance)`. The distance is the number of columns from the element to
-    /// its row's column in `from`. It is negative if the element is behind this column.
+    /// its row's column in `from`. The distance is negative if the element is behind this column.
     #[inline(always)]
     pub fn map_distances(&mut self, from: &RowBounds<M>, f: impl Fn(f32, f32) -> f32) {
         let from = from.0.map(|rows| rows.map(|column| column as f32));
@@ -242,8 +242,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     /// this lane's columns before rounding. The arguments of `f` are the value and
     /// `[row tile, index of the lane's row in this tile]`.
     ///
-    /// `ORDERED` keeps each addition next to its values. Otherwise LLVM sinks all additions below the last
-    /// value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
+    /// `ORDERED` keeps each addition next to its values. If it is false, LLVM sinks all additions below the
+    /// last value, and the assembler schedules the exponentials differently: up to 10 % faster or slower.
     #[inline(always)]
     pub fn to_operand<E: Mma, const ORDERED: bool>(
         &self,

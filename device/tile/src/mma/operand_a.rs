@@ -50,7 +50,7 @@ impl<E: TensorCore, const R: usize, const M: usize, const K: usize, const HELD: 
         (rows, group): (WarpRows<R, M>, SplitGroup<2>),
         _: &Block<C>,
     ) -> OperandA<E, M, K, HELD> {
-        const { assert!(C::THREADS as usize == R / M * 2 * 32, "a place for each warp") }
+        const { assert!(C::THREADS as usize == R / M * 2 * 32, "each warp must have its own part") }
         let (lane, row0) = (rows.warp().lane, row0 + rows.first());
         let step = |k: usize| {
             core::array::from_fn(|m| {

@@ -10,7 +10,7 @@ use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 /// for the accumulator.
 const REGISTERS: usize = 48;
 
-/// Shared memory for an [`OperandB`]. It has no bytes if the operand is in registers.
+/// Shared memory for an [`OperandB`]. This memory has no bytes if the operand is in registers.
 pub struct PlaceB<E, const K: usize, const G: usize> {
     base: u32,
     element: PhantomData<E>,

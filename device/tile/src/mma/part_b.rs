@@ -1,5 +1,5 @@
-//! B operands of which each warp of a block uses only some column groups. They are in registers or in shared
-//! memory.
+//! B operands of which each warp of a block uses only some column groups. These operands are in registers or
+//! in shared memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -7,8 +7,8 @@ use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::memory::{ld_shared_v2_b32, st_shared_v2_b32};
 
-/// Shared memory for a B operand of `K` k-steps of `G` groups of 8 columns. It has no bytes if each warp
-/// holds its part in registers (`HELD`).
+/// Shared memory for a B operand of `K` k-steps of `G` groups of 8 columns. This memory has no bytes if each
+/// warp holds its part in registers (`HELD`).
 pub struct PlacePartB<E, const K: usize, const G: usize, const HELD: bool> {
     base: u32,
     element: PhantomData<E>,

@@ -1,5 +1,5 @@
-//! Products on CUDA cores, with the fragments of tensor cores. They are a baseline that shows the gain of
-//! tensor cores.
+//! Products on CUDA cores, with the fragments of tensor cores. These products are a baseline that shows the
+//! gain of tensor cores.
 use crate::group::sealed::Sealed;
 use crate::mma::{AFrag, Acc, Mma, Part, Resident};
 use crate::shared::SharedTile;

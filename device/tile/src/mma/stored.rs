@@ -11,11 +11,11 @@ use cuda_std::math::{permute_bytes, unpack_e4m3};
 pub trait Stored: Element {
     /// The element type that tensor cores multiply.
     type As: TensorCore;
-    /// The value of a stored element, divided by the value that its operand has. It is 1, unless the
+    /// The value of a stored element, divided by the value that its operand has. The factor is 1, unless the
     /// conversion only shifts bits.
     const FACTOR: f32;
-    /// In a row tile of [`Stored::columns`], rows `i` and `i + 8` are columns `2i` and `2i + 1` of the tile
-    /// if this is true, otherwise columns `i` and `i + 8`.
+    /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of the
+    /// tile. If not, they are columns `i` and `i + 8`.
     const PAIRED: bool;
     /// The words that four lanes hold as word `i` of k-step `k`: the word of lane 0, and the distance from
     /// one lane's word to the next lane's word. Words of two elements of `As` are counted in a row of the
@@ -86,8 +86,8 @@ macro_rules! eight_bits {
             type As = F16;
             const FACTOR: f32 = $factor;
             const PAIRED: bool = true;
-            // `ldmatrix` gives four adjacent columns to lane `t`. They serve as columns `2t`, `2t + 1`,
-            // `2t + 8` and `2t + 9` of a k-step.
+            // `ldmatrix` gives four adjacent columns to lane `t`. These columns serve as columns `2t`,
+            // `2t + 1`, `2t + 8` and `2t + 9` of a k-step.
             #[inline(always)]
             fn right_word(k: usize, i: usize) -> [u32; 2] {
                 [(k * 8 + i) as u32, 2]

@@ -124,8 +124,8 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
 // SAFETY: the layout has the stages and their barriers, which no thread accesses before `specialize`.
 unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for MbarrierPipeline<T, S, By> {
     const BYTES: usize = {
-        assert!(S > 0, "a ring has a stage");
-        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        assert!(S > 0, "a ring must have a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "a stage must end at a multiple of its alignment");
         (S * (T::BYTES + 2 * mbarrier::BYTES + By::INFO_BYTES)).next_multiple_of(By::ROUND)
     };
     const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };

@@ -95,8 +95,8 @@ unsafe impl<T: SharedLayout, By: Transport> Place for Unfilled<T, By> {
 // SAFETY: the layout has the bytes of `S` values of `T`, which no thread sees before they are filled.
 unsafe impl<T: SharedLayout, const S: usize, By: Transport> Place for Ring<T, S, By> {
     const BYTES: usize = {
-        assert!(S > 0, "a ring has a stage");
-        assert!(T::BYTES.is_multiple_of(T::ALIGN), "stages follow each other");
+        assert!(S > 0, "a ring must have a stage");
+        assert!(T::BYTES.is_multiple_of(T::ALIGN), "a stage must end at a multiple of its alignment");
         S * T::BYTES
     };
     const ALIGN: usize = T::ALIGN;

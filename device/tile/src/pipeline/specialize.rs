@@ -67,11 +67,11 @@ const fn registers(w: usize) -> [u32; 2] {
     let [copying, computing] = match w {
         2 => [24, 240],
         3 => [32, 160],
-        _ => panic!("two or three warpgroups compute"),
+        _ => panic!("there must be two or three consumer warpgroups"),
     };
     // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
     let start = 512 / (w as u32 + 1) / 8 * 8;
-    assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "the block has no more registers");
+    assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "a block has fewer registers");
     [copying, computing]
 }
 impl<const W: usize> Registers for Copying<W> {
@@ -97,10 +97,10 @@ impl<K: Kernel> Block<K> {
         compute: impl FnOnce(Warpgroup<W>, P::Consumer),
     ) {
         const {
-            assert!(K::THREADS == 128 * (W as u32 + 1), "a warpgroup copies, the others compute");
+            assert!(K::THREADS == 128 * (W as u32 + 1), "one warpgroup copies, the others compute");
             let [copying, computing] = registers(W);
-            assert!(copying < computing, "producers give back what consumers take");
-            assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread copies, or one of each warp");
+            assert!(copying < computing, "producers must have fewer registers than consumers");
+            assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread must copy, or one of each warp");
         }
         let mut block = self;
         // The number is the same in all lanes. ptxas must know this, so that branches on the number stay

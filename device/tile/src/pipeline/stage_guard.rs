@@ -152,8 +152,8 @@ impl<T: TmaTile, const S: usize, M: MapKind> Consumer<T, S, BroadcastTma<M>> {
     pub fn info(&mut self) -> TileInfo {
         self.wait_full();
         let reads = self.warp.lane == 0;
-        // SAFETY: the producer wrote the words before the arrival that ended the phase. It writes them again
-        // only after this warp has left the stage, and the warp has not taken the stage yet: the lane that
+        // SAFETY: the producer wrote the words before the arrival that ended the phase. The producer writes
+        // them again only after this warp has left the stage, which the warp has not taken yet. The lane that
         // arrives at *empty* is the lane that reads.
         let [a, b] = [0, 16].map(|half| unsafe { ld_shared_v4_b32_if(self.state.info() + half, reads) });
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]].map(|word| self.warp.uniform(word))

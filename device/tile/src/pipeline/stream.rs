@@ -57,7 +57,7 @@ impl<T: SharedLayout, const S: usize, const WARPS: usize> PerWarp<T, S, WARPS> {
     /// The ring that belongs to this warp.
     #[inline(always)]
     pub fn own<K: Kernel>(self, block: &Block<K>) -> OwnRing<T, S, WARPS> {
-        const { assert!(K::THREADS as usize == WARPS * 32, "a ring for each of the block's warps") }
+        const { assert!(K::THREADS as usize == WARPS * 32, "each warp of the block must have a ring") }
         let base = self.base + block.warp().index * <Ring<T, S, CpAsync<Warp>>>::BYTES as u32;
         OwnRing { all: self.base, base, what: PhantomData }
     }

@@ -36,9 +36,9 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         Self::new(base, lane, layout::rows_first)
     }
 
-    /// A reader for A operands, and for B operands that are read with `.trans`. The two orders differ by one
-    /// number per lane, which is the same for all patterns. The base contains this number, so the four
-    /// registers serve both orders.
+    /// A reader for A operands, and for B operands that are read with `.trans`. The addresses of the two
+    /// orders differ by one number per lane, which is the same for all patterns. The base contains this
+    /// number, so the four registers serve both orders.
     #[inline(always)]
     fn columns_first(base: u32, lane: u32) -> Self {
         let at = |[row, chunk]: [u32; 2]| SharedTile::<E, R, C>::offset(row, chunk);

@@ -86,10 +86,10 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
 
     /// Asserts that the first `P` base tiles of columns are whole panels of the tile.
     pub(crate) const fn has_first_columns<const P: usize>() {
-        assert!(P <= C, "a tile has no more columns than it has");
+        assert!(P <= C, "a tile has fewer columns than these");
         assert!(
             layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS) == layout::panel_chunks(Self::ROW_CHUNKS),
-            "the first columns must be of the same panels"
+            "the first columns must have the same panels"
         )
     }
 
@@ -99,12 +99,12 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
         &self,
         group: SplitGroup<OF>,
     ) -> Ready<'_, SharedTile<E, R, P>> {
-        const { assert!(P * OF == C, "the shares must make up the columns") }
+        const { assert!(P * OF == C, "the shares must cover the columns") }
         const {
             assert!(
                 layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
                     == layout::panel_chunks(Self::ROW_CHUNKS),
-                "a share must be of the same panels"
+                "a share must have the same panels"
             )
         }
         // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow

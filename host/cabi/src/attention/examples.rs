@@ -4,7 +4,7 @@ use ferroflash::Error;
 use ferroflash::request::AttentionRequest;
 use std::ffi::c_void;
 
-/// Strides of one query of 32 heads of 128.
+/// The strides of one query of 32 heads of 128 columns.
 const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
 
 /// Returns a device address.
@@ -12,7 +12,7 @@ pub(super) const fn at<T>(n: usize) -> *const T {
     std::ptr::without_provenance(n << 40)
 }
 
-/// Returns three sequences of 5 queries and 7 keys.
+/// Returns a request with three sequences of 5 queries and 7 keys.
 pub(super) fn tensors() -> AttentionArgs {
     // SAFETY: zero bytes are a valid value of every field.
     let none: AttentionArgs = unsafe { std::mem::zeroed() };
@@ -37,7 +37,7 @@ pub(super) fn varlen() -> AttentionArgs {
     AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
 }
 
-/// Returns Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
+/// Returns a request of Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
 pub(super) fn cache() -> AttentionArgs {
     AttentionArgs {
         block_table: at(5),

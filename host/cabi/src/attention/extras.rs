@@ -1,4 +1,4 @@
-//! Biases, and masks with a length, prefixes or bits, of `ferroflash_attention_t`.
+//! The fields of `ferroflash_attention_t` for biases, and for masks with a length, prefixes or bits.
 use super::AttentionArgs;
 use crate::args::{dtype, extent, mask, present, reach};
 use crate::call::invalid;
@@ -7,7 +7,8 @@ use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
-    /// Returns the bias of a request with these sizes, if any. A stride of 0 shares it.
+    /// Returns the bias of a request with these sizes, if there is one. A stride of 0 means that a dimension
+    /// shares it.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
         let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);

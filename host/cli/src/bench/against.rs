@@ -5,7 +5,7 @@ use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The fields that are read from an older report.
+/// The fields of an older report that the comparison reads.
 #[derive(Deserialize)]
 pub(super) struct Before {
     device: String,
@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path) -> Result<Before, Error> {
     serde_json::from_str(&text).map_err(wrong)
 }
 
-/// Compares rows of equal suite, shape and timing.
+/// Compares rows with equal suite, shape and timing.
 pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comparison, Error> {
     if before.device != device {
         let what = format!("the older report is of a {}, this is a {device}", before.device);
@@ -68,7 +68,7 @@ pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comp
     }
     let regressions = pairs.iter().filter_map(|(before, now)| {
         let (slower, noise) = slowdown(&before.times, &now.times);
-        // NaN counts as slower.
+        // A NaN counts as slower.
         (slower > noise || slower.is_nan()).then(|| Regression {
             shape: now.shape.clone(),
             timing: now.timing.clone(),

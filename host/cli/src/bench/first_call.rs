@@ -1,4 +1,4 @@
-//! The cost of a process before its first output.
+//! Measures the time that a process needs before its first output.
 use crate::error::Error;
 use ferroflash::driver::Harness;
 use ferroflash::driver::RawDriver;
@@ -10,17 +10,17 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
 
-/// Milliseconds of each step, in the order in which they happen.
+/// Milliseconds of each step, in the order of the steps.
 #[derive(Serialize)]
 pub(super) struct FirstCall {
     device: String,
     problem: String,
     entry: &'static str,
-    /// The source of the kernel: the driver compiles `PTX`, but not `cubin`.
+    /// The form of the kernel: `PTX`, which the driver compiles, or `cubin`.
     loaded_from: &'static str,
     /// Whether the driver may have taken the compiled kernel from its own cache on disk.
     compiler_cache: bool,
-    /// Opening the driver, its start-up, the device's context.
+    /// Opening the driver, the driver's start-up, and creating the device's context.
     driver_ms: f64,
     /// Allocating, and copying inputs.
     inputs_ms: f64,
@@ -28,7 +28,7 @@ pub(super) struct FirstCall {
     load_ms: f64,
     /// Launching, waiting, and copying the output.
     launch_ms: f64,
-    /// Total time, from the program's first line.
+    /// The total time, from the program's first line on.
     total_ms: f64,
 }
 

@@ -15,14 +15,14 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(super) enum TimingChoice {
-    /// Serving shapes and forward shapes of 0.2 TFLOP or more cold, other forward shapes hot
+    /// Cold for serving shapes and for forward shapes of 0.2 TFLOP or more; hot for other forward shapes
     #[default]
     Auto,
-    /// The L2 cache is flushed before each launch
+    /// Flush the L2 cache before each launch
     Cold,
-    /// The caches keep the content that the previous launch left
+    /// Let the caches keep the content that the previous launch left
     Hot,
-    /// Both
+    /// Measure both
     Both,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Row {
     pub times: Times,
     pub tflops: f64,
     pub gb_per_s: f64,
-    /// Median clock of the SMs during the measurement; `None` if the driver does not report it.
+    /// Median clock of the SMs during the measurement, or `None` if the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<f64>,
 }
@@ -75,8 +75,8 @@ pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
     jobs
 }
 
-/// Measures every job once per round, while there is time. Returns the host time of a launch, p50 and p90: of
-/// the first job that launches, preferably one without a KV cache.
+/// Measures every job once per round, while there is time. Returns the host time of a launch, p50 and p90.
+/// The time is that of the first job that launches, preferably of a job without a KV cache.
 pub(super) fn rounds(
     attention: &Attention<RawDriver>,
     jobs: &mut [Job],
@@ -127,7 +127,7 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the row of the report; `None` without samples.
+    /// Returns the row of the report, or `None` without samples.
     pub(super) fn row(&self) -> Option<Row> {
         let times = Times::of(&self.rounds)?;
         let mut clocks: Vec<_> = self.clocks.iter().copied().map(f64::from).collect();

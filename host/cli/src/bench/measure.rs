@@ -11,10 +11,10 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Timing {
-    /// No tensor of the problem is in the cache: before each launch, outside the measured time, the program
-    /// overwrites a buffer of twice the L2 cache.
+    /// No tensor of the problem is in the cache. The program overwrites a buffer of twice the L2 cache before
+    /// each launch, outside the measured time.
     Cold,
-    /// The cache as the previous launch left it: many launches in one CUDA graph.
+    /// The cache is as the previous launch left it, with many launches in one CUDA graph.
     Hot,
 }
 
@@ -35,7 +35,7 @@ const LAUNCHES: std::ops::RangeInclusive<f64> = 5.0..=1000.0;
 /// One problem in a GPU's memory, ready to launch.
 pub(super) struct Bench<'a> {
     attention: &'a Attention<RawDriver>,
-    /// Dropped first, because it then waits for its stream.
+    /// This field is dropped first, because its drop waits for its stream.
     ready: Ready<'a, RawDriver>,
     flush: RawBuffer,
 }
@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Returns host microseconds of one launch, without waiting for the device: p50 and p90.
+    /// Returns the host's microseconds for one launch, without waiting for the device: p50 and p90.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;
@@ -108,8 +108,8 @@ impl<'a> Bench<'a> {
             // The first replay warms caches and clocks.
             for sample in 0..=replays {
                 let time = driver.time(stream, &mut |stream| {
-                    // SAFETY: the launches of `ready`, into its outputs. This function waits for the graph
-                    // before it drops it.
+                    // SAFETY: the graph contains the launches of `ready`, into its outputs. This function
+                    // waits for the graph before it drops the graph.
                     unsafe { driver.replay(&graph, stream) }
                 })?;
                 if sample > 0 {

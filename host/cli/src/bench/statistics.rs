@@ -10,15 +10,15 @@ pub(super) struct Times {
     pub p90_us: f64,
     /// Fastest.
     pub min_us: f64,
-    /// Spread of the rounds' medians, relative to the median. A smaller difference between two reports means
-    /// nothing.
+    /// The spread of the rounds' medians, relative to the median. If two reports differ by less, the
+    /// difference means nothing.
     pub noise: f64,
     /// Number of samples.
     pub samples: usize,
 }
 
 impl Times {
-    /// Statistics of rounds of samples. `None` without samples.
+    /// Computes statistics of rounds of samples. Returns `None` without samples.
     pub(super) fn of(rounds: &[Vec<f64>]) -> Option<Self> {
         let mut all: Vec<f64> = rounds.iter().flatten().copied().collect();
         all.sort_by(f64::total_cmp);
@@ -41,11 +41,11 @@ pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// Between runs, clocks change by about this share, even if the rounds of one run agree.
+/// Clocks change by about this share between runs, even if the rounds of one run agree.
 const LEAST_NOISE: f64 = 0.02;
 
-/// Returns the slowdown from `before` to `now`, and its noise, both relative. The noise is the noise of both
-/// measurements together, and at least 2 %.
+/// Returns the slowdown from `before` to `now`, and its noise, both relative. The noise includes the noise of
+/// both measurements, and is at least 2 %.
 pub(super) fn slowdown(before: &Times, now: &Times) -> (f64, f64) {
     (now.p50_us / before.p50_us - 1.0, (before.noise + now.noise).max(LEAST_NOISE))
 }

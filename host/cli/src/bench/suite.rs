@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) use forward::Shape as ForwardShape;
 pub(crate) use workload::Workload;
 
-/// Suites of forward shapes, which bench/compare.py also reads, and all other suites.
+/// The files of built-in suites: forward shapes, which bench/compare.py also reads, and all other shapes.
 const BUILT_IN: [&str; 2] = [include_str!("suites.json"), include_str!("serving.json")];
 
 /// Suites by name.
@@ -31,19 +31,19 @@ enum Shape {
     Forward(forward::Shape),
     /// Sequences of any lengths, on a cache or varlen.
     Serving(serving::Shape),
-    /// New tokens for a cache.
+    /// An append of new tokens to a cache.
     Append(append::Shape),
     /// States to merge.
     Merge(merge::Shape),
 }
 
 impl Shape {
-    /// Determines the kind by a field that only this kind has. All other fields must then belong to the kind.
+    /// Finds out the kind by a field that only this kind has. All other fields must then belong to the kind.
     fn parse(text: &RawValue) -> Result<Self, String> {
         let text = text.get();
         let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;
         let of = |field: &str| value.get(field).is_some();
-        // Parses the text, because only the text shows a duplicate field.
+        // The fields are read from the text, because only the text shows a duplicate field.
         let shape = match (of("sequences"), of("append"), of("merge")) {
             (true, ..) => serde_json::from_str(text).map(Shape::Serving),
             (_, true, _) => serde_json::from_str(text).map(Shape::Append),
@@ -75,7 +75,7 @@ pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Worklo
     let suites = suites(file, &BUILT_IN, only, Shape::workload)?;
     for (suite, shapes) in &suites {
         for (at, Workload { label, .. }) in shapes.iter().enumerate() {
-            // Comparisons with older reports use the label.
+            // Labels must be unique, because comparisons with older reports use them.
             if let Some(first) = shapes[..at].iter().position(|shape| shape.label == *label) {
                 let pair = format!("{}: suite {suite}, shapes {} and {}", name(file), first + 1, at + 1);
                 return Err(Error::Invalid(format!("{pair} are equal, {label}: remove one")));
@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Converts each shape. The error of the first shape that cannot be converted names its position.
+/// Converts each shape. If a shape cannot be converted, the error names its position.
 fn each<A, B, E, F>(
     suites: Suites<A>,
     make: impl Fn(A) -> Result<B, E>,

@@ -1,9 +1,9 @@
-//! The difference of two outcomes of one problem.
+//! The difference between two outcomes of one problem.
 use ferroflash::DType;
 use reference::{Rows, Work, Written, unit_roundoff};
 use serde::Serialize;
 
-/// The difference of two results.
+/// The difference between two results.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Difference {
     /// Number of elements of O, or of bytes of a KV cache.
@@ -12,7 +12,7 @@ pub(super) struct Difference {
     /// Largest difference in units in the last place of the row's largest element.
     pub o_ulps: f64,
     /// The number of rows, and the number of rows in which some probability was rounded differently. The
-    /// log-sum-exp of such a row differs by more than its own arithmetic's error.
+    /// log-sum-exp of such a row differs by more than the error of its own arithmetic.
     pub rows: usize,
     pub rounded_otherwise: usize,
     /// Largest difference of a log-sum-exp divided by the allowed difference.
@@ -24,16 +24,16 @@ const O_ULPS: f64 = 2.0;
 /// Allowed difference of a log-sum-exp, in roundings of a probability. A probability that is rounded
 /// differently is off by two roundings. The larger its share of the row's sum, the more it changes the sum.
 /// The worst case is a row with two keys: the larger probability is exactly 1, and the sum is off by two
-/// thirds of a rounding. (On an H200: 0.61 in such a row, 0.1 in rows with many keys.) A kernel with a wrong
-/// sum is off in more rows.
+/// thirds of a rounding. (On an H200, the difference is 0.61 in such a row, and 0.1 in rows with many keys.)
+/// A kernel with a wrong sum is off in more rows.
 const OF_A_ROUNDING: f64 = 0.67;
-/// At most one row in this number of rows may have a probability that is rounded differently. This happens
-/// if the exact value lies near the middle between two values of the type. On an H200 it happens in at most
-/// 0.7 % of a kernel's rows.
+/// At most one row in this number of rows may have a probability that is rounded differently. Such a row
+/// occurs if the exact value lies near the middle between two values of the type. On an H200, at most 0.7 %
+/// of a kernel's rows are such rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Returns the distance of neighbouring numbers of `dtype` around `x`. In f32 it returns 8 distances: the
-/// approximations themselves are visible there, and each is off by up to 2 distances.
+/// Returns the distance between neighbouring numbers of `dtype` around `x`. For f32 it returns 8 times this
+/// distance: with f32, the approximations themselves are visible, and each is off by up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
@@ -41,14 +41,14 @@ fn unit(dtype: DType, x: f64) -> f64 {
     2f64.powi(exponent - bits)
 }
 
-/// Returns `|a - b|`; 0 for equal infinities; infinite if it is NaN.
+/// Returns `|a - b|`. The distance is 0 for equal infinities, and infinite for NaN.
 fn distance(a: f32, b: f32) -> f64 {
     let distance = if a == b { 0.0 } else { (f64::from(a) - f64::from(b)).abs() };
     if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
 impl Difference {
-    /// Returns the difference of two outcomes of a problem.
+    /// Returns the difference between two outcomes of a problem.
     pub fn of(work: &dyn Work, left: &Written, right: &Written) -> Self {
         match (work.rows(left), work.rows(right)) {
             (Some(left), Some(right)) => Self::between(&left, &right),
@@ -56,7 +56,7 @@ impl Difference {
                 let bytes = |written: &Written| written.outputs.concat();
                 let (left, right) = (bytes(left), bytes(right));
                 let differing = left.iter().zip(&right).filter(|(a, b)| a != b).count();
-                // Bytes have no unit, so none may differ.
+                // Bytes have no unit in the last place, so no byte may differ.
                 let o_ulps = if differing > 0 { f64::INFINITY } else { 0.0 };
                 Difference { words: left.len(), differing, o_ulps, ..Difference::default() }
             }
@@ -71,7 +71,7 @@ impl Difference {
             let off = pairs().map(|(a, b)| distance(*a, *b)).fold(0.0, f64::max);
             sum.words += columns;
             sum.differing += pairs().filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-            // An infinite element has no unit.
+            // An infinite element has no unit in the last place.
             let ulps = if off.is_finite() { off / unit(dtype, largest) } else { off };
             sum.o_ulps = sum.o_ulps.max(ulps);
         }
@@ -86,7 +86,7 @@ impl Difference {
         sum
     }
 
-    /// Combines both differences.
+    /// Combines two differences.
     pub fn and(self, other: Self) -> Self {
         Difference {
             words: self.words + other.words,

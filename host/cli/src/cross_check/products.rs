@@ -7,7 +7,7 @@ use reference::Random;
 use serde::Serialize;
 use std::fmt;
 
-/// One warp per block: D = A B + C on the lanes' fragments.
+/// Each block is one warp, which computes D = A B + C on its lanes' fragments.
 const PTX: &str = "\
 .version 7.8
 .target sm_80
@@ -40,7 +40,7 @@ const PTX: &str = "\
 }
 ";
 
-/// Kinds of inputs. Successive products take successive kinds.
+/// The kinds of inputs. Consecutive products take consecutive kinds.
 const KINDS: [&str; 6] = ["normal", "any finite", "tiny", "huge", "cancelling", "infinities and NaN"];
 
 /// Fragments of products, lane by lane.
@@ -52,7 +52,7 @@ pub(super) struct Products {
     c: Vec<u32>,
 }
 
-/// The number of equal products.
+/// The number of products that are equal.
 #[derive(Serialize)]
 pub(super) struct Tally {
     dtype: &'static str,
@@ -60,7 +60,7 @@ pub(super) struct Tally {
     elements: usize,
     /// Number of elements whose bits differ, by kind of inputs.
     differing: [usize; KINDS.len()],
-    /// The first such element: kind, product, element of the fragments, both bits.
+    /// The first element whose bits differ: its kind, its product, its place in the fragments, and both bits.
     first: Option<(&'static str, usize, usize, [String; 2])>,
 }
 
@@ -139,11 +139,11 @@ fn element(dtype: DType, kind: usize, random: &mut Random) -> u16 {
     match kind {
         0 => of(between(half - 4, half + 2)),
         1 => of(between(0, top - 1)),
-        // Includes subnormals and zeros.
+        // The numbers include subnormals and zeros.
         2 if (bits >> 60) == 0 => bits as u16 & 0x8000,
         2 => of(between(0, 2)),
         3 => of(between(top - 3, top - 1)),
-        // Ones and their neighbours: sums of nearly equal terms with both signs.
+        // The numbers are ones and their neighbours, so sums have nearly equal terms with both signs.
         4 => of(half) & !((1 << (mantissa - 2)) - 1),
         _ if (bits >> 58) == 0 => of(top) & !((bits >> 57 & 1) as u16 * ((1 << mantissa) - 1)),
         _ => of(between(half - 4, half + 2)),

@@ -1,13 +1,13 @@
 //! Today's date.
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns the date in UTC: `2026-11-23`.
+/// Returns the date in UTC, for example `2026-11-23`.
 pub(super) fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date(seconds / 86_400)
 }
 
-/// Returns the date of a day since 1970-01-01.
+/// Converts a number of days since 1970-01-01 to a date.
 fn date(day: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

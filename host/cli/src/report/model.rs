@@ -1,18 +1,20 @@
-//! The L4 model's predictions, compared with measurements.
+//! Compares the L4 model's predictions with measurements.
 use crate::bench::suite::{self, Suites};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// For each suite and each of its shapes in order: microseconds by kernel, lowest and highest.
+/// The predictions: for each suite and each of its shapes in order, the lowest and highest microseconds by
+/// kernel.
 const TABLE: &str = include_str!("l4.json");
 /// The card that the model describes.
 const CARD: &str = "NVIDIA L4";
 
 type Predictions = BTreeMap<String, Vec<BTreeMap<String, [f64; 2]>>>;
 
-/// The comparison of predictions with measurements: the measured median divided by the highest prediction.
+/// The comparison of predictions with measurements. Each quotient is the measured median divided by the
+/// highest prediction.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Held {
     /// Rows with a prediction.
@@ -22,12 +24,12 @@ pub(super) struct Held {
     geomean: f64,
     least: f64,
     most: f64,
-    /// The geometric mean per suite.
+    /// The geometric mean of the quotients of each suite.
     suites: BTreeMap<String, f64>,
 }
 
-/// Adds predictions to the rows of a `bench` report, and compares. `None` on other cards than an L4, and
-/// without any prediction.
+/// Adds predictions to the rows of a `bench` report, and compares them. Returns `None` on cards other than an
+/// L4, and without any prediction.
 pub(super) fn hold(card: &str, bench: &mut Value) -> Option<Held> {
     if card != CARD {
         return None;

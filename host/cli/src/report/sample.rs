@@ -5,8 +5,8 @@ use reference::{Random, Subject, subjects, unfit};
 /// Maximum number of kernels per family on a GPU.
 const EACH: usize = 8;
 
-/// Returns random kernels of each family that the card runs. In the simulator, one kernel per family, from
-/// the kernels with the least work.
+/// Draws random kernels of each family that the card runs. In the simulator, draws one kernel per family,
+/// from the kernels with the least work.
 pub(super) fn draw(card: &Capabilities, simulated: bool, seed: u64) -> Vec<&'static str> {
     let fits = |subject: &&'static dyn Subject| unfit(*subject, card).is_none();
     let all: Vec<_> = subjects().filter(fits).collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum share of the time for verification.
 const VERIFYING: f64 = 0.3;
-/// Permitted excess of a step's time. It is also the time for the page after the last step.
+/// The time by which a step may exceed its limit. After the last step, this time is left for the page.
 const SLACK: Duration = Duration::from_secs(20);
 /// Time limit of the first call.
 const FIRST_CALL: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) struct Taken {
     pub bench: Option<Value>,
     pub plot: Option<String>,
     pub missing: Vec<String>,
-    /// The first failure of a kernel or of the device, or that the report was ended.
+    /// The first failure of a kernel or of the device, or the signal that ended the report.
     pub result: Result<(), Error>,
 }
 
@@ -61,7 +61,7 @@ impl Steps<'_> {
             missing.push(no_times("first call"));
             None
         } else {
-            // Measures the driver's compiler, not the compiler's cache from an earlier run.
+            // The step measures the driver's compiler, not the compiler's cache from an earlier run.
             let mut command = command(&["bench", "--first-call"]);
             self.step("first call", command.env("CUDA_CACHE_DISABLE", "1"), FIRST_CALL, &mut missing)
         };
@@ -96,7 +96,7 @@ impl Steps<'_> {
             missing.extend(all.filter_map(Value::as_str).map(|label| format!("{what} {label}")));
         }
         let drawn = std::fs::read_to_string(&plot).ok();
-        // The page contains it.
+        // The file is no longer needed, because the page contains the plot.
         let _ = std::fs::remove_file(&plot);
         if ended::asked() && result.is_ok() {
             result = Err(Error::Ended("ended by a signal; the report has the results so far".into()));
@@ -109,7 +109,7 @@ impl Steps<'_> {
         self.limit.saturating_sub(self.start.elapsed()).saturating_sub(SLACK)
     }
 
-    /// Returns the report of one step; without a report, `missing` gets the reason.
+    /// Runs one step and returns its report. Without a report, `missing` gets the reason.
     fn step(
         &self,
         name: &str,

@@ -27,17 +27,18 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum number of keys; varlen if the sequences' query
+    /// The problem of `batch` sequences with the maximum number of keys. It is varlen if the sequences' query
     /// counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
     q: Vec<u16>,
-    /// First row of each sequence in `q`, and the end of the last one.
+    /// The first row of each sequence in `q`, and the end of the last sequence.
     starts: Vec<usize>,
-    /// Keys and values; their dtype may differ from the queries'. A latent cache has keys only.
+    /// Keys and values. Their dtype may differ from the queries' dtype. A latent cache has keys only.
     pool: [Vec<u8>; 2],
-    /// Columns of a latent cache's values, the first of the keys' columns; `None` if the file has values.
+    /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
+    /// the file has values.
     v_width: Option<usize>,
     /// Scales of keys and of values: one for all key heads, or one per key head.
     scales: [Option<Vec<f32>>; 2],
@@ -179,7 +180,7 @@ impl Input {
         }
     }
 
-    /// Positions of sequence `b`'s rows in LSE, head by head.
+    /// Returns the positions of sequence `b`'s rows in the LSE, head by head.
     fn lse_of(&self, b: usize) -> impl Iterator<Item = usize> + use<> {
         let (rows, (_, [sequence, head])) = (self.rows_of(b), self.lse());
         let first = if self.shape.len() == 3 { rows.start } else { b * sequence };
@@ -188,14 +189,14 @@ impl Input {
     }
 }
 
-/// Returns the maximum number of keys per sequence that a launch states. A bias has this number of columns,
-/// at least the longest sequence's keys.
+/// Returns the maximum number of keys per sequence that a launch states. A bias has at least this number of
+/// columns, and the number is at least the longest sequence's number of keys.
 fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     let columns = file.tensor("bias").ok().and_then(|bias| bias.shape().last().copied());
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Returns equal row counts for this number of sequences, if the rows divide evenly.
+/// Splits the rows evenly among this number of sequences, if possible.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }
@@ -226,7 +227,8 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// Returns the bytes of values. A latent cache has none: `v_width` columns of its keys are the values.
+/// Returns the bytes of values. A latent cache has no separate values: `v_width` columns of its keys are the
+/// values.
 fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {

@@ -37,7 +37,7 @@ pub(super) fn read(
     })
 }
 
-/// Returns sinks: one logit per query head, without a key.
+/// Reads attention sinks: one logit per query head.
 fn sinks(file: &File<'_>, heads: usize) -> Result<Option<Vec<f32>>, Error> {
     let sinks = file.per_head("sinks", heads, false)?;
     // A logit of -inf means that its head has no sink.
@@ -66,12 +66,12 @@ fn bias(file: &File<'_>, p: &Problem) -> Result<BiasTensor, Error> {
     }
 }
 
-/// Returns whether a size is the problem's, or 1 (broadcast).
+/// Returns whether a size equals the problem's size, or is 1 (broadcast).
 fn is(size: usize, of: usize) -> bool {
     size == of || size == 1
 }
 
-/// Returns bits of all keys, or of `--mask-keys`, or of the nodes of a tree.
+/// Reads mask bits: of all keys, of the keys of `--mask-keys`, or of the nodes of a tree.
 fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Result<BitsTensor, Error> {
     let (bytes, shape) = file.bytes("mask_bits")?;
     let Problem { batch, heads_q, seqlen_q, seqlen_k, .. } = *p;

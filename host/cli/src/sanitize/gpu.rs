@@ -1,4 +1,4 @@
-//! `compute-sanitizer` around `ferroflash verify --quick`.
+//! Runs `ferroflash verify --quick` under `compute-sanitizer`.
 use super::{Checked, Console, Error, Finding, Row};
 use crate::device::Device;
 use crate::{ended, workers};
@@ -10,13 +10,13 @@ use std::process::{Command, Output};
 /// The program, found on PATH.
 const PROGRAM: &str = "compute-sanitizer";
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// The prefix of compute-sanitizer's lines; other lines are the program's.
+/// The prefix of compute-sanitizer's lines. Other lines belong to the program that it runs.
 const MARK: &str = "=========";
 
-/// The fields that are read from the report of `verify --json`.
+/// The fields of the report of `verify --json` that this command reads.
 #[derive(Deserialize)]
 struct Verified {
-    /// Missing if the program failed before it ran anything.
+    /// The rows. They are missing if the program failed before it ran a kernel.
     #[serde(default)]
     kernels: Vec<Checked>,
     error: Option<String>,
@@ -87,7 +87,7 @@ fn output(command: &mut Command) -> Result<Output, Error> {
     })
 }
 
-/// Returns the findings of `tool`, by kernel, from its output and that of `verify --json`.
+/// Returns the findings of `tool`, by kernel, from the tool's output and from the output of `verify --json`.
 fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     let own = |line: &&str| !line.trim_start().starts_with(MARK);
     let document: String = stdout.lines().filter(own).flat_map(|line| [line, "\n"]).collect();
@@ -111,7 +111,7 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     if let (Some(error), true) = (verified.error, row.findings.is_empty()) {
         match verified.exit_code {
             Some(1) => row.add(Finding::new("wrong-result", "verify --quick", error)),
-            // The rows show the progress of each kernel.
+            // The rows contain the progress of each kernel.
             Some(5) => row.left = Some(row.kernels.iter().filter(|kernel| kernel.left > 0).count()),
             Some(2) => return Err(Error::Invalid(error)),
             Some(3) => return Err(Error::NoDevice(error)),
@@ -121,14 +121,14 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     Ok(row)
 }
 
-/// Parses compute-sanitizer's output: each block except the summary, and the summary's count if there is no
-/// block.
+/// Parses compute-sanitizer's output. Returns each block except the summary. If there is no block, returns
+/// the summary's count.
 fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     let lines = output.lines().filter_map(|line| line.trim_start().strip_prefix(MARK));
     let (mut found, mut block, mut summary) = (vec![], Vec::<&str>::new(), None);
     let close = |block: &mut Vec<&str>, found: &mut Vec<Finding>| {
         if let [first, rest @ ..] = &block[..] {
-            // Keeps the thread and the place. The other lines are the host's call stack.
+            // Keeps only the lines with the thread and the place. The other lines are the host's call stack.
             let place: Vec<_> =
                 rest.iter().take_while(|line| !line.contains("Host Frame")).copied().collect();
             found.push(Finding::new(tool, place.join("; "), first));
@@ -249,7 +249,7 @@ mod tests {
         }
         let none = of("", "note\nSegmentation fault").map(|_| ()).expect_err("no report").to_string();
         assert!(none.contains("--tool memcheck") && none.ends_with("Segmentation fault"), "{none}");
-        // A finding without a report still counts.
+        // A finding without a report counts too.
         assert_eq!(row("memcheck", BAD, "").expect("a summary").findings.len(), 1);
     }
 

@@ -9,9 +9,10 @@ const HOPELESS: f64 = 2.0;
 const LEADING: f64 = 1.1;
 /// Maximum number of leaders.
 const LEADERS: usize = 4;
-/// Timings of each leader, in turns, so that a card that slows down slows all leaders equally.
+/// Number of timings of each leader. The leaders take turns, so that a card that slows down slows all of them
+/// equally.
 const LAPS: usize = 9;
-/// Minimum duration of a lap: shorter laps measure the clock.
+/// Minimum duration of a lap. A shorter lap would measure the clock.
 const LAP: Duration = Duration::from_millis(4);
 const MOST_LAUNCHES: usize = 400;
 
@@ -20,7 +21,7 @@ const MOST_LAUNCHES: usize = 400;
 pub(super) struct Result {
     /// Seconds per launch: the median of the candidate's last timings.
     pub seconds: f64,
-    /// The last stage that it reached.
+    /// The last stage that the candidate reached.
     pub stage: Stage,
 }
 
@@ -28,11 +29,11 @@ pub(super) struct Result {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stage {
-    /// Twice as slow as the best in a first, short timing.
+    /// The candidate took twice the time of the best in a first, short timing.
     Hopeless,
-    /// Timed a second time, and not among the leaders.
+    /// The candidate was timed a second time, and was not among the leaders.
     Timed,
-    /// Timed in turns with the other leaders.
+    /// The candidate was timed in turns with the other leaders.
     Leader,
 }
 
@@ -83,7 +84,7 @@ pub(super) fn winner(results: &[Result]) -> Option<usize> {
     leaders.min_by(|a, b| results[*a].seconds.total_cmp(&results[*b].seconds))
 }
 
-/// Returns seconds per launch, averaged over a lap.
+/// Returns the seconds per launch, averaged over a lap.
 fn lap<E>(
     time: &mut impl FnMut(usize, usize) -> std::result::Result<Duration, E>,
     candidate: usize,
@@ -108,8 +109,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Returns a card on which candidate `i` takes `micros[i]` plus `noise(i, launches so far)`. Also returns
-    /// every requested timing.
+    /// Races candidates on a card on which candidate `i` takes `micros[i]` plus `noise(i, launches so far)`.
+    /// Also returns every requested timing.
     fn run(micros: &[f64], noise: impl Fn(usize, usize) -> f64) -> (Vec<Result>, Vec<(usize, usize)>) {
         let asked = RefCell::new(vec![]);
         let time = |candidate: usize, launches: usize| {
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_card_that_slows_down_does_not_choose_who_came_first() {
-        // Every timing is slower than the previous one. In turns, both candidates slow down equally.
+        // Every timing is slower than the previous one. Both candidates slow down equally, because they take
+        // turns.
         let (results, _) = run(&[10.0, 9.9], |_, turn| turn as f64 * 0.02);
         assert_eq!(winner(&results), Some(1));
     }

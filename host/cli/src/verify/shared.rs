@@ -8,7 +8,7 @@ use reference::Subject;
 use serde::Deserialize;
 use std::process::Output;
 
-/// The fields that are read from a process's report.
+/// The fields of a process's report that this process reads.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -32,7 +32,7 @@ pub(super) fn verify(
     let make = |part: &[&dyn Subject]| {
         let mut command = own.command(common.iter().map(String::as_str));
         command.args(part.iter().flat_map(|s| ["--config", s.contract().symbol]));
-        // Limits the threads of the reference. By default, each process would have one per core.
+        // Limits the threads of the reference. By default, each process would have one thread per core.
         command.env("RAYON_NUM_THREADS", &threads);
         command
     };
@@ -43,7 +43,7 @@ pub(super) fn verify(
         let said = output.map_err(|e| e.to_string()).and_then(|output| said(&output));
         let said = match said {
             Ok(said) => said,
-            // A process that ended before it could report anything leaves its kernels.
+            // A process that was asked to end before its first report leaves its kernels unverified.
             Err(_) if ended::asked() => return,
             Err(why) => lost(part, &why),
         };
@@ -90,15 +90,15 @@ fn said(output: &Output) -> Result<Said, String> {
     })
 }
 
-/// Returns the rows of kernels whose process left no report. Each counts as a failure, because each may be
-/// the reason.
+/// Returns the rows of kernels whose process left no report. Each kernel counts as a failure, because each
+/// may be the reason.
 fn lost(part: &[&dyn Subject], why: &str) -> Said {
     let row = |subject: &&dyn Subject| Row::lost(*subject, why);
     Said { kernels: part.iter().map(row).collect(), ..Said::default() }
 }
 
-/// Returns the reason why a process could not do its work. `None` if its rows contain the reason: wrong
-/// results, kernels that the device does not run, or a requested end.
+/// Returns the reason why a process could not do its work. Returns `None` if its rows contain the reason:
+/// wrong results, kernels that the device does not run, or a requested end.
 fn broken(error: String, code: Option<u8>) -> Option<Error> {
     match code {
         Some(1 | 2 | 5) => None,

@@ -12,22 +12,22 @@ use std::borrow::Cow;
 pub(crate) struct Row {
     pub name: Cow<'static, str>,
     pub family: Cow<'static, str>,
-    /// The keys that a query sees; `None` without queries.
+    /// The mask of the kernel, or `None` for kernels without queries.
     pub mask: Option<Cow<'static, str>>,
     /// Number of cases. A case may be several launches of one plan.
     pub cases: usize,
-    /// Problems that a captured and replayed launch also solved.
+    /// The number of problems that a captured and replayed launch also solved.
     pub graphs: usize,
     /// Cases that had not run when the command was ended.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left: usize,
     /// The reason why the kernel cannot run here.
     pub skipped: Option<String>,
-    /// Largest `error / tolerance`; null in JSON if it is not finite.
+    /// Largest `error / tolerance`. In JSON, it is null if it is not finite.
     #[serde(deserialize_with = "or_infinite")]
     pub worst_ratio: f64,
     pub worst_case: Option<String>,
-    /// Largest error of an element of O; null in JSON if it is not finite.
+    /// Largest error of an element of O. In JSON, it is null if it is not finite.
     #[serde(deserialize_with = "or_infinite")]
     pub max_error: f64,
     pub failures: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// Trials without results. A graph also solves this number of problems per kernel.
+    /// Creates trials without results. A graph also solves this number of problems per kernel.
     pub(crate) fn with_graphs(graphs: usize) -> Self {
         Trials { graphs, ..Trials::default() }
     }
@@ -78,7 +78,8 @@ impl Trials {
     }
 
     /// Runs all problems. It stops if a problem cannot be run, if the program is asked to end, or if
-    /// `in_time` returns false, and counts the remaining problems. Failures of a kernel are in its row.
+    /// `in_time` returns false. It then counts the remaining problems. Failures of a kernel are in the
+    /// kernel's row.
     pub(crate) fn verify(
         &mut self,
         runner: &dyn Runner,
@@ -136,7 +137,7 @@ impl Row {
         Row { skipped, ..Row::named(name, subject) }
     }
 
-    /// Returns a failure: the kernel's process left no report.
+    /// Returns the row of a kernel whose process left no report. The row is a failure.
     pub(crate) fn lost(subject: &dyn Subject, why: &str) -> Self {
         Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
     }
@@ -176,7 +177,7 @@ impl Row {
         for (round, written) in rounds.iter().enumerate() {
             let judgement = judge(round, written);
             let place = || if round == 0 { task.clone() } else { format!("{task}, launch {}", round + 1) };
-            // An infinite error stands for NaN.
+            // A NaN is counted as an infinite error.
             self.max_error = self.max_error.max(judgement.max_error);
             let ratio = judgement.worst_ratio;
             if ratio > self.worst_ratio || ratio.is_nan() {

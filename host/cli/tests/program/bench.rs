@@ -1,4 +1,5 @@
-//! `bench` from its shapes to its report, on a driver that runs nothing. Its times therefore mean nothing.
+//! Tests `bench` from its shapes to its report, on a driver that runs nothing. The measured times mean
+//! nothing.
 use crate::common::{Folder, ferroflash, text};
 use crate::fake_cuda::folder;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! `ferroflash run` on caches in files: the simulator against the reference, and invalid files.
+//! Tests `ferroflash run` on caches in files: compares the simulator with the reference, and reads invalid
+//! files.
 use crate::common::{Folder, check as refused, check_error, ferroflash, report};
 use ferroflash::DType;
 use reference::{Random, e4m3};
@@ -59,7 +60,7 @@ pub fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
     })
 }
 
-/// Without a block table: one page of 48 keys per sequence, heads first.
+/// Makes a dense cache without a block table: one page of 48 keys per sequence, heads first.
 fn dense(mut tensors: Tensors) -> Tensors {
     tensors.retain(|(name, ..)| *name != "block_table");
     for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
@@ -69,7 +70,7 @@ fn dense(mut tensors: Tensors) -> Tensors {
     tensors
 }
 
-/// With e4m3 keys and values.
+/// Converts keys and values to e4m3.
 fn eight(mut tensors: Tensors) -> Tensors {
     let mut random = Random::new(4);
     for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
@@ -85,7 +86,7 @@ fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u
     check_on("decode", test, tensors, options)
 }
 
-/// [`check`] with a kernel of this family.
+/// Does the work of [`check`] with a kernel of this family.
 #[track_caller]
 fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     let folder = Folder::new(test);
@@ -93,7 +94,7 @@ fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(
     let [cpu, sim] = ["cpu", "sim"].map(|device| {
         let output = folder.path(device);
         let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // On the CPU the result is the reference.
+        // The CPU's result is the reference, so there is nothing to check.
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
@@ -138,7 +139,7 @@ fn ragged_queries() {
         assert_eq!(is_none(at), at >= 7, "row {at}");
         assert!(lse.chunks(12).all(|head| (head[at] == f32::NEG_INFINITY) == (at >= 7)), "row {at}");
     }
-    // Rows of no sequence do not change the results of the sequences.
+    // Rows that belong to no sequence do not change the results of the sequences.
     let mut even = tensors(4);
     (even[0].2[0], even[0].3) = (9, even[0].3[..9 * row].to_vec());
     let even = check("cache-even", &even, &["--window", "20,0"]);
@@ -196,7 +197,8 @@ fn eight_bits() {
         tensors.extend(scales);
         check(test, &tensors, &[])
     };
-    // Powers of two: a scale of the keys changes the softmax scale, and a scale of the values changes O.
+    // The scales are powers of two. A scale of the keys changes the softmax scale, and a scale of the values
+    // changes O.
     let shared = with("eight-shared", [floats("k_scale", &[], &[2.0]), floats("v_scale", &[1], &[0.5])]);
     let twice = check("eight-twice", &eight(tensors(1)), &["--scale", "0.25"]);
     assert_eq!(shared[1], twice[1]);
@@ -206,7 +208,7 @@ fn eight_bits() {
     };
     let ratios = values(&shared[0].1).into_iter().zip(values(&twice[0].1));
     assert!(ratios.into_iter().all(|(half, whole)| (2.0 * half - whole).abs() <= whole.abs() / 512.0 + 1e-6));
-    // One scale per key head; the first head's scales are 1.
+    // There is one scale per key head. The first head's scales are 1.
     let each = [floats("k_scale", &[2], &[1.0, 0.3]), floats("v_scale", &[2], &[1.0, 1.7])];
     let each = with("eight-each", each);
     let (old, new) = (logs(&plain[1].1), logs(&each[1].1));
@@ -214,11 +216,11 @@ fn eight_bits() {
     let mut by_heads = dense(eight(tensors(1)));
     by_heads.extend([floats("v_scale", &[2], &[0.1, 3.0]), floats("sinks", &[4], &[0.0; 4])]);
     check("eight-dense", &by_heads, &["--layout", "bhsd", "--softcap", "20"]);
-    // With one key, O is its value, scaled and rounded.
+    // With one key, O is the key's value, scaled and rounded.
     let mut one = eight(tensors(1));
     one.extend([floats("k_scale", &[1], &[0.01]), floats("v_scale", &[2], &[0.01, 0.013])]);
     check("eight-one", &one, &["--window", "0,0"]);
-    // Values that overflow f16.
+    // These values overflow f16.
     let (folder, mut large) = (Folder::new("eight-large"), eight(tensors(1)));
     large.push(floats("v_scale", &[], &[1e6]));
     let input = write(&folder, "cache.safetensors", &large);
@@ -226,7 +228,7 @@ fn eight_bits() {
     check_error(&output.expect("starts"), 2, "--check: o cannot be judged");
 }
 
-/// Pages of this shape, all 0.
+/// Returns pages of this shape, in which all elements are 0.
 fn pages(tensors: &mut Tensors, shape: [usize; 4]) {
     for (_, _, own, bytes) in &mut tensors[1..3] {
         (*own, *bytes) = (shape.into(), vec![0; shape.iter().product::<usize>() * 2]);

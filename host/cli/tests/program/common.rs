@@ -15,7 +15,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Returns the path of a file in the folder, which need not exist.
+    /// Returns the path of a file in the folder. The file need not exist.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
@@ -34,17 +34,18 @@ impl Drop for Folder {
     }
 }
 
-/// The input that the repository carries.
+/// The input file that is in the repository.
 pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/qkv.safetensors");
 
-/// Returns the program with these arguments.
+/// Returns a command that runs the program with these arguments.
 pub fn ferroflash(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
     command.args(args);
     command
 }
 
-/// Returns the first kernel of a family in the program, which carries all kernels or the sample.
+/// Returns the first kernel of a family that the program carries. The program carries all kernels or a
+/// sample.
 pub fn of_family(family: &str) -> &'static str {
     let mut subjects = reference::subjects().filter(|subject| is_embedded(subject.contract().symbol));
     let found = subjects.find(|subject| subject.family() == family);
@@ -83,7 +84,7 @@ pub fn check_error(output: &Output, code: i32, message: &str) {
     assert_eq!(stderr.lines().filter(|line| !is_note(line)).count(), 1, "one line: {stderr}");
 }
 
-/// Runs the program with `args`, as text and as JSON, and expects this error.
+/// Runs the program with `args` twice, for text and for JSON, and expects this error.
 #[track_caller]
 pub fn check(args: &[&str], code: i32, message: &str) {
     let output = ferroflash(args).output().expect("starts");

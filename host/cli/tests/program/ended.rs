@@ -1,4 +1,4 @@
-//! Commands that a signal ends before they have done all.
+//! Tests commands that a signal ends before they have done everything.
 use crate::common::{ferroflash, text};
 use serde_json::Value;
 use std::process::{Child, Stdio};
@@ -26,7 +26,7 @@ fn end(args: &[&str]) -> Value {
     let mut child =
         command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     listens(&mut child);
-    // SAFETY: the call takes two numbers; nothing has waited for the child yet.
+    // SAFETY: the call takes two numbers, and nothing has waited for the child yet.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     let output = child.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
@@ -36,7 +36,7 @@ fn end(args: &[&str]) -> Value {
     report
 }
 
-/// With all kernels, no command finishes before the signal comes.
+/// The program carries all kernels, so no command finishes before the signal comes.
 #[test]
 fn what_was_done_is_reported() {
     let sim = ["--device", "sim"];

@@ -1,4 +1,4 @@
-//! The part of tests/gpu/evidence.sh that runs without a GPU.
+//! Tests the part of tests/gpu/evidence.sh that runs without a GPU.
 use crate::common::{Folder, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
     let names: Vec<_> = lines.iter().map(|line| line.split_whitespace().next().expect("a name")).collect();
     for line in &lines {
         let seconds = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
-        // `timeout` waits 25 more seconds between asking a program to end and killing it.
+        // After `timeout` has asked a program to end, it waits 25 more seconds before it kills the program.
         assert!(seconds.is_some_and(|seconds| (30..=570).contains(&seconds)), "{line}");
     }
     let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");

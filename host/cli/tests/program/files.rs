@@ -123,7 +123,7 @@ fn an_output_is_written_whole_and_never_over_the_input() {
     assert_eq!(left.count(), 2, "no part of a file stays");
 }
 
-/// A device has no end, and its first bytes are no header.
+/// A device file has no end, and its first bytes are not a header.
 #[test]
 #[cfg(target_os = "linux")]
 fn devices_are_not_read_for_ever() {
@@ -147,7 +147,7 @@ fn inputs_that_no_rule_can_judge() {
     assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
 }
 
-/// Sinks, biases and masks of files: types and shapes that do not fit q, k and v, and two masks.
+/// Sinks, biases and masks of files have types and shapes that do not fit q, k and v. One file has two masks.
 #[test]
 fn sinks_biases_and_masks_that_are_not_valid() {
     let folder = Folder::new("extras");
@@ -179,9 +179,9 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     let no_bits =
         ["run", "--device", "cpu", "--mask-keys", "8", "--input", &file("prefix_lengths", i32, &[2])];
     check(&no_bits, 2, "has no `mask_bits`, which --mask-keys 8 needs; leave --mask-keys out");
-    // Sinks that a merge kernel would add, in a workspace: the reference needs none.
+    // A merge kernel would add these sinks in a workspace. The reference needs no workspace.
     report(&["run", "--device", "cpu", "--input", &file("sinks", f32, &[4])]);
-    // A valid bias, for which kernels with causal masks do not exist.
+    // The bias is valid, but there are no kernels for it with causal masks.
     let bias = file("bias", f32, &[1, 4, 8, 8]);
     for device in ["cpu", "sim"] {
         let run = ["run", "--device", device, "--causal", "--input", &bias];

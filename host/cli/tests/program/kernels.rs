@@ -43,7 +43,7 @@ fn every_family_is_verified() {
         assert_eq!((&rows[0]["family"], &rows[0]["name"]), (&family.into(), &name.into()));
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
-    // One captured launch, replayed with other lengths.
+    // One captured launch is replayed with other lengths.
     for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("mixed few", 1), ("merge", 0)] {
         let name = of_family(family);
         let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
@@ -74,7 +74,8 @@ fn wrong_and_broken_kernels() {
         ferroflash(args).arg("--ptx-dir").arg(&folder.0).output().expect("starts")
     };
     let verify = ["verify", "--quick", "--device", "sim", "--config", causal.contract.symbol];
-    // The full kernel under the causal kernel's name. No checker can find this bug; only results are wrong.
+    // The text is the full kernel under the causal kernel's name. No checker can find this bug, because only
+    // results are wrong.
     let swapped = ferroflash::ptx::source(full.contract.symbol)
         .expect("carried")
         .replace(full.contract.symbol, causal.contract.symbol);
@@ -86,7 +87,7 @@ fn wrong_and_broken_kernels() {
         serde_json::from_slice(&output.stdout).expect("one JSON document, with the error in the report");
     assert_eq!((&report["passed"], &report["exit_code"]), (&false.into(), &1.into()));
     assert!(report["error"].as_str().is_some_and(|error| error.contains("off by ")), "{report}");
-    // Child processes that share the kernels also replace it.
+    // Child processes that share the kernels also replace this kernel.
     for jobs in ["1", "2"] {
         let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
         check_error(&with(&swapped, &shared), 1, "off by ");
@@ -94,7 +95,8 @@ fn wrong_and_broken_kernels() {
     }
 }
 
-/// Only an option replaces kernels, no environment variable. The program names the kernels that it replaces.
+/// Only an option replaces kernels, and no environment variable does. The program names the kernels that it
+/// replaces.
 #[test]
 fn kernels_are_replaced_by_an_option_alone() {
     let demo = ["run", "--input", DEMO, "--check", "--device", "sim"];
@@ -141,7 +143,7 @@ fn verdicts_count_what_was_skipped() {
     }
 }
 
-/// If no kernel ran, no kernel failed. The error names a card that would run them.
+/// If no kernel ran, the error names a card that would run them.
 #[test]
 fn verdicts_name_a_card_for_kernels_that_none_ran() {
     let config = ["--config", of_family("hopper"), "--device", "sim"];
@@ -211,7 +213,7 @@ fn kernels_by_what_they_are() {
 
 #[test]
 fn fuzz_counts_what_it_judged() {
-    // The first case whose kernels the program carries.
+    // Selects the first case whose kernels the program carries.
     let of = |case: usize| -> Value {
         let args = ["fuzz", "--device", "sim", "--json", "--case", &case.to_string()];
         let output = ferroflash(&args).output().expect("starts");

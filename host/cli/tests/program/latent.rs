@@ -1,12 +1,12 @@
-//! `ferroflash run --v-width` on latent caches in files: the simulator against the reference, and invalid
-//! files.
+//! Tests `ferroflash run --v-width` on latent caches in files: compares the simulator with the reference, and
+//! reads invalid files.
 use crate::cache::{Tensor, Tensors, integers, results, write};
 use crate::common::{Folder, check as refused, report};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
 
-/// DeepSeek's widths of keys and of values, and its scale.
+/// DeepSeek's numbers of columns of keys and of values, and its scale.
 const WIDTHS: [usize; 2] = [576, 512];
 const OPTIONS: [&str; 4] = ["--v-width", "512", "--scale", "0.0721"];
 
@@ -26,7 +26,7 @@ fn tensors(queries: usize) -> Tensors {
     ]
 }
 
-/// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns O's bytes.
+/// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns the bytes of O.
 #[track_caller]
 fn check(test: &str, tensors: &Tensors, options: &[&str], o_shape: &[usize]) -> Vec<u8> {
     let folder = Folder::new(test);
@@ -34,7 +34,7 @@ fn check(test: &str, tensors: &Tensors, options: &[&str], o_shape: &[usize]) -> 
     let [cpu, sim] = ["cpu", "sim"].map(|device| {
         let output = folder.path(device);
         let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // On the CPU the result is the reference.
+        // The CPU's result is the reference, so there is nothing to check.
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");

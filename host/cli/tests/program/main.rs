@@ -1,4 +1,4 @@
-//! The program: its results, every exit code, and every error on one line.
+//! Tests the program: its results, every exit code, and every error on one line.
 #[cfg(target_os = "linux")]
 mod bench;
 mod cache;

@@ -1,4 +1,4 @@
-//! Options, devices, exit codes and help.
+//! Tests options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind};
 use ferroflash::plan::Problem;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 #[test]
 fn demo_verifies_its_result_and_says_where_it_ran() {
-    // The kernels that `cargo xtask demo` compiles, for each card.
+    // `cargo xtask demo` compiles this kernel for each card.
     for profile in ["l4", "a100", "h200"] {
         let report = report(&["demo", "--device", "sim", "--profile", profile]);
         let entry = report["kernel"].as_str().expect("a name");
@@ -118,14 +118,14 @@ fn a_broken_tuning_file_is_an_error_on_any_machine() {
     }
 }
 
-/// An empty variable counts as unset. A measured choice also counts on the simulated card.
+/// An empty variable counts as unset. A measured choice also applies to the simulated card.
 #[test]
 fn the_tuning_file_counts_in_the_simulator() {
     let folder = Folder::new("tuning-sim");
     let run = ["run", "--input", DEMO, "--causal", "--device", "sim", "--json"];
     let kernel = |variable: &str| {
         let mut command = ferroflash(&run);
-        // The developer's machine may have a tuning file.
+        // The developer's machine may have a tuning file, which the test must not read.
         let output = command.env("FERROFLASH_TUNING", variable).env("XDG_CACHE_HOME", &folder.0).output();
         let output = output.expect("starts");
         assert!(output.status.success(), "{variable:?}: {}", text(&output.stderr));
@@ -193,7 +193,7 @@ fn suites_with_a_wrong_shape() {
 #[test]
 #[cfg(target_os = "linux")]
 fn no_driver() {
-    // Files that are no libraries. The loader finds them before any driver of this machine.
+    // The folder has files that are not libraries. The loader finds them before any driver of this machine.
     let folder = Folder::new("no-driver");
     for name in ["libcuda.so", "libcuda.so.1"] {
         folder.write(name, "");

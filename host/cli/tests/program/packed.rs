@@ -1,11 +1,11 @@
-//! `ferroflash run` on varlen sequences.
+//! Tests `ferroflash run` on varlen sequences.
 use crate::common::{Folder, check, report};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use reference::{Layout, Memory, Sequences};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-/// Writes `q` of 30 rows, `k` and `v` of 40, and these integers.
+/// Writes `q` of 30 rows, `k` and `v` of 40 rows, and these arrays of integers.
 fn write(folder: &Folder, name: &str, arrays: &[(&str, Vec<i32>)]) -> (String, Memory) {
     let problem = Problem::new(DType::F16, 1, 30, 4, 40).heads_k(2).seqlen_k(40);
     let memory = Memory::random(problem, Layout::Bshd, 3);
@@ -46,7 +46,7 @@ fn sequences_are_what_they_are_alone() {
     {
         let output = folder.path("o.safetensors");
         let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // On the CPU the result is the reference.
+        // The CPU's result is the reference, so there is nothing to check.
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
@@ -57,7 +57,7 @@ fn sequences_are_what_they_are_alone() {
         assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[4, 30][..]));
         let row = 4 * 40 * 2;
         let lse = floats(&file, "lse");
-        // A sequence without keys, and a row of no sequence.
+        // One sequence has no keys, and one row belongs to no sequence.
         for none in [11, 29] {
             assert!(o.data()[none * row..][..row].iter().all(|byte| *byte == 0), "row {none}");
             assert!(lse.chunks(30).all(|head| head[none] == f32::NEG_INFINITY), "row {none}");

@@ -1,5 +1,5 @@
-//! `ferroflash sanitize` reports bugs that are planted in kernels, each with its kind, its source line, and
-//! the kernel's line on both sides.
+//! Tests that `ferroflash sanitize` reports bugs that are planted in kernels. Each finding has its kind, its
+//! source line, and the kernel's line on both sides.
 use crate::common::Folder;
 use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ferroflash::ptx::{self, is_embedded};
@@ -71,7 +71,7 @@ fn planted(operator: Operator, opcode: &str) -> Vec<(Mutant, String)> {
     chosen
 }
 
-/// The folder of the kernels' lines, into which all other code is inlined.
+/// The folder of the kernels' lines. All other code is inlined into these lines.
 const KERNELS: &str = "kernels-gpu/src/";
 
 #[track_caller]
@@ -112,7 +112,7 @@ fn a_misaligned_pointer() {
     check_kernel("pointer", &format!("{}+8{}", &text[..end], &text[end..]), &["misaligned"], "cp_async.rs");
 }
 
-/// A user's kernel, with the line directives of its compiler.
+/// A user's kernel, with its compiler's line directives.
 const OWN: &str = "\
 .version 7.8
 .target sm_80
@@ -162,7 +162,7 @@ fn a_register_array_handed_to_ldmatrix() {
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
 
-/// Expected reports are no findings; missing reports are findings.
+/// An expected report is not a finding. A missing report is a finding.
 #[test]
 fn reports_that_are_asked_for() {
     let run = "run mine block 32 shared 512 args out\nreport wrong-space";

@@ -1,4 +1,4 @@
-//! `report`: a dry run in the simulator, and refusals.
+//! Tests `report`: a dry run in the simulator, and refusals.
 use crate::common::{Folder, check, check_error, ferroflash, text};
 use serde_json::Value;
 use std::fs;
@@ -32,7 +32,7 @@ fn a_dry_run_leaves_a_page_and_a_json() {
 #[test]
 fn without_a_card_it_refuses_in_words() {
     check(&["report", "--device", "cpu"], 2, "--device sim is a dry run");
-    // On a machine with cards, this hides them.
+    // The variable hides the cards of a machine that has some.
     let output = ferroflash(&["report"]).env("CUDA_VISIBLE_DEVICES", "-1").output().expect("starts");
     check_error(&output, 3, "`report` measures a GPU; --device sim is a dry run without a GPU");
 }

@@ -50,7 +50,7 @@ pub struct DecodeCase {
     pub max_k: usize,
     /// Queries per sequence.
     pub queries: usize,
-    /// Queries of each sequence of a varlen batch; `None` if all sequences have `queries`.
+    /// Queries of each sequence of a varlen batch, or `None` if all sequences have `queries`.
     pub packed: Option<Vec<usize>>,
     /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],

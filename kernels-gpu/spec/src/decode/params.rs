@@ -69,8 +69,8 @@ pub struct DecodeOrder {
     pub threshold: f32,
     /// Number of blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
     pub blocks: u32,
-    /// Distance between the work items of two neighbouring blocks: half of the work items of an even wave,
-    /// because two SMs share a port. Twice this distance is at most `blocks`.
+    /// Distance between the work items of two neighbouring blocks, whose SMs share a port: half of the work
+    /// items of an even wave. Twice this distance is at most `blocks`.
     pub spread: u32,
 }
 

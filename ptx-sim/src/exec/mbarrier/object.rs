@@ -24,8 +24,8 @@ pub(in crate::exec) struct MBarrier {
     pub(super) transactions: i64,
     /// Whether a fence has made the initialisation visible to TMA.
     pub shown: bool,
-    /// The agent that counts the phases of this mbarrier. It is set after the first bulk copy has completed
-    /// on it.
+    /// The agent that counts the phases of this mbarrier. The agent exists after the first bulk copy has
+    /// completed on the mbarrier.
     pub agent: Option<usize>,
     /// Knowledge from the arrivals of the present phase, for its waiters.
     pub(super) knowledge: Handover,

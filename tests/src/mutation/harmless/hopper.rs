@@ -6,7 +6,7 @@ use ptx_sim::mutate::{Mutant, Operator};
 
 const GROWN: Source = ["hopper/mainloop.rs", "match grown {"];
 const RARE: Source = ["wgmma.rs", "if rare {"];
-/// The lines that [`reason`] looks for.
+/// The source lines that [`reason`] looks for.
 #[cfg(test)]
 pub(super) const LINES: [Source; 2] = [GROWN, RARE];
 
@@ -14,12 +14,12 @@ fn is_hopper(symbol: &str) -> bool {
     symbol.starts_with("hopper_")
 }
 
-/// Whether the kernel works on varlen sequences or pages, whose work tiles come with broadcast tile info.
+/// Whether the kernel works on varlen sequences or pages, for which the producer broadcasts tile info.
 fn has_notes(symbol: &str) -> bool {
     symbol.starts_with("hopper_packed_") || symbol.starts_with("hopper_paged_")
 }
 
-/// The threads that store a box.
+/// The reason for the threads that store a box.
 const SENDERS: &str = "Every thread of the warpgroup has passed a barrier behind the fence, and waits for \
                        its own stores. Any thread may store the box, and so may all threads, because the \
                        bytes are equal.";
@@ -77,7 +77,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
         reason: SENDERS,
         ..CLASS
     },
-    // LLVM may test this once, before the loop.
+    // LLVM may test this condition once, before the loop.
     Harmless {
         operators: &[Operator::ChangePredicate],
         instruction: ", 1, 0, %p",
@@ -106,7 +106,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
 /// The reason why `mutant` of the kernel `text` does no harm, under conditions that a class cannot express.
 pub(super) fn reason(mutant: &Mutant, text: &str) -> Option<&'static str> {
     let branches = [Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch];
-    // Sums are rescaled on the path on which lanes exchange their maxima. A branch around it is harmful.
+    // The path that rescales sums is the path on which lanes exchange their maxima. A branch around this path
+    // is harmful.
     let grown = has_source(mutant, GROWN);
     if grown && flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync")) {
         return Some(OFTEN);

@@ -1,8 +1,8 @@
-//! The source lines that excuses name.
+//! The source lines that reasons for survival name.
 use ptx_sim::mutate::Mutant;
 use std::path::Path;
 
-/// A line of the source: the end of its file's name, and a text in the line.
+/// A source line: the end of its file's name, and a text in the line.
 pub(super) type Source = [&'static str; 2];
 
 /// Whether one of the source lines of `mutant` is in `file` and contains `code`.
@@ -13,7 +13,7 @@ pub(super) fn has_source(mutant: &Mutant, [file, code]: Source) -> bool {
         .any(|line| line.file.ends_with(file) && code_at(&line.file, line.line).contains(code))
 }
 
-/// A line of this repository; empty for a line of other sources.
+/// The text of a line of this repository, or an empty text for a line of other sources.
 fn code_at(file: &str, line: u32) -> String {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Every file of Rust below these folders.
+    /// Every Rust file below these folders.
     fn sources(folders: &[&str]) -> Vec<(String, String)> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let mut folders: Vec<_> = folders.iter().map(|folder| root.join(folder)).collect();

@@ -1,4 +1,4 @@
-//! Harmless mutants of kernels that read integers in device memory: varlen kernels, and kernels on caches.
+//! Harmless mutants of kernels that read integers from device memory: varlen kernels, and kernels on caches.
 use super::{CLASS, Harmless, flow::words, guard, has_source, lines::Source};
 use crate::mutation::Subject;
 use core::mem::offset_of;
@@ -6,9 +6,9 @@ use ferroflash::spec::{DecodeParams, PerHead};
 use ptx_sim::mutate::{Mutant, Operator};
 
 const LENT: Source = ["block.rs", "block.sync();"];
-/// A line under which LLVM also tests whether a lane has columns.
+/// A source line under which LLVM also tests whether a lane has columns.
 const WEIGHT: Source = ["decode/merge.rs", "left.value(warp.lane()"];
-/// The lines that [`reason`] looks for.
+/// The source lines that [`reason`] looks for.
 #[cfg(test)]
 pub(super) const LINES: [Source; 2] = [LENT, WEIGHT];
 
@@ -173,14 +173,15 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str) -> Option<&
     ))
 }
 
-/// Whether a comparison tests a lane against the last four columns of a row that is narrower than a warp.
+/// Whether a comparison tests a lane against the last four columns of a row that has fewer columns than a
+/// warp stores.
 fn is_past_columns(comparison: &str) -> bool {
     let [_, _, _, last] = words(comparison)[..] else { return false };
     comparison.contains("setp.gt.u32") && last.parse::<u32>().is_ok_and(|last| (1..31).contains(&last))
 }
 
-/// Whether the mutant loads another parameter instead of a stride of a scale, or a stride of 0 instead of the
-/// scale's address, which is also 0.
+/// Whether the mutant loads another parameter instead of a stride of a scale, or loads a stride of 0 instead
+/// of the address of the scale, which is also 0.
 fn loads_scale(mutant: &Mutant) -> bool {
     let offsets = mutant.description.split("_param_0+").skip(1);
     let offsets =

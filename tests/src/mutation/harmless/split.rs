@@ -1,4 +1,4 @@
-//! Harmless mutants of kernels with splits, and of the kernels that combine splits.
+//! Harmless mutants of split-KV kernels, and of the kernels that combine their splits.
 use super::{CLASS, Harmless};
 use ptx_sim::mutate::Operator;
 

@@ -5,7 +5,7 @@ use crate::error::Error;
 use reference::{AppendCase, AppendMemory, Lies, Scales};
 use serde::Deserialize;
 
-/// One shape. Tokens go to random rows of a cache with twice their number of rows.
+/// One shape. Tokens go to random rows of a cache that has twice their number of rows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     page: Option<usize>,
     #[serde(default)]
     layout: Order,
-    /// A name for readers.
+    /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
 }

@@ -28,8 +28,8 @@ pub(super) fn flops(p: &Problem) -> f64 {
     2.0 * p.batch as f64 * p.heads_q as f64 * (p.head_dim + p.head_dim_v) as f64 * pairs
 }
 
-/// Returns the fewest bytes that cross the memory bus: Q and O, and once, in the cache's type, each key of K
-/// and V that some query sees.
+/// Returns the fewest bytes that must cross the memory bus: Q and O, and once, in the cache's type, each key
+/// of K and V that some query sees.
 pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     let seen = match p.seqlen_q {
         0 => 0,
@@ -56,7 +56,7 @@ mod tests {
         let with = |mask| flops(&full.mask(mask)) / base;
         assert_eq!(with(Mask::Full), 64.0);
         assert_eq!(with(Mask::Causal), 32.0);
-        // Rows see 1, 2, 3, 3, 3, 3, 3 and 3 keys.
+        // The rows see 1, 2, 3, 3, 3, 3, 3 and 3 keys.
         assert_eq!(with(window(2, 0)), 21.0);
         let short = full.seqlen_q(2).mask(Mask::Causal);
         assert_eq!(flops(&short) / base, 7.0 + 8.0);
@@ -66,14 +66,15 @@ mod tests {
     fn bytes_are_those_of_keys_that_are_seen() {
         let square = Problem::new(DType::F16, 2, 8, 3, 16);
         assert_eq!(least_bytes(&square, DType::F16), (4 * 2 * 2 * 3 * 8 * 16) as f64);
-        // One query of 4 heads on 100 keys of 2 heads, then on the keys of a window.
+        // One query of 4 heads sees 100 keys of 2 heads, and then the keys of a window.
         let one = Problem::new(DType::F16, 5, 1, 4, 16).seqlen_k(100).heads_k(2);
         let of = |mask, cache| least_bytes(&one.mask(mask), cache) / (2 * 5 * 16) as f64;
         let queries = 4.0 * 2.0;
         assert_eq!(of(Mask::Full, DType::F16), queries + 2.0 * 2.0 * 100.0);
         assert_eq!(of(Mask::Causal, DType::E4m3), queries + 2.0 * 100.0);
         assert_eq!(of(window(9, 0), DType::E4m3), queries + 2.0 * 10.0);
-        // Three queries at the last keys: the keys from the first query's window to the end.
+        // The last three keys have the positions of three queries. The queries see the keys from the first
+        // query's window to the end.
         let three = one.seqlen_q(3).mask(window(9, 0));
         assert_eq!(least_bytes(&three, DType::E4m3) / (2 * 5 * 16) as f64, 3.0 * queries + 2.0 * 12.0);
         assert_eq!(least_bytes(&one.seqlen_q(0), DType::F16), 0.0);

@@ -20,13 +20,13 @@ pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
     }
 }
 
-/// Returns the type of queries; f16 without a name.
+/// Returns the type of queries. Without a name, the type is f16.
 pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
     let named = |name| crate::options::dtype(name).map_err(|e| Error::Invalid(format!("dtype {name}: {e}")));
     name.map_or(Ok(DType::F16), named)
 }
 
-/// Returns the type of a cache; the queries' type without a name.
+/// Returns the type of a cache. Without a name, it is the queries' type.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
     let all = [queries, DType::E4m3];
     let wrong = |name| {
@@ -36,7 +36,7 @@ pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Erro
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }
 
-/// The keys that a query sees; all keys without a mask.
+/// Returns the mask. Without a field, a query sees all keys.
 pub(super) fn mask(causal: bool, window: Option<[i64; 2]>) -> Result<Mask, Error> {
     let side = |keys: i64| match keys {
         -1 => Ok(None),

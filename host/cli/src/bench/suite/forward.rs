@@ -21,14 +21,14 @@ pub(crate) struct Shape {
     head_dim_v: Option<usize>,
     #[serde(default)]
     causal: bool,
-    /// Keys before and after a query's position, -1 for unbounded.
+    /// Numbers of keys before and after a query's position; -1 is unbounded.
     window: Option<[i64; 2]>,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
     /// Whether Q, K and V lie side by side in one buffer.
     #[serde(default)]
     packed: bool,
-    /// A name for readers.
+    /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
 }

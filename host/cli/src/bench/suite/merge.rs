@@ -6,7 +6,7 @@ use ferroflash::request::LseUnit;
 use reference::{Lie, MergeCase, MergeMemory};
 use serde::Deserialize;
 
-/// Maximum number of states per shape: each is a separate tensor.
+/// Maximum number of states per shape. Each state is a separate tensor.
 const MOST_STATES: usize = 1 << 16;
 
 /// One shape.
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// A name for readers.
+    /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
@@ -36,7 +36,7 @@ impl Shape {
         }
         sizes(&[("merge", tokens), ("states", states), ("heads_q", heads), ("head_dim", head_dim)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
-        // O and a log-sum-exp for each row, of all states and of the result.
+        // Each row has O and a log-sum-exp, in all states and in the result.
         let row = head_dim as f64 * dtype.bytes() as f64 + 4.0;
         let bytes = (states as f64 + 1.0) * tokens as f64 * heads as f64 * row;
         fits(bytes)?;

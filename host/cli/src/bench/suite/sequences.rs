@@ -93,7 +93,7 @@ impl Drawn {
         let mut random = Random::new(self.seed);
         let [fewest, most] = self.seqlen_k;
         let length = |_| {
-            // In [0, 1).
+            // A random number in [0, 1).
             let x = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
             let keys = match self.drawn {
                 Distribution::Uniform => fewest + (x * (most - fewest + 1) as f64) as usize,
@@ -108,7 +108,7 @@ impl Drawn {
 }
 
 impl fmt::Display for Sequences {
-    /// Example: `31 x 1/1024 + 1 x 1/32768`, which is count x queries/keys.
+    /// Prints, for example, `31 x 1/1024 + 1 x 1/32768`, which is count x queries/keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Sequences::These(all) => {

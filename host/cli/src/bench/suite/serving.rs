@@ -21,11 +21,11 @@ pub(crate) struct Shape {
     dtype: Option<String>,
     #[serde(default)]
     causal: bool,
-    /// Keys before and after a query's position, -1 for unbounded.
+    /// Numbers of keys before and after a query's position; -1 is unbounded.
     window: Option<[i64; 2]>,
     softcap: Option<f32>,
-    /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest one. Without
-    /// this field, there is no cache, and the sequences are varlen tensors.
+    /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest sequence.
+    /// Without this field, there is no cache, and the sequences are varlen tensors.
     page: Option<usize>,
     /// Layout of a cache [default: NHD].
     layout: Option<Order>,
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
     /// Whether there are sink logits.
     #[serde(default)]
     sinks: bool,
-    /// A name for readers.
+    /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
 }
@@ -57,7 +57,7 @@ impl Shape {
         }
     }
 
-    /// Floating-point operations, and the fewest bytes.
+    /// Returns the floating-point operations, and the fewest bytes.
     fn counted(one: Problem, lengths: &[[usize; 2]], cache: DType) -> [f64; 2] {
         let each = lengths.iter().map(|[q, k]| one.seqlen_q(*q).seqlen_k(*k));
         let each = each.map(|p| [count::flops(&p), count::least_bytes(&p, cache)]);
@@ -74,7 +74,8 @@ impl Shape {
         let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
         let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
         fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
-        // A graph's batch is padded with sequences without keys, which may have any number of queries.
+        // A graph's batch is padded with sequences without keys. Such a sequence may have any number of
+        // queries.
         let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
         queries.dedup();
         let case = DecodeCase {
@@ -95,7 +96,7 @@ impl Shape {
         };
         let case = match queries[..] {
             [queries] => {
-                // Sequences without keys have this number of queries, too.
+                // Sequences without keys have this number of queries too.
                 fits(2.0 * lengths.len() as f64 * queries as f64 * one.heads_q as f64 * row)?;
                 DecodeCase { queries, ..case }
             }
@@ -134,7 +135,8 @@ impl Shape {
         Ok(Workload::new(label, work, false, memory))
     }
 
-    /// Example: `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16 NHD`.
+    /// Prints, for example, `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16
+    /// NHD`.
     fn label(&self, one: &Problem, cache: DType, place: std::fmt::Arguments<'_>) -> String {
         let Problem { dtype, heads_q, heads_k, head_dim, mask, softcap, .. } = one;
         let types = fields::types(*dtype, cache);
@@ -145,7 +147,7 @@ impl Shape {
     }
 }
 
-/// The offsets of sequences in the rows of queries (0) or keys (1): the contents of `cu_seqlens`.
+/// Returns the offsets of sequences in the rows of queries (0) or keys (1): the contents of `cu_seqlens`.
 fn starts(lengths: &[[usize; 2]], side: usize) -> Result<Vec<i32>, Error> {
     let ends = lengths.iter().scan(0, |end, lengths| {
         *end += lengths[side];

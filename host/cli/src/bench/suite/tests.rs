@@ -97,12 +97,12 @@ fn what_is_measured_is_right() {
             let judgement = judge(round, written);
             assert!(judgement.failures.is_empty(), "{shape}: {:?}", judgement.failures);
         }
-        // The launches as measured, repeated.
+        // The launches run as in a measurement, several times.
         let ready = device.ready().unwrap_or_else(|e| panic!("{shape}: {e}"));
         (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
         assert_eq!(ready.kernel().symbol, written[0].entry);
     }
-    // A build that carries a sample of the kernels has no bf16 kernels for them.
+    // A build that carries a sample of the kernels has no bf16 kernel for one of these shapes.
     let least = if carries_all() { shapes.len() } else { shapes.len() - 1 };
     assert!(ran >= least, "{ran} of {} shapes ran", shapes.len());
 }
@@ -123,8 +123,8 @@ fn words_and_work_of_a_shape() {
         2.0 * 2.0 * (2 * 64 * 8 * (4 + 2)) as f64,
         false,
     );
-    // Pairs: 3 sequences with 100 keys, one with 20. Bytes: keys and values of 2 heads, queries and output of
-    // 8.
+    // The pairs are 3 sequences with 100 keys and one with 20. The bytes are those of keys and values of 2
+    // heads, and of queries and output of 8 heads.
     let (q, kv) = (2.0 * 2.0 * (4 * 8 * 64) as f64, 2.0 * (320 * 2 * 64) as f64);
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 0}"#,
@@ -142,7 +142,7 @@ fn words_and_work_of_a_shape() {
         q + kv,
         true,
     );
-    // In a window of 10 keys, three sequences see 10 keys, and one sees 10.
+    // In a window of 10 keys, each of the four sequences sees 10 keys.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
             "window": [9, 0]}"#,
@@ -151,7 +151,7 @@ fn words_and_work_of_a_shape() {
         q + 2.0 * 2.0 * (40 * 2 * 64) as f64,
         true,
     );
-    // A square counts as half; 2 queries on 5 keys see 4 and 5.
+    // A square counts as half. 2 queries on 5 keys see 4 and 5 keys.
     check(
         r#"{"sequences": [[1, 6, 6], [1, 2, 5]], "heads_q": 2, "heads_k": 1, "head_dim": 64,
             "causal": true}"#,
@@ -227,7 +227,7 @@ fn shapes_that_are_wrong() {
     ] {
         check(&serving(&rest), expected);
     }
-    // The number of queries that sequences without keys would also have.
+    // The sequences without keys would also get 1,000,000 queries each.
     check(
         &serving(r#""sequences": [[1, 1000000, 16], [1000000, 0, 0]], "page": 16"#),
         "`bench` measures at most 64 GiB",

@@ -8,16 +8,16 @@ pub(crate) struct Workload {
     pub label: String,
     /// Floating-point operations.
     pub flops: f64,
-    /// The fewest bytes that cross the memory bus.
+    /// The fewest bytes that must cross the memory bus.
     pub least_bytes: f64,
-    /// Whether a launch inside a model finds cold caches: between two uses of a KV cache, the model reads
-    /// everything else.
+    /// Whether a launch inside a model finds cold caches: between two uses of a KV cache, the model reads all
+    /// other memory.
     pub cold: bool,
     work: Box<dyn Fn() -> Box<dyn Work>>,
 }
 
 impl Workload {
-    /// A workload: each call of `work` makes its inputs.
+    /// Creates a workload. Each call of `work` makes its inputs.
     pub(super) fn new<W: Work + 'static>(
         label: String,
         [flops, least_bytes]: [f64; 2],

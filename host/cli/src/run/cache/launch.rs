@@ -26,7 +26,7 @@ struct Places {
     lse: u64,
 }
 
-/// NaN in f16, bf16 and f32.
+/// The value of unwritten bytes. It is NaN in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
 impl Input {
@@ -84,7 +84,7 @@ impl Input {
     /// Runs the checks of planning, which need no device.
     ///
     /// # Errors
-    /// Errors of [`plan_decode`].
+    /// Returns the errors of planning.
     pub(super) fn validate(&self) -> Result<(), Error> {
         let far = |n: u64| n << 44;
         let at = Places {
@@ -103,7 +103,7 @@ impl Input {
         plan(&self.decode(&at, None).scratch(Scratch::Fastest), &Capabilities::PROFILES[0].1).map(drop)
     }
 
-    /// Runs kernels on the cache. `config` names one.
+    /// Runs kernels on the cache. `config` may name one.
     pub(crate) fn launch<D: Harness>(
         &self,
         attention: &Attention<D>,
@@ -170,8 +170,8 @@ impl Input {
         attention.load(&plan)?;
         let load = start.elapsed();
         let kernel = driver.time(&stream, &mut |stream| {
-            // SAFETY: every view is of a buffer of this driver with the view's size. The buffers are freed
-            // only after a wait, and no other work uses them.
+            // SAFETY: every view is a view of one of this driver's buffers, which has the view's size. The
+            // buffers are freed only after a wait, and no other work uses them.
             unsafe { attention.launch(&plan, &decode, stream) }
         })?;
         driver.synchronize(&stream)?;
@@ -188,7 +188,7 @@ impl Input {
         Ok(Results { kernel, reason, o, lse, took })
     }
 
-    /// Gives rows of no sequence the results 0 and -inf.
+    /// Sets the results of rows that belong to no sequence to 0 and -inf.
     fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
         if let Some([rows, _]) = self.problem.varlen {
             let (written, row) = (self.starts[self.problem.batch], o.len() / rows);

@@ -57,7 +57,7 @@ impl Input {
         Ok(all)
     }
 
-    /// Returns the expected results of a key head's query heads; each key head may have its own scale.
+    /// Returns the expected results of a key head's query heads. Each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
@@ -83,7 +83,7 @@ impl Input {
         Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
     }
 
-    /// Returns the pages of keys and of values; a latent cache's values lie in its keys.
+    /// Returns the pages of keys and of values. A latent cache's values lie in its keys.
     fn pools(&self) -> [&[u8]; 2] {
         let [keys, values] = &self.pool;
         [keys, if self.v_width.is_some() { keys } else { values }]
