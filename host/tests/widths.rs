@@ -92,6 +92,7 @@ fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
     let mut f = decode(shape).mask(Mask::Causal);
     let KeysValues::Cache(cache) = &mut f.kv else { panic!("a cache") };
     cache.pages.values.shape[3] = columns[1];
+    cache.pages.values.address = 12 * FAR;
     (f.o.shape[3], f.q.elements, f.o.elements) = (columns[1], 1 << 38, 1 << 38);
     f
 }
@@ -119,6 +120,13 @@ fn a_cache_whose_rows_of_values_lie_as_far_apart_as_its_rows_of_keys() {
 }
 
 const BIAS: Bias = Bias::rows(8 * FAR, 1 << 38, DType::Bf16, [1, 4, 300, 300], 304);
+
+#[test]
+fn a_plan_is_for_its_columns() {
+    let planned = plan(&dense(4, [300, 300], [192, 128]), card("l4")).expect("valid");
+    let error = planned.bind(&dense(4, [300, 300], [192, 64])).expect_err("other values").to_string();
+    assert!(error.contains("head_dim_v: 64") && error.contains("the plan is for 128"), "{error}");
+}
 
 /// The change that makes the fault, and words of the error.
 type Fault = (fn(&mut AttentionRequest<'static>), &'static [&'static str]);

@@ -44,8 +44,8 @@ impl<'p> TensorTile for CacheTile<'p> {
         tile_m: u32,
     ) -> TensorsOf<Self, E, D, DV> {
         let CacheTile { of, cache } = self;
-        let (k, v) = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
-        of.tensors::<E, D, DV>(p, tile_m).with(k, v)
+        let [k, v] = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        of.tensors::<E, D, DV>(p, tile_m).with(k, v.retyped())
     }
 
     /// See [`SequenceTile`]'s `store`.

@@ -51,10 +51,11 @@ impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
     #[inline(always)]
     pub fn part(self, queries: Span, keys: Span) -> Self {
         let TileTensors { q, k, v, o, lse, .. } = self;
-        let (q, o) = (q.part(queries.first(), queries.rows()), o.part(queries.first(), queries.rows()));
-        let (k, v) = (k.part(keys.first(), keys.rows()), v.part(keys.first(), keys.rows()));
+        // As arrays of one type, because LLVM orders the code of pairs differently.
+        let [q, o] = [q, o.retyped()].map(|x| x.part(queries.first(), queries.rows()));
+        let [k, v] = [k, v.retyped()].map(|x| x.part(keys.first(), keys.rows()));
         let lse = lse.part(queries.first(), queries.rows());
-        TileTensors { q, k, v, o, lse, ..self }
+        TileTensors { q, k, v: v.retyped(), o: o.retyped(), lse, ..self }
     }
 
     /// This tile with other keys and values, of the same number.

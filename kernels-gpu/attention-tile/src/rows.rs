@@ -25,15 +25,23 @@ pub struct CacheRows<'p, E, const C: usize> {
 impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
     /// The first `rows` keys of head `head`, and the values of these keys.
     #[inline(always)]
-    pub fn new<const CV: usize>(
-        cache: &'p Cache,
-        sequence: u32,
-        head: u32,
-        rows: u32,
-    ) -> (Self, CacheRows<'p, E, CV>) {
+    pub fn new(cache: &'p Cache, sequence: u32, head: u32, rows: u32) -> [Self; 2] {
         let head = head * cache.head_chunks;
-        let keys = CacheRows { cache, base: cache.keys, sequence, head, rows, element: PhantomData };
-        (keys, CacheRows { cache, base: cache.values, sequence, head, rows, element: PhantomData })
+        [cache.keys, cache.values].map(|base| CacheRows {
+            cache,
+            base,
+            sequence,
+            head,
+            rows,
+            element: PhantomData,
+        })
+    }
+
+    /// These rows, as rows of up to `W` base tiles.
+    #[inline(always)]
+    pub fn retyped<const W: usize>(self) -> CacheRows<'p, E, W> {
+        let CacheRows { cache, base, sequence, head, rows, .. } = self;
+        CacheRows { cache, base, sequence, head, rows, element: PhantomData }
     }
 
     /// The block table's entry for the page of row `row`, if the row exists.

@@ -93,7 +93,7 @@ fn attend<
     type Rest<E, const KEYS: usize, const G: usize, const D: usize, const HELD: bool> =
         (PlacePartB<E, D, G, HELD>, JointB<E, KEYS, G>);
     let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
-    let (keys, _) = CacheRows::<E, D>::new::<DV>(&p.cache, item.sequence, item.kv_head, item.keys);
+    let [keys, _] = CacheRows::<E, D>::new(&p.cache, item.sequence, item.kv_head, item.keys);
     let mut walk = PageWalk::new(keys, item.split, Up(item.splits), block);
     // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
     // behind the keys.

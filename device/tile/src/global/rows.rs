@@ -39,6 +39,13 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { chunks: other.chunks, ..self }
     }
 
+    /// These rows, as rows of up to `W` base tiles.
+    #[inline(always)]
+    pub fn retyped<const W: usize>(self) -> GlobalRows<E, W> {
+        let GlobalRows { base, row_bytes, rows, chunks, .. } = self;
+        GlobalRows { base, row_bytes, rows, chunks, element: PhantomData }
+    }
+
     /// Rows `first..first + rows`. These rows must exist, because later accesses are only checked against
     /// `rows`.
     #[inline(always)]
