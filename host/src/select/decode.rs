@@ -64,7 +64,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 
 /// Returns the decode kernels of a problem's variant, or those of the table.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
+    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed && e.keys != Keys::Latent)
 }
 
 /// Returns the decode kernel with this symbol.
