@@ -92,7 +92,7 @@ fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
     let mut f = decode(shape).mask(Mask::Causal);
     let KeysValues::Cache(cache) = &mut f.kv else { panic!("a cache") };
     cache.pages.values.shape[3] = columns[1];
-    cache.pages.values.address = 12 * FAR;
+    (cache.pages.values.address, cache.pages.values.elements) = (12 * FAR, 1 << 38);
     (f.o.shape[3], f.q.elements, f.o.elements) = (columns[1], 1 << 38, 1 << 38);
     f
 }
