@@ -1,9 +1,9 @@
 //! Gathers the kernels' PTX into a table that the library includes. The PTX comes from the first of these
 //! sources that exists:
 //!
-//! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. It has files `<symbol>.ptx`, and
-//!    some may be missing. An empty variable counts as unset. Only this build script reads the variable; the
-//!    library never reads it.
+//! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
+//!    `<symbol>.ptx`, and some kernels may be missing. An empty variable counts as unset. Only this build
+//!    script reads the variable; the library never reads it.
 //! 2. The folder `ptx/` beside this file. `cuda_builder::archive` wrote it. A published package has this
 //!    folder, so that it needs no device compiler.
 //! 3. The crate `../kernels-gpu` of a checkout, which this script compiles. The modules are cached in the
@@ -166,7 +166,7 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
-/// Returns whether this build embeds the kernel. It embeds the lineage's kernels only if the feature
+/// Returns whether this build embeds the kernel. A build embeds the lineage's kernels only if the feature
 /// `lineage` is on.
 fn is_wanted(symbol: &str) -> bool {
     env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)

@@ -39,7 +39,7 @@ impl<D: Driver> std::fmt::Debug for Attention<D> {
 }
 
 impl<D: Driver> Attention<D> {
-    /// Creates an engine on `driver`. It loads no kernel yet.
+    /// Creates an engine on `driver`. The engine loads no kernel yet.
     pub fn new(driver: D) -> Self {
         Self::with_tuning(driver, Tuning::new())
     }
@@ -61,8 +61,8 @@ impl<D: Driver> Attention<D> {
         self.driver.capabilities()
     }
 
-    /// Validates a request and plans its launch. It touches no device: it calls [`plan_with`] with this
-    /// device's capabilities and measurements.
+    /// Validates a request and plans its launch. Planning touches no device: this method calls [`plan_with`]
+    /// with the device's capabilities and measurements.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] or [`Error::Unsupported`], naming the value.

@@ -130,7 +130,7 @@ impl Capabilities {
     }
 }
 
-/// A card from its data sheet; shared memory in KiB as `[of a block, of an SM]`.
+/// Returns a card's limits from its data sheet. Shared memory is in KiB: `[of a block, of an SM]`.
 const fn card(
     name: &'static str,
     compute_capability: (u32, u32),

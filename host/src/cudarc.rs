@@ -61,7 +61,7 @@
 //!
 //! # What cudarc does not track
 //! - *Graphs.* A `CudaGraph` keeps nothing alive that its launches use, and cudarc launches it from safe
-//!   code. After a capture, this crate never frees its kernels and the memory of a captured
+//!   code. After a capture, this crate frees neither its kernels nor the memory of a captured
 //!   [`ScratchMemory`]. The slices are yours: keep the slices of captured launches as long as the graph.
 //!   Launch the graph where you could call the captured functions, in the order of the same stream.
 //!   [Reserve](FlashAttention::reserve) the scratch memory before the capture.

@@ -60,8 +60,8 @@ impl Error {
     }
 }
 
-/// Another library's error, unchanged. It is the [`std::error::Error::source`] of [`Error::Driver`], and
-/// `downcast_ref` returns its own type. Two causes are equal if their messages are equal.
+/// Another library's error, unchanged. This error is the [`std::error::Error::source`] of [`Error::Driver`],
+/// and `downcast_ref` returns the library's own type. Two causes are equal if their messages are equal.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 

@@ -4,8 +4,8 @@ use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
-    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, Plain, PrefixParams, RaggedMap,
-    SinkParams, SplitParams, TensorMap, VarlenParams,
+    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
+    RaggedMap, SinkParams, SplitParams, TensorMap, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -62,7 +62,7 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
     FewParams, ManyParams,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, BiasParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }

@@ -9,7 +9,7 @@ const MOST: u64 = 64 << 20;
 /// KiB that a decoder needs in addition to its dictionary.
 const DECODER: u32 = 64;
 
-/// Decompresses a stream in xz's format `alone`. This needs twice the declared size in memory.
+/// Decompresses a stream in xz's format `alone`. Decompression needs twice the declared size in memory.
 ///
 /// # Errors
 /// Returns an error if the stream is truncated, or declares more than 64 MiB.

@@ -1,4 +1,4 @@
-//! Planning: pure functions from requests to launches. They touch no device.
+//! Planning: pure functions from requests to launches. Planning touches no device.
 //!
 //! Planning validates every request, selects a kernel, schedules its work, and lowers both to a [`Launch`]. A
 //! [`Plan`] stores everything that does not depend on tensors. [`Plan::bind`] lowers again, for other tensors
@@ -42,8 +42,8 @@ pub(crate) mod sealed {
         }
     }
 
-    /// The part of a request that a plan stores. It borrows nothing, and does not contain the name of a
-    /// kernel.
+    /// The part of a request that a plan stores. This part borrows nothing, and does not contain the name of
+    /// a kernel.
     pub trait Subject: Copy + Debug + PartialEq {
         /// A kernel with its schedule. Sizes and device determine both.
         type Kernel: Kernels;
@@ -91,8 +91,8 @@ pub struct Chosen<K> {
     fallback: Option<K>,
 }
 
-/// A plan: how a request is launched, and why. It serves every request of the same problem, with any tensors.
-/// A plan can be compared and copied, not edited.
+/// A plan: how a request is launched, and why. A plan serves every request of the same problem, with any
+/// tensors. A plan can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<S: Subject = AttentionRequest<'static>> {
     subject: S,
@@ -118,7 +118,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
     plan_with(request, on, &Tuning::new())
 }
 
-/// [`plan`] with measured choices for this device, which override the selection tables.
+/// Does the work of [`plan`] with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
 /// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
@@ -250,7 +250,8 @@ pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contrac
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// [`supports`] with this scratch memory; also returns the reason, as in [`Plan::reason`].
+/// Does the work of [`supports`] with this scratch memory, and also returns the reason, as in
+/// [`Plan::reason`].
 ///
 /// # Errors
 /// Returns the errors of [`supports`].

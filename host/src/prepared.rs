@@ -33,7 +33,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - `K::Params` is plain data without padding, and its values meet its documentation.
+    /// - `K::Params` is plain data without padding, and `params` has values that the documentation of
+    ///   `K::Params` permits.
     /// - The memory that `params` points to is device memory of `driver`'s context and lives until the launch
     ///   has run. Until then, other work writes none of the kernel's inputs and does not touch its outputs,
     ///   except in the order of this stream.

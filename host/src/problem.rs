@@ -213,7 +213,7 @@ impl Problem {
 
     /// Returns the kinds of score transformations that a kernel must support.
     pub fn score_kinds(&self) -> ScoreKinds {
-        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, own: false };
+        let asked = ScoreKinds { sink: self.sinks, bias: self.bias, ..ScoreKinds::NONE };
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
@@ -261,6 +261,11 @@ impl Problem {
             mask => mask.sides(),
         };
         (clamp(left), clamp(right))
+    }
+
+    /// Returns whether the problem has slopes, a causal mask and no softcap.
+    pub(crate) fn has_causal_slopes(&self) -> bool {
+        self.alibi && self.softcap.is_none() && self.sides() == (Window::UNBOUNDED, 0)
     }
 
     /// Returns the kernel's two scale parameters. Without softcap: the scale times log2(e), and 0. With
@@ -350,7 +355,7 @@ impl AttentionRequest<'_> {
 
 impl std::fmt::Display for Problem {
     /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
-    /// of each pair, the first number belongs to Q and the second to K.
+    /// the first number of a pair belongs to Q, the second to K.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, .. } = self;
         let (dtype, columns) = (dtype.name(), self.named_columns());

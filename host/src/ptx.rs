@@ -101,7 +101,7 @@ fn joined(code: String, lines: Option<&Part>) -> io::Result<String> {
     cuda_builder::lines::join(&code, &text(lines, LINES)?).map_err(io::Error::other)
 }
 
-/// Only builds with the simulator embed source lines.
+/// Returns the code. Only builds with the simulator embed source lines.
 #[cfg(not(feature = "sim"))]
 fn joined(code: String, _: Option<&Part>) -> io::Result<String> {
     Ok(code)

@@ -1,5 +1,6 @@
 //! Requests: attention ([`AttentionRequest`]), append to a KV cache ([`Append`]), merge of partial states
-//! ([`Merge`]). A request describes the caller's memory. It checks nothing; planning validates it once.
+//! ([`Merge`]). A request describes the caller's memory. A request checks nothing; planning validates the
+//! request once.
 mod append;
 mod cache;
 mod mask;
@@ -61,7 +62,7 @@ pub enum KeysValues {
         /// The sequences' offsets and lengths.
         keys: VarlenKeys,
     },
-    /// A KV cache, paged or dense. It already contains the keys of the queries' own positions.
+    /// A KV cache, paged or dense. The cache already contains the keys of the queries' own positions.
     Cache(KvCache),
 }
 
@@ -237,9 +238,9 @@ impl<'a> AttentionRequest<'a> {
     /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
     /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
     /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
-    /// Then split a batch of single queries and prompts into two requests: the first `n` sequences as `[n, 1,
-    /// heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`, block table
-    /// and lengths of the second request begin at index `n`.
+    /// In this case, split a batch of single queries and prompts into two requests: the first `n` sequences
+    /// as `[n, 1, heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`,
+    /// block table and lengths of the second request begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self

@@ -1,5 +1,5 @@
-//! Scheduling: the distribution of an attention's work over thread blocks. It depends on problem, kernel and
-//! device, not on tensors.
+//! Scheduling: the distribution of an attention's work over thread blocks. The schedule depends on problem,
+//! kernel and device, not on tensors.
 mod decode;
 mod split;
 mod tiles;

@@ -3,6 +3,7 @@ mod append;
 mod cache;
 mod decode;
 mod hopper;
+mod hopper_variant;
 mod merge;
 mod mixed;
 mod mla;
@@ -156,18 +157,19 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
 }
 
 /// Returns the named kernel for tensors, by its symbol or by a name of the lineage, if it solves the problem.
-/// Its dtype and scores must be equal (a merge kernel may add sinks), its mask must be at least as general,
-/// and its head dim at least as large.
+/// The kernel's dtype and scores must equal the problem's (a merge kernel may add sinks), the kernel's mask
+/// must be at least as general, and its head dim at least as large.
 fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let entry = match p.variant {
         Some(variant) => variant::by_name(variant, p, name)?,
         None => kernels::by_name(name, mask)?,
     };
-    let general = variant::covers(entry.mask, mask, false);
+    let sloped = hopper_variant::takes_slopes(entry, p);
+    let general = sloped || variant::covers(entry.mask, mask, false);
     let scores = p.score_kinds();
     let merges = scores.sink && !entry.scores.sink;
-    let scored = entry.scores == ScoreKinds { sink: scores.sink && !merges, ..scores };
+    let scored = entry.scores == ScoreKinds { sink: scores.sink && !merges, alibi: sloped, ..scores };
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
         // The planner's choice is a valid example, even if the named kernel has other faults.
@@ -194,7 +196,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
             "a merge kernel adds sinks, and a launch has two kernels; name a kernel without split-KV";
         return Err(Error::unsupported(format_args!("{name} with attention sinks"), reason));
     }
-    if entry.has_maps() && p.alibi {
+    if entry.has_maps() && p.alibi && !sloped {
         return Err(Error::unsupported(
             format_args!("{name} with ALiBi slopes"),
             "portable kernels take slopes; name a portable kernel",

@@ -41,7 +41,7 @@ pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 /// Returns the size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of
 /// two: heads of all batches, queries, keys. A measurement holds for its whole size class.
 pub fn size(p: &Problem) -> String {
-    // An invalid problem also has a size class, so this must not overflow.
+    // An invalid problem also has a size class, so the rounding must not overflow.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));

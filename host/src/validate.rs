@@ -98,7 +98,8 @@ fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) ->
     Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
 }
 
-/// Checks an input, without regard to other tensors. Its rows, heads and batches may overlap or repeat.
+/// Checks an input, without regard to other tensors. The rows, heads and batches of an input may overlap or
+/// repeat.
 fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     address(name, view.address, 16)?;
     let wrong = |expected: &dyn std::fmt::Display| Err(strides(name, view, expected));

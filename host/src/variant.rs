@@ -71,8 +71,9 @@ pub struct Compiled {
 }
 
 impl<M: MaskMarker + 'static> VariantKernel<M> {
-    /// Kernel `K`, compiled as `symbol`. [`Attention::load`](crate::Attention::load) checks that `ptx` has
-    /// this kernel, with these parameters and threads.
+    /// Creates an entry of the list: kernel `K`, compiled as `symbol`.
+    /// [`Attention::load`](crate::Attention::load) checks that `ptx` has this kernel, with these parameters
+    /// and threads.
     ///
     /// A mixed batch has two kernels in each launch, which a variant does not have:
     ///
@@ -119,8 +120,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         Variant { name, kernels }
     }
 
-    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Other
-    /// parameters and longer ones do not compile:
+    /// Returns the variant with the parameters of its mask and scores, at most [`MAX_BYTES`]. Parameters of
+    /// another type, and longer parameters, do not compile:
     ///
     /// ```compile_fail,E0308
     /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};

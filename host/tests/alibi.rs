@@ -1,8 +1,7 @@
 //! Tests ALiBi slopes: the planner's kernels, their parameters, and the refused requests.
-mod parts;
 
+use crate::parts::forward_params;
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::forward_params;
 
 /// Distance of the buffers.
 const FAR: u64 = 1 << 40;
@@ -110,4 +109,22 @@ fn on_a_cache_kernels_of_many_queries_have_them() {
         assert!(error.contains(word), "{error}");
     }
     assert_eq!(symbol(&sinks), Ok("paged_f16_d128_local_sink_128x32"));
+}
+
+/// On Hopper, slopes under a causal mask have kernels of their own. Other masks and softcap have not.
+#[test]
+fn causal_slopes_have_kernels_on_hopper() {
+    let h200 = Capabilities::profile("h200").expect("known");
+    let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::Bf16, [8, 4096, heads, 128]);
+    let f = AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4))
+        .alibi(AlibiSlopes::new(7 * FAR, 4));
+    let (causal, fast) = (f.mask(Mask::Causal), "hopper_bf16_d128_causal_alibi_128x128");
+    for f in [causal, causal.config(fast)] {
+        assert_eq!(plan(&f, h200).map(|made| made.contract().symbol), Ok(fast));
+    }
+    for other in [causal.softcap(30.0), f, plain(causal)] {
+        assert!(plan(&other.config(fast), h200).is_err());
+        let symbol = plan(&other, h200).expect("valid").contract().symbol;
+        assert_ne!(symbol, fast);
+    }
 }

@@ -1,9 +1,7 @@
 //! Tests appends: the planner's kernels, their parameters, and the refused requests.
-mod fake;
-mod fake_ptx;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
 use ferroflash::spec::AppendParams;
 use ferroflash::{request::*, *};
 

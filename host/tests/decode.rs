@@ -1,10 +1,8 @@
 //! Tests decode requests: a table of plans, and every refused request.
-mod on_cache;
-mod parts;
 
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::cache;
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 
 /// Llama 3 with 8 billion parameters has 32 query heads on 8 key heads.
 const LLAMA: Shape = Shape {

@@ -164,7 +164,7 @@ fn a_launch_can_be_captured_in_a_graph() -> Result<(), Error> {
     problem.check(driver)
 }
 
-/// Q, K, V and O in one buffer, as parts of one packed tensor. Its batches or rows may be far apart.
+/// Q, K, V and O in one buffer, as parts of one packed tensor. The tensor's batches or rows may be far apart.
 /// Distances are in elements.
 #[derive(Clone, Copy)]
 struct Packed {

@@ -1,12 +1,9 @@
 //! Tests Hopper's kernels: the planner's selection, tensor maps, and tensors that TMA does not accept.
-mod fake;
-mod fake_ptx;
-mod parts;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{plan::*, request::*, tuning::*, *};
-use parts::{forward_params, k, keys, queries, v};
 use spec::{HopperParams, RaggedMap, VarlenParams};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;

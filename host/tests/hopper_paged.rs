@@ -1,15 +1,11 @@
 //! Tests Hopper's kernels on paged caches: when the planner selects them, which tensor maps TMA gets, and
 //! which tensors TMA does not accept.
-mod fake;
-mod fake_ptx;
-mod on_cache;
-mod parts;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::cache;
 use ferroflash::{request::*, *};
-use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 use spec::HopperPagedParams;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;

@@ -1,12 +1,9 @@
 //! Tests the arguments that reach the driver.
-mod fake;
-mod fake_ptx;
-mod parts;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::parts::forward_params;
 use ferroflash::{driver::*, kernels::*, request::*, *};
-use parts::forward_params;
 use spec::FwdParams;
 
 fn forward(address: u64) -> AttentionRequest<'static> {

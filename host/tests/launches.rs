@@ -1,15 +1,12 @@
 //! Random requests of every kind, launched on every card. Kernels, grids, parameters, tensor maps and scratch
 //! memory must equal `launches.txt`, byte for byte.
 //!
-//! After an intended change, run `cargo test -p ferroflash --test launches -- --ignored print` in both
+//! After an intended change, run `cargo test -p ferroflash --test suite -- --ignored launches::print` in both
 //! versions to print each launch, and `bless` to write the file.
-mod drawn;
-mod fake;
-mod fake_ptx;
 
-use drawn::{KINDS, Random, Request};
-use fake::{FakeDriver, Launch};
-use fake_ptx::with_ptx;
+use crate::drawn::{self, KINDS, Random, Request};
+use crate::fake::{FakeDriver, Launch};
+use crate::fake_ptx::with_ptx;
 use ferroflash::*;
 use std::fmt::Write as _;
 
@@ -104,7 +101,7 @@ fn launches_are_what_they_were() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored print` shows each launch"]
+#[ignore = "`cargo xtask test -p ferroflash --test suite -- --ignored launches::print` shows each launch"]
 fn print() {
     for (_, lines) in all() {
         lines.iter().for_each(|line| println!("{}", line.whole));
@@ -112,7 +109,7 @@ fn print() {
 }
 
 #[test]
-#[ignore = "`cargo xtask test -p ferroflash --test launches -- --ignored bless` writes the golden file"]
+#[ignore = "`cargo xtask test -p ferroflash --test suite -- --ignored launches::bless` writes the file"]
 fn bless() {
     std::fs::write(FILE, golden()).expect("written");
 }

@@ -1,5 +1,5 @@
-//! Tests the planner at the limits of sizes and cards. It must return a valid launch or an error, and never
-//! panic.
+//! Tests the planner at the limits of sizes and cards. The planner must return a valid launch or an error,
+//! and never panic.
 use ferroflash::{plan::*, request::*, *};
 
 /// Returns a view with a separate buffer, which has room for every element.

@@ -1,9 +1,7 @@
 //! Tests merges: which kernel the planner selects, which parameters it gets, and which requests are refused.
-mod fake;
-mod fake_ptx;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
 use ferroflash::spec::MergeParams;
 use ferroflash::{request::*, *};
 

@@ -1,18 +1,14 @@
 //! Tests mixed batches on KV caches: when the planner divides a batch between a decode kernel and a prefill
 //! kernel, and which kernels the launch has.
-mod fake;
-mod fake_ptx;
-mod on_cache;
-mod parts;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::cache;
 use ferroflash::{plan::ScratchBytes, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
-use parts::cache;
 
-/// A batch of 8 sequences with at most 512 queries each. It has the number of rows that equal numbers of
-/// queries would have.
+/// A batch of 8 sequences with at most 512 queries each. The batch has the number of rows that equal numbers
+/// of queries would have.
 const BATCH: Shape = Shape {
     dtype: DType::F16,
     batch: 8,

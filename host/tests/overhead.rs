@@ -108,7 +108,7 @@ fn measure<R: Request>(
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
     by(&format!("{kernels}, planning"), &mut || attention.plan(std::hint::black_box(&planned)).map(drop))?;
-    // The tensors are those for which the plan was made, and other tensors, which the launch validates again.
+    // The first tensors are the plan's own. A launch validates the other tensors again.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
         let name = format!("{kernels}, {tensors}");
         let mut launch = || {

@@ -1,14 +1,11 @@
 //! Tests variants of the caller: which of their kernels run and why, the parameters of these kernels, and the
 //! errors of wrong variants.
-mod fake;
-mod fake_ptx;
-mod on_cache;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::variant::{Variant, VariantKernel};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 use spec::{
     And, Causal, Decode, F16, Fwd, FwdHopper, FwdParams, HopperParams, Local, MaskMarker, Paged, PagedParams,
     Rows, Scored, Sink, SinkParams, Split, SplitParams, TensorMap, Varlen, VarlenParams, With,
@@ -212,8 +209,8 @@ static THREADS: Variant<Near> = Variant::new(
         ".entry near_threads(\n.param .b8 p[312]\n)\n.reqntid 64, 1, 1\n{}",
     )],
 );
-/// One variant has only a kernel of Hopper. The other has a split kernel of a head dim that no combine kernel
-/// has.
+/// One variant has only a kernel of Hopper. The other variant has a split kernel of a head dim that no
+/// combine kernel has.
 static ON_HOPPER: Variant<Near> = Variant::new("on hopper", &[kernel!(Hopper, "near_hopper", "656")]);
 static SPLIT: Variant<Near> =
     Variant::new("split", &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 5, 4, 2>>, "near_d80_split", "352")]);
@@ -281,7 +278,7 @@ fn a_wrong_variant_is_refused_in_words() {
             assert!(error.contains(words), "{error:?} should contain {words:?}");
         }
     }
-    // A causal variant has its own mask, so a request need not set one. It may set the causal mask.
+    // A causal variant has its own mask, so a request need not set one. The request may set the causal mask.
     for request in [dense([4, 2048, 16, 64]), dense([4, 2048, 16, 64]).mask(Mask::Causal)] {
         let made = plan(&causal(request), card("l4")).expect("valid");
         assert_eq!(made.contract().symbol, "causal_sink");

@@ -1,8 +1,7 @@
 //! Tests varlen sequences: the planner's kernels, their numbers of blocks, and the refused requests.
-mod parts;
 
+use crate::parts::{forward_params, k, keys, queries, v};
 use ferroflash::{kernels::*, plan::*, request::*, *};
-use parts::{forward_params, k, keys, queries, v};
 
 /// Distance of the buffers.
 const FAR: u64 = 1 << 44;
@@ -91,7 +90,7 @@ fn the_planner_chooses() {
 }
 
 /// There are few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head
-/// dim 128. It does not run for a window, in which a sequence sees only some keys.
+/// dim 128. Hopper's kernel does not run for a window, in which a sequence sees only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {

@@ -1,11 +1,10 @@
 //! Tests a table of the planner's choices.
 mod choices;
 mod few;
-mod parts;
 
+use crate::parts::forward_params;
 use choices::*;
 use ferroflash::{kernels::*, plan::*, request::*, tuning::*, *};
-use parts::forward_params;
 
 fn problem(case: &Case) -> Problem {
     let [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] = case.sizes;

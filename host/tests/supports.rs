@@ -1,9 +1,8 @@
 //! Tests that [`supports`] and [`explain`] agree with planning on the kernel, the reason, and every refusal
 //! that does not depend on tensors.
-mod on_cache;
 
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 
 const LLAMA: Shape = Shape {
     dtype: DType::F16,

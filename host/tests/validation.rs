@@ -1,8 +1,7 @@
 //! Tests every refused request, with words of its error. No other request makes planning fail or panic.
-mod parts;
 
+use crate::parts::{forward_params, k, v};
 use ferroflash::{plan::*, request::*, *};
-use parts::{forward_params, k, v};
 
 /// Distance of the buffers, so that no two of them overlap by accident.
 const FAR: u64 = 1 << 40;

@@ -1,13 +1,10 @@
 //! Tests biases, sinks, and masks by prefix, chunk and bits: the words of each refusal, the kernels that run,
 //! and their parameters.
-mod fake;
-mod fake_ptx;
-mod on_cache;
 
-use fake::FakeDriver;
-use fake_ptx::with_ptx;
+use crate::fake::FakeDriver;
+use crate::fake_ptx::with_ptx;
+use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, card, decode};
 use spec::MergeParams;
 
 /// Numbers of sequences, query heads, queries and keys of the requests that cases change.
@@ -176,22 +173,49 @@ const SELECTED: &[Selected] = &[
     (varlen, |f| f.mask(Mask::Prefix(Prefix::Each(Index::new(13 * FAR, 2)))), "l4",
         "fwd_f16_d64_prefix_128x64_packed"),
     (cached, |f| f.mask(Mask::Prefix(Prefix::All(9))), "l4", "paged_f16_d64_prefix_128x64"),
-    (dense, |f| f.mask(Mask::Chunked { chunk: 9 }), "l4", "fwd_f16_d128_chunked_128x48"),
-    (varlen, |f| f.mask(Mask::Chunked { chunk: 9 }), "a100", "fwd_f16_d128_chunked_128x48_packed"),
-    (cached, |f| f.mask(Mask::Chunked { chunk: 9 }), "l4", "paged_f16_d128_chunked_128x48"),
+    (dense, |f| f.mask(Mask::Chunked { chunk: 9 }), "l4", "fwd_f16_d64_chunked_128x64"),
+    (varlen, |f| f.mask(Mask::Chunked { chunk: 9 }), "a100", "fwd_f16_d64_chunked_128x64_packed"),
+    (cached, |f| f.mask(Mask::Chunked { chunk: 9 }), "l4", "paged_f16_d64_chunked_128x64"),
     (dense, |f| f.mask(Mask::Bits(bits([2, 4, 128, 100]))), "l4", "fwd_f16_d64_bits_128x64"),
     (varlen, |f| f.mask(Mask::Bits(bits([1, 1, 128, 8]))), "l4", "fwd_f16_d64_bits_128x64_packed"),
     (cached, |f| f.mask(Mask::Bits(bits([1, 1, 128, 8]))), "l4", "paged_f16_d64_bits_128x64"),
     (tree, |f| f, "l4", "decode_f16_d64_bits_16_tiles"),
-    (long, |f| f.mask(Mask::Causal).sinks(SINKS), "h200", "hopper_f16_d64_causal_sink_128x128"),
+    (long, |f| f.mask(Mask::Causal).sinks(SINKS), "h200", "hopper_f16_d64_causal_sink_192x96"),
+    (middle, |f| f.mask(Mask::Causal).sinks(SINKS), "h200", "hopper_f16_d64_causal_sink_128x128"),
+    (wide, |f| f.mask(Mask::Causal).sinks(SINKS), "h200", "hopper_f16_d128_causal_sink_128x128"),
+    (wide, |f| f.sinks(SINKS).softcap(30.0), "h200", "hopper_f16_d128_local_sink_128x96"),
+    (wide, |f| f.sinks(SINKS).softcap(30.0), "l4", "fwd_f16_d128_local_sink_128x32"),
+    (long, |f| f.mask(Mask::Chunked { chunk: 9 }), "h200", "hopper_f16_d64_chunked_192x96"),
+    (middle, |f| f.mask(Mask::Prefix(Prefix::All(9))), "h200", "hopper_f16_d64_prefix_128x128"),
+    (wide, |f| f.mask(Mask::Chunked { chunk: 9 }), "h200", "hopper_f16_d128_chunked_128x128"),
+    (wide, |f| f.mask(Mask::Prefix(Prefix::All(9))), "h200", "hopper_f16_d128_prefix_128x112"),
+    (wide, |f| f.mask(Mask::Prefix(Prefix::All(9))), "l4", "fwd_f16_d128_prefix_128x48"),
+    (long, |f| f.mask(Mask::Causal).alibi(slopes()), "h200", "hopper_f16_d64_causal_alibi_128x128"),
+    (wide, |f| f.mask(Mask::Causal).alibi(slopes()), "h200", "hopper_f16_d128_causal_alibi_128x128"),
     (long, |f| f.sinks(SINKS), "h200", "hopper_f16_d64_local_sink_128x128"),
     (long, |f| f.sinks(SINKS), "l4", "fwd_f16_d64_local_sink_128x64"),
 ];
 
-/// Returns the queries and keys that fill an H200.
-fn long() -> AttentionRequest<'static> {
-    let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [8, 4096, heads, 64]);
+/// Returns queries and keys that fill an H200.
+fn filling(length: usize, head_dim: usize) -> AttentionRequest<'static> {
+    let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [8, length, heads, head_dim]);
     AttentionRequest::dense(view(1, 4), view(2, 2), view(3, 2), view(4, 4))
+}
+
+fn long() -> AttentionRequest<'static> {
+    filling(4096, 64)
+}
+
+fn middle() -> AttentionRequest<'static> {
+    filling(2048, 64)
+}
+
+fn wide() -> AttentionRequest<'static> {
+    filling(4096, 128)
+}
+
+fn slopes() -> AlibiSlopes {
+    AlibiSlopes::new(7 * FAR, 4)
 }
 
 /// Returns a tree of eight drafts for each sequence of a cache.
@@ -293,8 +317,8 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     Ok(())
 }
 
-/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. Its
-/// fallback does not.
+/// Decode kernels run with and without sinks, so a plan without sinks serves requests with sinks. The
+/// fallback of such a plan does not.
 #[test]
 fn a_fallback_without_sinks_refuses_them() -> Result<(), Error> {
     let view = |make: fn(u64, u64, DType, [usize; 4]) -> TensorView, n: u64, rows, heads| {

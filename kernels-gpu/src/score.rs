@@ -1,12 +1,15 @@
 //! Score modifications: FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
+use crate::blocks::At;
 use crate::rows::Sequence;
 use attention_tile::load_per_head;
 use core::marker::PhantomData;
 use cuda_std::math::{fma, unpack_bf16, unpack_f16};
 use spec::{
-    And, Bf16, Bias, BiasParams, Element, F16, F32, Integers, PerHead, ScoreMarker, Sink, SinkParams,
+    And, Bf16, Bias, BiasParams, CausalAlibi, Element, F16, F32, Integers, PerHead, ScoreMarker, Sink,
+    SinkParams,
 };
 use tile::global::GlobalInts;
+use tile::mma::{Acc, RowBounds};
 
 /// A modification of scores. A kernel loads a value of this type for a work tile.
 ///
@@ -29,6 +32,17 @@ pub trait ScoreMod: ScoreMarker {
         s
     }
 
+    /// Changes a warp's scores. `scale` turns them into scaled products, if [`ScoreMod::SCALED`] asks for
+    /// these and they are none yet.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(&self, acc_s: &mut Acc<W, N>, scale: Option<f32>, at: At) {
+        acc_s.map_at(at.first(), at.warp, |s, p, k| {
+            let s = if let Some(scale) = scale { s * scale } else { s };
+            self.score(s, p, k)
+        });
+    }
+
     /// The natural logit of an attention sink, which is one more key with value 0 that every query sees.
     /// Kernels call this function if [`ScoreMarker::KINDS`] has a sink.
     #[inline(always)]
@@ -48,6 +62,25 @@ impl ScoreMod for Sink {
     #[inline(always)]
     fn sink(&self) -> f32 {
         self.logit
+    }
+}
+
+impl ScoreMod for CausalAlibi {
+    const SCALED: bool = false;
+    #[inline(always)]
+    fn load(slopes: &PerHead, of: &Sequence) -> Self {
+        CausalAlibi { slope: load_per_head(slopes, of.index, of.head) * of.unscale() }
+    }
+    #[inline(always)]
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        fma((k - p) as f32, self.slope, s)
+    }
+    /// Distances as floats: a conversion per score would take as long as an exponential.
+    #[inline(always)]
+    fn change<const W: usize, const N: usize>(&self, acc_s: &mut Acc<W, N>, _: Option<f32>, at: At) {
+        let [position, key] = at.first();
+        let queries = RowBounds::new(|row| position + row as i32 - key, at.warp);
+        acc_s.map_distances(&queries, |s, distance| fma(distance, -self.slope, s));
     }
 }
 

@@ -111,10 +111,7 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         let Then { first, then, scale } = self;
         first.change(p, acc_s, at);
         if let Some(then) = then {
-            acc_s.map_at(at.first(), at.warp, |s, p, k| {
-                let s = if Self::SCALED && !A::SCALED { s * scale } else { s };
-                then.score(s, p, k)
-            });
+            then.change(acc_s, (Self::SCALED && !A::SCALED).then_some(scale), at);
         }
     }
 

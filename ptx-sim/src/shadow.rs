@@ -57,8 +57,8 @@ pub(crate) struct Shadow {
     /// The number of records: a split cell has one record per part.
     count: usize,
     records: usize,
-    /// The first record of each cell, and how often the cell was split in two: 0, 2 (into words) or 4 (into
-    /// bytes). This list is empty until the first split of a cell.
+    /// The first record of each cell, and the number of times the cell was split in two: 2 splits give
+    /// words, and 4 give bytes. This list is empty until the first split of a cell.
     cells: Vec<(u32, u8)>,
     /// The last writes.
     writes: Column,

@@ -1,8 +1,6 @@
 //! Compares bulk copies, with and without tensor maps, with plain loops.
 
-mod common;
-
-use common::bulk::{BASE, LOAD, run, tensor};
+use crate::common::bulk::{BASE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
 struct Case {

@@ -1,9 +1,7 @@
 //! Tests with many blocks that synchronise: the cost of a launch grows linearly with the number of blocks,
 //! not quadratically.
 
-mod common;
-
-use common::{SHARED, module};
+use crate::common::{SHARED, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
 use std::time::Instant;
 

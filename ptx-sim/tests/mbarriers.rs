@@ -1,9 +1,7 @@
 //! Tests of mbarriers: the order that they create, wrong uses of them, and that each step of a handover
 //! through them is needed.
 
-mod common;
-
-use common::{COPY, caught, caught_as, launch};
+use crate::common::{COPY, caught, caught_as, launch};
 use ptx_sim::{
     Completion, Gpu, Kind, Module, Options, Profile,
     mutate::{Mutant, Operator, mutants},

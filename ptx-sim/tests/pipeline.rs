@@ -1,8 +1,6 @@
 //! Tests a complete pipeline of bulk copies and products, and each single way to break it.
 
-mod common;
-
-use common::hopper::{PIPELINE, Ran, pipeline};
+use crate::common::hopper::{PIPELINE, Ran, pipeline};
 use proptest::prelude::*;
 use ptx_sim::{
     Completion, Kind, Module, Options, Swizzle,

@@ -1,11 +1,9 @@
 //! Tests that blocks, warps and lanes take fair turns. Every wait must end: the condition becomes true, or a
 //! report follows.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::{SHARED, launch, module};
+use crate::common::{SHARED, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile, Report, script::Script};
 
 fn reports(body: &str, grid: u32, threads: u32, seed: u64) -> Vec<Report> {

@@ -52,7 +52,7 @@ fn reported(name: &str, kinds: &[Kind], plant: impl Fn(&str) -> String) {
     );
 }
 
-/// `text` without one line: number `n`, from 0, of the lines that contain `words`.
+/// Removes a line from `text`. Among the lines that contain `words`, the removed line has index `n`.
 fn without(text: &str, words: &str, n: usize) -> String {
     let mut seen = 0;
     let keep = |line: &&str| {
@@ -213,7 +213,7 @@ fn carried<'e>(entries: impl Iterator<Item = &'e AttnInfo>) -> impl Iterator<Ite
     carried.into_iter()
 }
 
-// The bug: rows without a key computed -inf minus -inf.
+// In this bug, rows without a key computed -inf minus -inf.
 
 #[test]
 fn rows_with_no_key_give_zero_and_no_nan() {

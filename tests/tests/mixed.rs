@@ -101,11 +101,11 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    const ROUNDS: usize = 200;
+    let rounds = if std::env::var_os("CI").is_some() { 200 } else { 40 };
     let (mut random, attention, few) = (Random::new(5), attention(), few());
     let decode = few.contract.symbol.replace("mixed_few", "decode");
     let mut compared = [0; 2];
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let mut below = |most: usize| (random.bits() % most as u64) as usize;
         let batch = if round % 20 == 0 { 33 + below(8) } else { 1 + below(7) };
         let queries = (0..batch).map(|b| match below(4) {
@@ -136,7 +136,7 @@ fn sequences_have_the_bits_of_their_own_launches() {
             compared[1] += 1;
         }
     }
-    assert!(compared.iter().all(|sequences| *sequences > 100), "{compared:?}");
+    assert!(compared.iter().all(|sequences| *sequences > rounds / 3), "{compared:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod circles;
 mod imports;
+mod suites;
 
 use std::fs;
 use std::path::Path;
@@ -117,6 +118,7 @@ pub fn run(root: &Path) -> Result {
         sources.push((name, text));
     }
     broken.extend(circles::broken(&sources));
+    broken.extend(suites::broken(&sources));
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }
 

@@ -287,8 +287,8 @@ pub fn refusals(device: &Device, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Checks a small model's logits after prompts in chunks. Their error against f32 must be at most twice the
-/// plain path's error.
+/// Checks a small model's logits after prompts in chunks. The error of these logits against f32 must be at
+/// most twice the plain path's error.
 pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
     let model = Model::random(Config::SMALL, 4096, device)?;
     let exact = model.exact()?;

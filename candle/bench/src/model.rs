@@ -62,8 +62,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns random weights. Their scale keeps activations from vanishing and overflowing. Weights of
-    /// queries and keys are larger, so that attention is not uniform.
+    /// Returns random weights. The weights' scale keeps activations from vanishing and overflowing. Weights
+    /// of queries and keys are larger, so that attention is not uniform.
     pub fn random(config: Config, positions: usize, device: &Device) -> Result<Model> {
         let Config { hidden, intermediate, layers, heads: [heads, heads_k], head_dim, vocabulary } = config;
         let random = |rows: usize, columns: usize, gain: f64| {

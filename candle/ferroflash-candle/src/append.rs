@@ -66,14 +66,14 @@ fn storage(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
-/// The first half of an operation on both KV caches. It holds the KV cache of keys.
+/// The first half of an operation on both KV caches. This half holds the KV cache of keys.
 struct Keys<'a> {
     v_cache: &'a Tensor,
     slots: &'a Tensor,
     scales: Option<CacheScales>,
 }
 
-/// The second half of the operation. It has all inputs.
+/// The second half of the operation. This half has all inputs.
 struct Values<'a> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,

@@ -94,9 +94,10 @@ impl Attend {
         Attend { bias: Some(bias.clone()), ..self }
     }
 
-    /// Shows each query the keys whose bits are 1: u8 `(batch or 1, heads or 1, queries, keys / 8 rounded
-    /// up)`, or without the batch, least significant bit first. The bits belong to the last `keys` keys of
-    /// each sequence; every query sees the keys before these. A tree of drafts has one key per node.
+    /// Shows each query the keys whose bits are 1. `bits` is u8 `(batch or 1, heads or 1, queries, keys / 8
+    /// rounded up)`; the batch may be left out. The least significant bit comes first. The bits belong to the
+    /// last `keys` keys of each sequence; every query sees the keys before these. A tree of drafts has one
+    /// key per node.
     pub fn mask_bits(self, bits: &Tensor, keys: usize) -> Self {
         Attend { mask_bits: Some((bits.clone(), keys)), ..self }
     }
@@ -172,7 +173,7 @@ pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> 
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation on three tensors. It also stores a second result, the LSE.
+/// An operation on three tensors. The operation also stores a second result, the LSE.
 struct WithLse<F> {
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,

@@ -84,7 +84,7 @@ impl KvCache {
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
-    /// sequences. These include the keys that this step has [appended](KvCache::append). A sequence's last
+    /// sequences. The keys include the keys that this step has [appended](KvCache::append). A sequence's last
     /// query aligns with its last key.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use candle::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Result,
 use ferroflash::Error;
 
 /// A step: slots of its new keys, and each sequence's pages. Create a `Step` once, [set](Step::set) it for
-/// each step of the model, and share it with the KV caches of all layers. Its memory never moves. A CUDA
-/// graph can therefore be replayed after another `set` with equal numbers of sequences and tokens.
+/// each step of the model, and share it with the KV caches of all layers. The memory of a `Step` never moves.
+/// A CUDA graph can therefore be replayed after another `set` with equal numbers of sequences and tokens.
 #[derive(Debug)]
 pub struct Step {
     most: Most,

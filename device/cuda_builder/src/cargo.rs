@@ -46,7 +46,7 @@ pub(crate) struct Compiled {
 
 impl Invocation<'_> {
     /// Compiles the crate with the kernels `symbols`, or with all kernels if there are no symbols. Cargo
-    /// decides what is fresh.
+    /// compiles only what has changed.
     pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);

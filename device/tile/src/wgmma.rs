@@ -226,7 +226,7 @@ impl<const W: usize> Warpgroup<W> {
         // borrows end.
         unsafe { first.issue(self.index) };
         second.wait();
-        // SAFETY: the reason above holds here too.
+        // SAFETY: the reason for `first` holds for `second` too.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
         // SAFETY: as above; the first product's steps come in order.
@@ -240,7 +240,7 @@ impl<const W: usize> Warpgroup<W> {
             // SAFETY: `rare` is the same in all lanes, so all lanes reach this barrier.
             unsafe { warp::sync() }
         }
-        // SAFETY: the reason above holds here too.
+        // SAFETY: all lanes of a warp take the same branch, so the warpgroup is still converged.
         unsafe { second.settle::<0>() };
         let result = then(state, first.acc(), second.acc(), value, rare);
         // SAFETY: the second product's steps come in order.

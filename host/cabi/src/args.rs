@@ -53,7 +53,8 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     let ours = size_of::<A>();
     let is_whole = size.is_multiple_of(align_of::<A>() as u64);
     if size < A::LEAST as u64 || size > 1 << 16 || !is_whole {
-        let expected = format_args!("{} sets it to sizeof(ferroflash_{}_t), {ours} here", A::INIT, A::NAME);
+        let expected =
+            format_args!("it must be sizeof(ferroflash_{}_t), here {ours}; use {}", A::NAME, A::INIT);
         return Err(invalid(A::SIZE, size, expected));
     }
     // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
@@ -152,7 +153,7 @@ pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> 
         (Ok(count), Ok(0)) => Ok(Splits::Exactly(count)),
         (Ok(0), Ok(keys)) => Ok(Splits::Chunk(keys)),
         (Err(_), _) => Err(invalid("splits", splits, "it must be 0 or more")),
-        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is not")),
+        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is set")),
     }
 }
 

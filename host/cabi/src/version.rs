@@ -74,7 +74,7 @@ mod tests {
             assert!(field.iter().all(|byte| *byte == expected), "{}.{name}: {field:?}", A::NAME);
         }
         assert!(of_size::<A>(ours, ours / 8, 7).is_ok(), "{}", A::NAME);
-        // This struct is newer and larger. Its new fields are unset at first, and then set.
+        // This struct is newer and larger. The new fields are unset at first, and then set.
         assert!(of_size::<A>(ours + 8, ours / 8 + 1, 0).is_ok(), "{}", A::NAME);
         let error = of_size::<A>(ours + 8, ours / 8 + 1, 9).map(drop).expect_err(A::NAME);
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");

@@ -126,8 +126,8 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
-/// Writes to standard output. It is not a failure if a reader closes the pipe, because it has read enough
-/// (`ferroflash kernels | head -1`).
+/// Writes to standard output. A reader may close the pipe when it has read enough (`ferroflash kernels | head
+/// -1`); this is not a failure.
 fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -23,9 +23,10 @@ use products::{Products, Tally};
 
 /// Compare the results of every kernel on the GPU and in the simulator.
 ///
-/// The simulator rounds products as the GPU's tensor cores do. Its exponentials and reciprocals differ from
-/// the GPU's approximations, so a probability may round differently. First the program runs random products
-/// (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal in every bit.
+/// The simulator rounds products as the GPU's tensor cores do. The simulator's exponentials and reciprocals
+/// differ from the GPU's approximations, so a probability may round differently. First the program runs
+/// random products (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal
+/// in every bit.
 ///
 ///   result          allowed difference
 ///   O               2 ulp of the largest element of the row

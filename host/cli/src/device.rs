@@ -185,7 +185,7 @@ impl Device {
     /// user named the simulator, this function prints the time; otherwise it refuses.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] on the simulator, if the caller did not name it.
+    /// Returns [`Error::Invalid`] if the device is the simulator and the user did not name it.
     pub(super) fn affords(
         &self,
         launches: usize,

@@ -200,8 +200,8 @@ impl<'a> File<'a> {
 const MOST_HEADER: u64 = 100_000_000;
 
 /// Reads the header, the tensors that it lists, and one more byte. If there is one more byte, the file is
-/// invalid. The function does not read to the end, because a device such as `/dev/zero` has no end. It stops
-/// reading as soon as the file is invalid.
+/// invalid. The function does not read to the end, because a device such as `/dev/zero` has no end. The
+/// function stops as soon as the file is invalid.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (std::fs::File::open(path)?, vec![]);
     file.by_ref().take(8).read_to_end(&mut bytes)?;
@@ -304,8 +304,8 @@ fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {
     write_whole(path, &bytes.map_err(|e| unwritten(path, &e))?)
 }
 
-/// Writes a file completely or not at all: this function writes a temporary file and renames it. It writes
-/// directly to a pipe or a device.
+/// Writes a file completely or not at all: this function writes a temporary file and renames it. To a pipe or
+/// a device, the function writes directly.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let write = || {
         if path.exists() && !path.is_file() {

@@ -75,8 +75,8 @@ impl Gpu {
             Some(address) => {
                 type ByAddress = unsafe extern "C" fn(*const c_char, *mut Device) -> Code;
                 let (name, mut device) = ("nvmlDeviceGetHandleByPciBusId_v2", std::ptr::null_mut());
-                // SAFETY: the function has this signature. It reads a text that ends with 0, and writes one
-                // handle.
+                // SAFETY: the function has this signature. The call reads a text that ends with 0, and writes
+                // one handle.
                 check(name, unsafe { gpu.function::<ByAddress>(name)?(address.as_ptr(), &mut device) })?;
                 device
             }
@@ -145,8 +145,8 @@ impl Gpu {
     }
 }
 
-/// Returns the PCI address of a CUDA device. Both libraries identify the device by it. Returns `None` without
-/// a driver.
+/// Returns the PCI address of a CUDA device. CUDA and NVML both identify a device by this address. Returns
+/// `None` without a driver.
 fn address(ordinal: u32) -> Option<std::ffi::CString> {
     let (mut device, mut text) = (0, [0u8; TEXT]);
     // SAFETY: cuInit may be called at any time.

@@ -124,7 +124,7 @@ impl DeviceOptions {
         }
     }
 
-    /// Returns the ordinal of the requested GPU. It is 0 unless the user named another one.
+    /// Returns the ordinal of the requested GPU. Without a number from the user, the ordinal is 0.
     pub(super) fn ordinal(&self) -> u32 {
         if let DeviceKind::Gpu(ordinal) = self.device { ordinal } else { 0 }
     }

@@ -20,17 +20,17 @@ use steps::Steps;
 
 /// Check and measure this GPU in at most ten minutes, and write a page and a JSON about it.
 ///
-/// The report has the driver, the clocks, and the time of a first call. It has a sample of every kernel
-/// family, drawn by --seed and compared with the f64 reference. It has every suite of `ferroflash bench`,
-/// with median and 90th percentile, TFLOP/s, GB/s and the clock. On an L4, it has the model's prediction
-/// beside each measurement. The command needs only the driver. It sends nothing: if you like, send the two
-/// files to the project.
+/// The report has the driver, the clocks, and the time of a first call. The report has a sample of every
+/// kernel family, drawn by --seed and compared with the f64 reference. The report has every suite of
+/// `ferroflash bench`, with median and 90th percentile, TFLOP/s, GB/s and the clock. On an L4, it has the
+/// model's prediction beside each measurement. The command needs only the driver. The command sends nothing.
+/// If you like, send the two files to the project.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   ferroflash report                               report.html and report.json in ./ferroflash-report
-  ferroflash report --device gpu:1 --output a100  the second GPU, into the folder a100
-  ferroflash report --seconds 120                 a shorter one; what it leaves out is named
+  ferroflash report --device gpu:1 --output a100  a report on the second GPU, in the folder a100
+  ferroflash report --seconds 120                 a shorter report, which names what it leaves out
   ferroflash report --device sim                  a dry run of seconds in the simulator, without times")]
 pub(super) struct Args {
     /// The folder for `report.html` and `report.json`. The command creates it.

@@ -31,38 +31,39 @@ Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
 Tensors of varlen sequences:
   q             f16, bf16   [total_q, heads_q, head_dim]
   k, v          as q        [total_k, heads_k, head_dim]; v and o may have another head_dim
-  cu_seqlens_q  i32         [sequences + 1]: first row of each sequence in q, and the end of the last
-  cu_seqlens_k  i32         [sequences + 1]: the same for k and v
+  cu_seqlens_q  i32         [sequences + 1]: first row of each sequence in q, then the end of the last one
+  cu_seqlens_k  i32         [sequences + 1]: first row of each sequence in k and v, then the end
   seqused_k     i32         [sequences]: valid keys of each sequence; optional
   alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
   lse (output)  f32         [heads_q, total_q]; a padding row has o = 0 and lse = -inf
 
-Tensors of a KV cache. The last query of a sequence is at the position of its last key:
+Tensors of a KV cache. The last query of a sequence has the position of its last key:
   q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
   k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
                 F8_E4M3       [pages, heads_k, page size, head_dim]
-  v_cache       as k_cache  the same shape; none in a latent cache (--v-width)
+  v_cache       as k_cache  the shape of k_cache; a latent cache (--v-width) has no v_cache
   seqused_k     i32         [sequences]: keys of each sequence
-  block_table   i32         [sequences, columns]: pages of each sequence; without it, page b is sequence b's
-  cu_seqlens_q  i32         [sequences + 1]; without it, every sequence has the same number of queries
+  block_table   i32         [sequences, columns]: pages of each sequence; without it, sequence b has page b
+  cu_seqlens_q  i32         [sequences + 1]; without it, all sequences have equal numbers of queries
   alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
-  k_scale       f32         [] or [heads_k]: factor of the keys of an F8_E4M3 cache; optional
-  v_scale       f32         the same for the values
+  k_scale       f32         [] or [heads_k]: factor of the keys in an F8_E4M3 cache; optional
+  v_scale       f32         [] or [heads_k]: factor of the values in an F8_E4M3 cache; optional
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
-  F8_E4M3 caches: the same number of queries for each sequence, at most 64 rows (seqlen_q * heads_q /
-  heads_k), no alibi_slopes
+  An F8_E4M3 cache needs equal numbers of queries per sequence, at most 64 rows (seqlen_q * heads_q /
+  heads_k), and no alibi_slopes
 
 Optional tensors of every file. batch is the number of sequences; seqlen_q and seqlen_k are the queries and
 keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is its first key:
-  sinks           f32             [heads_q]: one logit per head that belongs to no key
+  sinks           f32             [heads_q]: attention sinks, one logit per head
   bias            f16, bf16, f32  [batch or 1, heads_q or 1, seqlen_q or 1, seqlen_k]: added to the scores
   mask_bits       u8              [heads_q or 1, seqlen_q, seqlen_k / 8 rounded up], or [batch or 1, ..]:
                                   bit J of a row, least significant first, is 1 if the query sees key J;
                                   --mask-keys gives bits to the last keys only (a tree of drafts)
-  prefix_lengths  i32             [batch]: the first keys of each sequence, which every query sees (prefix-LM)
+  prefix_lengths  i32             [batch]: number of a sequence's first keys that every query sees (prefix-LM)
 
-Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns, and the first V of k_cache
-are the values. o has V columns. k_cache is [pages, page size, 1, D], as q. --scale is required.
+Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns. The first V columns of
+k_cache are the values, and o has V columns. k_cache is [pages, page size, 1, D] of q's type. --scale is
+required.
 
 The program rejects any other tensor in the file, except o and lse.
 
@@ -158,7 +159,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     if let Some(width) = args.v_width {
         let what =
-            format_args!("--v-width {width}: only a latent cache has it, and the file has no `k_cache`");
+            format_args!("--v-width {width}: only a latent cache has a width, and the file has no `k_cache`");
         return Err(Error::Invalid(format!("{what}; leave --v-width out")));
     }
     let [q, k, v] = files::read_qkv(&file)?;

@@ -31,8 +31,9 @@ Examples:
   ferroflash sweep --file shapes.json --output tuning.json
   FERROFLASH_TUNING=tuning.json ferroflash run --input qkv.safetensors
 
-The tuning file is --output, else $FERROFLASH_TUNING, else ferroflash/tuning.json in the user's cache
-folder. `ferroflash bench --help` describes the file of shapes; sweep takes forward shapes only.")]
+The tuning file is the file of --output, otherwise of $FERROFLASH_TUNING, otherwise ferroflash/tuning.json in
+the user's cache folder. `ferroflash bench --help` describes the file of shapes. Sweep takes forward shapes
+only.")]
 pub(super) struct Args {
     /// Sweep this suite: headline, prefill, extra, hopper, hopper-extra, or a suite of --file. May be
     /// repeated [default: all].

@@ -6,8 +6,9 @@
 //! [`CUDA_ERROR_STUB_LIBRARY`], and the error of [`open`] gives the reason.
 //!
 //! With the feature `symbols`, these functions and all other driver functions of the crate `cust` 0.3.2 are
-//! symbols for the linker. `cust` then links without libcuda. Its build script still searches for libcuda:
-//! set `CUDA_LIBRARY_PATH` to the folder of this crate's sources, whose `lib64` contains an empty archive.
+//! symbols for the linker. `cust` then links without libcuda. The build script of `cust` still searches for
+//! libcuda: set `CUDA_LIBRARY_PATH` to the folder of this crate's sources, whose `lib64` contains an empty
+//! archive.
 
 mod error;
 mod functions;

@@ -33,7 +33,8 @@ pub struct Inputs<'a> {
 /// Results of the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
-    /// `[batch, rows, heads, head_dim]`. In a varlen problem, the rows are only those of sequences.
+    /// `[batch, rows, heads, head_dim]`. In a varlen problem, `rows` counts only rows that belong to a
+    /// sequence.
     pub shape: [usize; 4],
     /// O, contiguous in the order of `shape`; 0 for a row that sees no key.
     pub out: Vec<f64>,
@@ -130,7 +131,8 @@ impl<'a> Inputs<'a> {
         self.v
     }
 
-    /// The smallest interval that contains the visible keys of query `[batch, row]`, by [`masks::visible`].
+    /// Returns the smallest interval that contains the visible keys of query `[batch, row]`, by
+    /// [`masks::visible`].
     pub(super) fn visible(&self, [batch, row]: [usize; 2]) -> Range<usize> {
         masks::visible(&self.problem, self.position(row), self.prefix(batch))
     }
@@ -154,7 +156,7 @@ impl<'a> Inputs<'a> {
         self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
     }
 
-    /// The bias of a query `[batch, head, row]` and a key; 0 without a bias.
+    /// Returns the bias of a query `[batch, head, row]` and a key, or 0 without a bias.
     pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
         let bias = self.extras.and_then(|(extras, first)| Some((extras.bias.as_ref()?, first)));
         bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
@@ -166,7 +168,7 @@ impl<'a> Inputs<'a> {
         prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
     }
 
-    /// The mask's bit for a query `[batch, head, row]` and a key; true without bits.
+    /// Returns the mask's bit for a query `[batch, head, row]` and a key, or true without bits.
     pub(super) fn bit(&self, at: [usize; 3], key: usize) -> bool {
         let bits = self.extras.and_then(|(extras, first)| Some((extras.bits.as_ref()?, first)));
         bits.is_none_or(|(bits, first)| bits.sees(behind(first, at), key, self.problem.seqlen_k))
@@ -291,7 +293,7 @@ fn row_block<A: Arithmetic>(
 }
 
 /// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the LSE. `changed`
-/// applies slopes, bias and the mask's bits to a score. It never rounds to the inputs' type, because
+/// applies slopes, bias and the mask's bits to a score. `changed` never rounds to the inputs' type, because
 /// FlashAttention's own reference does not round slopes either.
 fn softmax<A: Arithmetic>(
     inputs: &Inputs,
@@ -328,7 +330,7 @@ fn softmax<A: Arithmetic>(
     max.to_f64() + sum.to_f64().ln()
 }
 
-/// [`multiply`], compiled for AVX2 if the CPU has it.
+/// Does the work of [`multiply`], with code for AVX2 if the CPU has AVX2.
 fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -344,8 +346,8 @@ fn multiply_avx2<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &m
     multiply(a, inner, b, b_stride, c, columns)
 }
 
-/// `c = a b`: `a` is `[rows, inner]`, `b` is `[inner, ..]` with rows `b_stride` apart, `c` is `[rows,
-/// columns]`.
+/// Computes `c = a b`. `a` is `[rows, inner]`, `b` is `[inner, ..]` with rows `b_stride` apart, `c` is
+/// `[rows, columns]`.
 #[inline(always)]
 fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     if inner == 0 || columns == 0 {

@@ -91,11 +91,17 @@ impl std::fmt::Display for Case {
 /// simpler mask, because the kernels of masks with parameters do not solve such a case.
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
-        let problem = fit(case.problem).sinks(entry.scores.sink).bias(entry.scores.bias);
+        let problem = scored(entry, fit(case.problem));
         Case { problem, ..case }
     });
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
+}
+
+/// A problem with an entry's scores. Kernels of [`MaskKind::Local`] also solve problems without slopes.
+pub fn scored(entry: &AttnInfo, problem: Problem) -> Problem {
+    let alibi = problem.alibi || entry.scores.alibi;
+    problem.sinks(entry.scores.sink).bias(entry.scores.bias).alibi(alibi)
 }
 
 /// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.

@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat with a long period. It takes longer to generate a large
-//! cache without repetition than to measure it.
+//! Inputs of measurements: normal numbers that repeat with a long period. To generate a large cache without
+//! repetition would take longer than to measure it.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -7,7 +7,7 @@ use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Number of elements of a period. It is a prime, so that rows and heads never align with the period.
+/// Number of elements of a period. The number is a prime, so that rows and heads never align with the period.
 const PERIOD: usize = 1_000_003;
 /// Distance in the period between the first elements of two consecutive tensors. Because of it, tensors
 /// differ.
@@ -53,7 +53,7 @@ pub(super) enum Filling {
 }
 
 impl Filling {
-    /// The buffers with the names `names`, in order.
+    /// Returns the buffers with the names `names`, in order.
     pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
         match self {
             Filling::Laid(all) => {

@@ -1,5 +1,5 @@
 //! OCP's E4M3 (`e4m3fn`) by its definition: one sign bit, four exponent bits (bias 7), three mantissa bits.
-//! It has no infinity. Only 0x7f and 0xff are NaN.
+//! The format has no infinity. Only 0x7f and 0xff are NaN.
 
 use std::sync::OnceLock;
 
@@ -17,8 +17,8 @@ pub fn decode(bits: u8) -> f32 {
     }
 }
 
-/// Returns every number that is not negative, in the order of its bits. This is also the order of the
-/// numbers.
+/// Returns every number that is not negative, in the order of its bits. The order of the bits is also the
+/// order of the numbers.
 fn numbers() -> &'static [f64; 0x7f] {
     static NUMBERS: OnceLock<[f64; 0x7f]> = OnceLock::new();
     NUMBERS.get_or_init(|| std::array::from_fn(|bits| f64::from(decode(bits as u8))))

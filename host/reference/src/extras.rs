@@ -163,7 +163,7 @@ impl Extras {
         sinks.chain(bias).chain(prefixes).chain(bits).collect()
     }
 
-    /// Adds the extras to a request. Their buffers lie at these addresses.
+    /// Adds the extras to a request. The extras' buffers lie at the addresses `at`.
     pub fn give(&self, request: &mut AttentionRequest<'_>, at: &[u64]) {
         let mut at = at.iter().copied();
         let mut next = || at.next().unwrap_or(0);

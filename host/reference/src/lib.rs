@@ -41,7 +41,7 @@ pub use append::{AppendCase, AppendMemory, Lies, Scales, append, append_edges};
 pub use arithmetic::{unit_roundoff, widen_e4m3};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
-pub use case::{Case, Values};
+pub use case::{Case, Values, scored};
 pub use cases::{edges, grid, headline, reproducer, soak};
 pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges, paged_edges};
 pub use extras::{BiasTensor, BitsTensor, Extras};

@@ -83,8 +83,8 @@ pub(super) fn several(kind: MaskKind) -> Vec<Masked> {
     }
 }
 
-/// Returns masks of a kind without softcap and slopes. Their edges lie beside the edges of blocks of `n` keys
-/// and of tiles of `m` queries.
+/// Returns masks of a kind without softcap and slopes. The masks' edges lie beside the edges of blocks of `n`
+/// keys and of tiles of `m` queries.
 pub(super) fn at_edges(kind: MaskKind, [m, n]: [usize; 2]) -> Vec<(Mask, Alignment)> {
     let prefix = |keys: usize| Mask::Prefix(Prefix::All(keys as u32));
     let chunked = |keys: usize| Mask::Chunked { chunk: keys as u32 };

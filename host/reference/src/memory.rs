@@ -107,7 +107,7 @@ pub struct Memory {
     pub k: Place,
     /// Values.
     pub v: Place,
-    /// The output. Its buffer is not among `buffers`.
+    /// The output. The output's buffer is not among `buffers`.
     pub o: Place,
     /// ALiBi slopes. The first buffer behind the tensor buffers holds them.
     pub slopes: Option<Slopes>,
@@ -115,7 +115,7 @@ pub struct Memory {
     pub sequences: Option<Sequences>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
-    /// Sinks, bias and masks. Their buffers follow `buffers`.
+    /// Sinks, bias and masks. The buffers of these tensors follow `buffers`.
     pub extras: Extras,
 }
 
@@ -257,7 +257,8 @@ impl Memory {
         1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
     }
 
-    /// Returns the index of the first buffer of integers. It follows the buffers of tensors and slopes.
+    /// Returns the index of the first buffer of integers. This buffer follows the buffers of tensors and
+    /// slopes.
     pub(super) fn first_array(&self) -> usize {
         self.tensor_buffers() + usize::from(self.slopes.is_some())
     }

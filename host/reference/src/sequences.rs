@@ -17,9 +17,9 @@ pub struct Sequences {
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. It has `tiles` whole tiles and `queries`
-/// further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V behind
-/// its keys.
+/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. The sequence has `tiles` whole tiles and
+/// `queries` further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V
+/// behind its keys.
 pub type Lengths = [i32; 5];
 
 impl Sequences {
@@ -69,7 +69,8 @@ impl Sequences {
             && (used.len() != all.count()
                 || !used.iter().zip(starts).all(|(used, rows)| (0..=rows).contains(used)))
         {
-            let want = format!("it must have {} integers, from 0 to each sequence's rows of k", all.count());
+            let want =
+                format!("it must have {} integers, each from 0 to the sequence's rows of k", all.count());
             return Err(TensorError::Sequences { name: "seqused_k", got: used.clone(), want });
         }
         Ok(all)

@@ -77,8 +77,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 
-/// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if it can run
-/// it.
+/// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if the device
+/// can run the subject.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
     let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];

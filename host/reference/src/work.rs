@@ -13,7 +13,7 @@ mod ready;
 pub use device::OnDevice;
 pub use ready::Ready;
 
-/// The value of every byte of an output before a launch. It is NaN in f16, bf16 and f32.
+/// The value of every byte of an output before a launch. The value is NaN in f16, bf16 and f32.
 pub(crate) const POISON: u8 = 0xff;
 /// Bytes of the guards before and behind an output. A launch must not change them.
 pub(crate) const GUARD: usize = 256;
@@ -73,7 +73,7 @@ pub trait Work: Sync {
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError>;
 }
 
-/// A function that judges the outputs of a round. Its first argument is the round's index.
+/// A function that judges the outputs of a round. The function's first argument is the round's index.
 pub type Judge<'a> = Box<dyn Fn(usize, &Written) -> Judgement + Send + Sync + 'a>;
 
 /// A launch's options and scratch memory.
@@ -146,8 +146,8 @@ impl Judgement {
         Judgement { failures: vec![why.to_string()], ..Judgement::default() }
     }
 
-    /// Returns a judgement of `strays` elements that were written outside the outputs. If there are none, it
-    /// has no error.
+    /// Returns a judgement of `strays` elements that were written outside the outputs. Without strays, the
+    /// judgement has no error.
     pub fn outside(strays: usize) -> Self {
         match strays {
             0 => Self::default(),

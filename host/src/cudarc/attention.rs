@@ -59,8 +59,8 @@ impl<'a, T: Element> Inputs<'a, T> {
         Self::new(q, Source::Tensors { k, v, starts: None })
     }
 
-    /// Varlen sequences; see [`AttentionRequest::varlen`]. `cu_seqlens_q` and `cu_seqlens_k` have `n + 1`
-    /// integers for `n` sequences.
+    /// Creates inputs of varlen sequences; see [`AttentionRequest::varlen`]. `cu_seqlens_q` and
+    /// `cu_seqlens_k` have `n + 1` integers for `n` sequences.
     pub fn varlen(
         q: Tensor<'a, T>,
         k: Tensor<'a, T>,
@@ -104,7 +104,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { queries: Some((cu_seqlens_q.into(), max_seqlen_q)), ..self }
     }
 
-    /// See [`AttentionRequest::mask`]; for masks without memory.
+    /// Sets a mask that needs no device memory; see [`AttentionRequest::mask`].
     pub fn mask(self, mask: Mask) -> Self {
         Inputs { mask: Shown::Plain(mask), ..self }
     }

@@ -126,15 +126,16 @@ impl<'a, C: Number> Pages<'a, C> {
         Pages { keys, values: Some(values), layout, scales: [Scale::One; 2] }
     }
 
-    /// Keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With [`Pages::hnd`],
-    /// the buffer is `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page, heads, head_dim]`.
+    /// Creates pages with keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With
+    /// [`Pages::hnd`], the buffer is `[pages][2][heads][page][head_dim]`. The shape stays `[pages, page,
+    /// heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Interleaved);
         Pages { keys: both, values: None, layout, scales: [Scale::One; 2] }
     }
 
-    /// A latent cache (MLA), contiguous `[pages, page, 1, head_dim]`: the first `head_dim_v` columns of a key
-    /// are its value. See [`KvPages::latent`].
+    /// Creates the pages of a latent cache (MLA), contiguous `[pages, page, 1, head_dim]`. The first
+    /// `head_dim_v` columns of a key are its value. See [`KvPages::latent`].
     pub fn latent(rows: &'a impl Memory<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
         let layout = Layout::new(shape, Values::Latent(head_dim_v));
         Pages { keys: rows, values: None, layout, scales: [Scale::One; 2] }

@@ -261,10 +261,10 @@ impl FlashAttention {
         self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
     }
 
-    /// FlashAttention's `flash_attn_with_kvcache`: attention of queries `[batch, queries, heads, head_dim]`
-    /// on a KV cache. `cache` replaces the arguments `k_cache`, `v_cache`, `cache_seqlens`, `cache_batch_idx`
-    /// and `block_table`. Call [`FlashAttention::append`] first to write new keys and values. `causal` aligns
-    /// bottom-right.
+    /// FlashAttention's `flash_attn_with_kvcache`: computes attention of queries `[batch, queries, heads,
+    /// head_dim]` on a KV cache. `cache` replaces the arguments `k_cache`, `v_cache`, `cache_seqlens`,
+    /// `cache_batch_idx` and `block_table`. Call [`FlashAttention::append`] first to write new keys and
+    /// values. `causal` aligns bottom-right.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].

@@ -41,7 +41,7 @@ pub struct Bias<'a> {
 }
 
 impl<'a> Bias<'a> {
-    /// A contiguous bias `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
+    /// Creates a contiguous bias `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
     pub fn new(data: impl Into<Floats<'a>>, shape: [usize; 4]) -> Self {
         Bias { data: data.into(), shape, strides: None }
     }
@@ -96,7 +96,7 @@ impl<'a> MaskBits<'a> {
     }
 }
 
-/// A mask. If it has memory, the memory is a slice.
+/// A mask. The memory of a mask, if there is any, is a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Shown<'a> {
     /// A mask without memory.

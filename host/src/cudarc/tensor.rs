@@ -16,7 +16,8 @@ pub struct Tensor<'a, T> {
 }
 
 impl<'a, T: Number> Tensor<'a, T> {
-    /// A contiguous `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads, head_dim]`.
+    /// Creates a contiguous tensor `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads,
+    /// head_dim]`.
     pub fn new(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
         Tensor { data, shape, strides: None }
     }
@@ -51,7 +52,7 @@ pub struct TensorMut<'a, T> {
 }
 
 impl<'a, T: Number> TensorMut<'a, T> {
-    /// A contiguous `[batch, seqlen, heads, head_dim]`.
+    /// Creates a contiguous output `[batch, seqlen, heads, head_dim]`.
     pub fn new(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
         TensorMut { data, shape, strides: None }
     }

@@ -81,7 +81,7 @@ pub(super) fn capabilities(device: CUdevice) -> Result<Capabilities, Error> {
 const COMPILES_PTX: c_int = 11_080;
 
 /// The oldest driver version (as a CUDA version) that compiles PTX 8.3, the version of kernels with tensor
-/// maps. It is newer than the version that introduced `cuTensorMapEncodeTiled`.
+/// maps. This driver is newer than the driver that introduced `cuTensorMapEncodeTiled`.
 const TAKES_TENSOR_MAPS: c_int = 12_030;
 
 /// Encodes a tensor map in the current context.
@@ -96,8 +96,8 @@ pub(super) fn tensor_map(map: &MapDescription) -> Result<TensorMap, Error> {
     let is_narrow = map.row_bytes() == 64;
     let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(map.address as usize));
-    // SAFETY: the call writes 128 bytes, aligned to 64, and reads one number per dimension. It stores the
-    // tensor's address and reads nothing from there.
+    // SAFETY: the call writes 128 bytes, aligned to 64, and reads one number per dimension. The call stores
+    // the tensor's address, and does not read the tensor.
     let code = unsafe {
         libcuda::cuTensorMapEncodeTiled(
             (&raw mut map.0).cast(),

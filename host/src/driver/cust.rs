@@ -21,8 +21,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CustDriver {
     context: Context,
-    /// A handle of the context that `cust` made. It enters the context, and the driver's objects keep it
-    /// alive.
+    /// A handle of the context that `cust` made. The driver enters the context through this handle, and its
+    /// objects keep the handle alive.
     own: Arc<cuda::Context>,
     capabilities: Capabilities,
 }
@@ -205,8 +205,8 @@ impl Driver for CustDriver {
         let _entered = self.enter()?;
         let params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter; the rest
-        // is the caller's promise.
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
+        // caller promises valid memory and a valid stream.
         let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
         launched.map_err(|e| failed("cuLaunchKernel", e))
     }

@@ -149,7 +149,8 @@ impl RawDriver {
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
         let (address, bytes) = (self.address(buffer), buffer.bytes());
-        // SAFETY: the buffer has this number of bytes; the rest is the caller's promise.
+        // SAFETY: the buffer has this number of bytes. The caller promises that it lives and that nothing
+        // else uses it.
         driver("cuMemsetD8Async", unsafe { libcuda::cuMemsetD8Async(address, byte, bytes, stream.as_raw()) })
     }
 }

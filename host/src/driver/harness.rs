@@ -138,7 +138,8 @@ pub(super) fn fits(buffer: usize, at: usize, data: usize) -> Result<(), Error> {
         return Ok(());
     }
     let left = buffer.saturating_sub(at);
-    let expected = format_args!("the buffer holds {left} bytes from there on; copy fewer, or allocate more");
+    let expected =
+        format_args!("the buffer holds {left} bytes from this byte on; copy fewer, or allocate more");
     Err(Error::invalid("data", format_args!("{data} bytes at byte {at}"), expected))
 }
 

@@ -22,7 +22,7 @@ pub struct MapDescription {
     pub kind: MapKind,
 }
 
-/// The place where TMA sees a tensor's end. It reads 0 behind the end and does not write there.
+/// The place where TMA sees a tensor's end. TMA reads 0 behind the end and does not write there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MapKind {

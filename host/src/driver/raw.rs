@@ -207,8 +207,8 @@ impl Driver for RawDriver {
         let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
         let RawKernel { function, threads, smem_bytes, .. } = *kernel;
         let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter; the rest
-        // is the caller's promise.
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
+        // caller promises valid memory and a valid stream.
         let code = unsafe {
             let params = params.as_mut_ptr();
             libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)

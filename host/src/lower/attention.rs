@@ -121,7 +121,7 @@ impl Lowering<'_> {
         variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
     }
 
-    /// The launch of the kernel alone, with tensor maps.
+    /// Returns the launch of the kernel alone, with tensor maps.
     fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
         variant::with(
             Launch::with_maps(self.place, [blocks, 1, 1], params, maps),
@@ -299,7 +299,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the parameters of all of Hopper's kernels, with empty tensor maps of the kinds of `q` and `k`.
+    /// Returns the parameters of all of Hopper's kernels, whose tensor maps are still empty. `q` and `k` give
+    /// the types of the maps.
     fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
         let Scalars { window, lse, lengths: [q_len, k_len] } = told;

@@ -7,7 +7,7 @@ use crate::{DType, Error};
 use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// The part of a merge on which a launch depends. It does not contain the list of states.
+/// The part of a merge on which a launch depends. This part does not contain the list of states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Merged {
     first: State,

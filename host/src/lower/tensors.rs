@@ -171,8 +171,8 @@ pub(super) fn keys_values(kv: &KeysValues) -> [Tensor; 2] {
 }
 
 impl KvCache {
-    /// Converts a KV cache of `batch` sequences and its scales to kernel parameters. Their layout may change
-    /// with every version.
+    /// Converts a KV cache of `batch` sequences and its scales to kernel parameters. The layout of the
+    /// parameters may change with every version.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`], which names the invalid field, or [`Error::Unsupported`], which names the

@@ -1,12 +1,12 @@
 //! Parameters of masks and scores, which follow the kernel's own parameters.
-use super::tensors::integers;
+use super::tensors::{integers, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// Returns the launch with the parameters of its kernel's mask, and then of its scores.
+/// Adds the parameters of the kernel's mask, and then of its scores, to a launch.
 pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
@@ -22,6 +22,10 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
         (true, Some(Sinks { address: base, .. })) => launch.with(&SinkParams { base }),
         _ => launch,
     };
+    let launch = match (kernel.scores.alibi, &r.scores.alibi) {
+        (true, Some(view)) => launch.with(&slopes(Some(view))),
+        _ => launch,
+    };
     match (kernel.scores.bias, &r.scores.bias) {
         (Some(_), Some(bias)) => launch.with(&self::bias(bias)),
         _ => launch,
@@ -31,8 +35,8 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
 /// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes.
 ///
 /// # Errors
-/// Returns [`Error::Unsupported`], which names both numbers of bytes. This refuses a type that gives a kernel
-/// no parameters for its mask (a type without `With`).
+/// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
+/// kernel no parameters for its mask (a type without `With`).
 pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
     let (takes, has) =

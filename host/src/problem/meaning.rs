@@ -35,7 +35,7 @@ struct Meaning {
 impl Meaning {
     fn new(p: &Problem) -> Self {
         let (kind, mut window) = (p.mask_kind(), p.window());
-        // Alignment does not matter if there is no ALiBi, and if every query sees every key or bits name its
+        // Without ALiBi, alignment has no effect if every query sees every key, or if bits name each query's
         // keys.
         if p.is_anywhere((window.left, window.right)) {
             window.shift = 0;

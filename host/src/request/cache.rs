@@ -85,8 +85,8 @@ impl KvPages {
     /// | `q` | `[batch, queries, heads, 576]` | `q_nope W_UK` (absorbed, 512 columns), then the rotated `q_pe` |
     /// | `o` | `[batch, queries, heads, 512]` | multiply each head by its `W_UV` |
     ///
-    /// The request must set a scale, because none follows from 576 columns: DeepSeek's is `1 / sqrt(128 +
-    /// 64)`, times the square of YaRN's `mscale`.
+    /// The request must set a scale, because no default follows from 576 columns: DeepSeek's is `1 / sqrt(128
+    /// + 64)`, times the square of YaRN's `mscale`.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {

@@ -46,7 +46,7 @@ pub enum Prefix {
 
 /// A mask of one bit per query and key, u8 in device memory, the least significant bit first. Bit `j` of row
 /// `[b, h, i]` is 1 if query `i` of the sequence sees the sequence's key `max(keys - shape[3], 0) + j`. The
-/// query sees all keys before those that have a bit.
+/// query sees all keys before the keys that have a bit.
 ///
 /// A tree of drafts has one column per node, because its nodes are the last keys of a KV cache. If the mask
 /// has a column for every key of the longest sequence, column 0 is key 0.

@@ -1,7 +1,7 @@
 //! Scratch memory of launches, and the number of splits per sequence.
 
 /// Scratch memory of a launch. For few queries on many keys, several thread blocks must share a sequence's
-/// keys to keep the whole device busy. They leave partial results in scratch memory.
+/// keys to keep the whole device busy. The blocks leave partial results in scratch memory.
 ///
 /// Plan with [`Scratch::Fastest`], allocate the bytes of
 /// [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes), and launch with this [memory](Scratch::Memory).
@@ -62,7 +62,7 @@ impl Scratch {
     }
 }
 
-/// Device memory for partial results. Its contents do not matter before and after a launch.
+/// Device memory for partial results. The contents of this memory do not matter before and after a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// Device address. A multiple of 16.
@@ -90,8 +90,8 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
-    /// A number that depends on the sequence's share of all keys. The device decides when the launch runs,
-    /// from the lengths in its memory.
+    /// A number that depends on the sequence's share of all keys. The device computes the number when the
+    /// launch runs, from the lengths in device memory.
     #[default]
     Auto,
     /// This number of splits, but at most one per 16 keys. A number of 2 or more needs a workspace and a

@@ -1,7 +1,7 @@
-//! Varlen: sequences of any lengths in one tensor. Their offsets live in device memory.
+//! Varlen: sequences of any lengths in one tensor. The sequences' offsets live in device memory.
 
-/// 32-bit integers in device memory: lengths or page indices. They may be signed or unsigned, because valid
-/// values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
+/// 32-bit integers in device memory: lengths or page indices. The integers may be signed or unsigned, because
+/// valid values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
 /// results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {

@@ -41,8 +41,9 @@ pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
 }
 
 /// Returns the number of resident thread blocks of the entry per SM if each SM runs several, otherwise 0. One
-/// block then loads while another searches its keys or combines. This saves 2 % of the time of 64 sequences,
-/// and up to 5 % of 24 to 32 (H200). Chunks do not depend on the batch, so they ignore this number.
+/// block then loads while another searches its keys or combines. Several blocks per SM save 2 % of the time
+/// of 64 sequences, and up to 5 % of 24 to 32 (H200). Chunks do not depend on the batch, so they ignore this
+/// number.
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }

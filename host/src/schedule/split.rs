@@ -4,8 +4,8 @@ use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
 
-/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads as many bytes as the keys
-/// and values of 64 queries have.
+/// Maximum number of splits per work tile. With 32 splits, the combine kernel reads the number of bytes that
+/// the keys and values of 64 queries have.
 const MAX_SPLITS: u64 = 32;
 /// Minimum number of key blocks per split.
 const MIN_BLOCKS: u64 = 2;

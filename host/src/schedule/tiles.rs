@@ -163,9 +163,9 @@ fn too_many_sequences(p: &Problem, rows: usize) -> Error {
     Error::unsupported(feature, reason)
 }
 
-/// Returns the number of heads in one group. Their keys and values fit the L2 cache, and the longest work
-/// tiles of the group run first. If all work tiles are equally long, a group gains nothing, and the order
-/// head by head keeps the cache warmer.
+/// Returns the number of heads in one group. The keys and values of these heads fit the L2 cache, and the
+/// longest work tiles of the group run first. If all work tiles are equally long, a group gains nothing, and
+/// the order head by head keeps the cache warmer.
 fn group(p: &Problem, on: &Capabilities) -> u32 {
     let window = p.window();
     // The host does not know the caller's own mask. Equally long work tiles lose little in groups.
@@ -175,7 +175,7 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
 }
 
 /// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
-/// H200: docs/performance-log.md). It divides the number of heads.
+/// H200: docs/performance-log.md). The result divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     let kv_bytes = p.seqlen_k as u64 * (p.head_dim + p.head_dim_v) as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);

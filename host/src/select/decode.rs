@@ -62,7 +62,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
 }
 
-/// Returns the decode kernels of a problem's variant, or those of the table.
+/// Returns the decode kernels of a problem's variant, or the table's decode kernels.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed && e.keys != Keys::Latent)
 }
@@ -85,8 +85,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
         && (e.keys == ANY_PAGES || tiled)
 }
 
-/// Returns whether the entry is batch-invariant for this problem. Its warps must split keys like the warps of
-/// an entry for any pages, so that pages do not matter.
+/// Returns whether the entry is batch-invariant for this problem. The entry's warps must split keys like the
+/// warps of an entry for any pages, so that pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);

@@ -1,6 +1,6 @@
 //! Conditions under which one of Hopper's kernels solves a dense problem on a device with Hopper's
 //! instructions.
-use super::Query;
+use super::{Query, hopper_variant};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, MaskKind, Problem};
 use spec::{HOPPER_VARIANTS, HOPPERS, PLANNED};
@@ -27,17 +27,17 @@ struct Line {
 }
 
 impl Line {
-    /// Returns a line for every mask. It holds from 1024 keys and one tile per SM on: an SM holds one block,
-    /// so a tile must be long enough to pay for its prologue.
+    /// Returns a line for every mask. The line holds from 1024 keys and one tile per SM on: an SM holds one
+    /// block, so a tile must be long enough to pay for its prologue.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
         let (columns, tiles_per_100_sms) = ([head_dim; 2], 100);
         Line { columns, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
-    /// Returns a line for shorter problems. It needs at least this number of keys, more than half a tile of
-    /// queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute better over
-    /// the SMs.
+    /// Returns a line for shorter problems. The line needs at least this number of keys, more than half a
+    /// tile of queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute
+    /// better over the SMs.
     const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
         Line { keys, queries: 66, tiles_per_100_sms, ..Line::new(head_dim, 128, SHORT) }
     }
@@ -129,12 +129,16 @@ pub(super) const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kern
 
 /// Returns whether one of Hopper's kernels solves a dense problem.
 pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
-    let Some((entry, line)) = chosen(q, mask) else { return Answer::Portable };
+    let found = match q.problem.alibi {
+        true => hopper_variant::sloped(q),
+        false => chosen(q, mask).map(|(entry, line)| (entry, line.reason)),
+    };
+    let Some((entry, reason)) = found else { return Answer::Portable };
     if !q.on.tensor_maps {
         return Answer::Refused(NO_MAPS);
     }
     match q.takes(entry) {
-        Ok(()) => Answer::Taken(entry, line.reason),
+        Ok(()) => Answer::Taken(entry, reason),
         Err(reason) => Answer::Refused(reason),
     }
 }
@@ -153,9 +157,6 @@ const WHOLE_PANELS: [u32; 2] = [128; 2];
 /// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
-    if p.alibi {
-        return None;
-    }
     // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
     let held = |entries| super::columns(p, entries).ok();
     let columns = held(HOPPERS).filter(|columns| held(PLANNED) == Some(*columns))?;

@@ -10,13 +10,13 @@ const MIXED: &str = "sequences of few and of many queries: a decode kernel takes
                      the many, in one launch";
 
 /// Maximum of the mean queries per sequence for which a batch does not use Hopper's prefill kernel, because
-/// such a batch consists mostly of single queries. This is an estimate; it has not been measured.
+/// such a batch consists mostly of single queries. This number is an estimate; nobody has measured it.
 const MOSTLY_FEW: usize = 32;
 
 /// Returns the prefill kernel for a mixed batch and the reason for it, if the batch may have sequences of few
-/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. Which
-/// sequences it takes depends on the batch, so batch-invariant splits (`Splits::Chunk`) leave all sequences
-/// to prefill kernels.
+/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
+/// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
+/// all sequences to prefill kernels.
 pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
     let [rows, _] = p.varlen?;
     let kernel = many(p)?;

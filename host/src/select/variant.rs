@@ -1,14 +1,12 @@
 //! Selection among kernels with sinks, with a bias, or with a mask that has parameters, and among the kernels
 //! of a caller's variant. Each combination of mask and scores has few kernels, so one rule serves all.
 use super::hopper::NO_MAPS;
-use super::{Choice, Query, attention, portable};
+use super::{Choice, Query, attention, hopper_variant, portable};
 use crate::request::Scratch;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Contract, Error, MaskKind, Problem};
 use spec::{Keys, Schedule, ScoreKinds};
 
-const HOPPER: &str =
-    "warpgroups and TMA, with this mask and these scores; long sequences that fill the device";
 const LARGE: &str = "the largest tile with this mask and these scores: there are enough queries to fill the \
                      device";
 const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
@@ -16,9 +14,6 @@ const ONLY: &str = "the only kernel with this mask and these scores that fits th
 /// The reason for a kernel whose output a merge kernel completes.
 const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
                       output of a kernel without sinks";
-
-/// Minimum mean number of keys for Hopper's kernels, as in `hopper.rs`.
-const LONG: usize = 1024;
 
 /// Returns whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe
 /// full and causal masks too. On a KV cache, causal kernels also run full masks.
@@ -151,20 +146,13 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         portable::by_table(p, on, q.scratch, best.0, fitting().chain(split).filter(is_tile_of_table))
     });
     let Choice { kernel: portable, reason, .. } = line.flatten().unwrap_or(Choice::new(portable, reason));
-    let keys = match (p.varlen, p.cache) {
-        (None, None) => p.seqlen_k,
-        _ => p.totals()[1] / p.batch,
-    };
-    let is_fast = |e: &&AttnInfo| {
-        let fits = e.contract.target.runs_on(on.arch()) && e.contract.smem_bytes <= on.smem_per_block;
-        e.has_maps() && fits && rank(e) == best && keys >= LONG && tiles(p, e) >= sms
-    };
-    let Some(kernel) = solving.iter().copied().find(is_fast) else {
+    let of_head_dim: Vec<_> = solving.iter().copied().filter(|e| e.head_dim == best.0).collect();
+    let Some((kernel, fast)) = hopper_variant::choose(q, &of_head_dim) else {
         return Ok(Choice::new(portable, reason));
     };
     Ok(match q.takes(kernel) {
         _ if !on.tensor_maps => Choice::new(portable, NO_MAPS),
-        Ok(()) => Choice { kernel, reason: HOPPER, fallback: large.or(small) },
+        Ok(()) => Choice { kernel, reason: fast, fallback: large.or(small) },
         Err(reason) => Choice::new(portable, reason),
     })
 }
@@ -176,7 +164,7 @@ fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
 }
 
 /// Returns the number of a kernel's work tiles: at least one per sequence and head.
-fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
+pub(super) fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
     match (p.varlen, p.cache) {
         (None, None) => p.tiles(e.tile_m),
         _ => {

@@ -14,12 +14,12 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     }
     let [batch, rows, heads, head_dim] = a.k.shape;
     if a.k.shape.contains(&0) || batch != 1 {
-        let expected = "must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";
+        let expected = "it must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";
         return Err(Error::invalid(K.shape, format!("{:?}", a.k.shape), expected));
     }
     let [values_batch, values_rows, ..] = a.v.shape;
     if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[1, tokens, {heads}, {head_dim}], the shape of k");
+        let expected = format_args!("it must be [1, tokens, {heads}, {head_dim}], the shape of k");
         return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
     }
     if a.v.dtype != a.k.dtype {
@@ -33,7 +33,8 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
         return Err(Error::unsupported(feature, reason));
     }
     if keys.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], with the heads and columns of k");
+        let expected =
+            format_args!("it must be [pages, page, {heads}, {head_dim}], with the heads and columns of k");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     let values = &a.pages.values;

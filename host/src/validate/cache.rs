@@ -96,7 +96,11 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
             let numbers = u32::try_from(columns).ok().zip(u32::try_from(stride).ok());
             let Some((1.., _)) = numbers else {
                 let value = format_args!("{columns} columns {stride} apart");
-                return Err(Error::invalid("cache.table", value, "1 column or more, each below 2^32"));
+                return Err(Error::invalid(
+                    "cache.table",
+                    value,
+                    "there must be 1 column or more, and both below 2^32",
+                ));
             };
             (columns.saturating_mul(page), "a row of the table")
         }
@@ -163,7 +167,8 @@ pub(super) fn per_head(
             _ if extent == 1 => {}
             Some(bytes) => *dim = (extent as u64, bytes),
             None => {
-                let expected = "from sequence to sequence and head to head, 0 or more";
+                let expected =
+                    "both strides (from sequence to sequence, from head to head) must be 0 or more";
                 return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
             }
         }

@@ -1,7 +1,7 @@
 //! Footprints: the bytes of a view, and whether two views overlap.
 
 /// The bytes of a view: `base + sum(index * stride) + 0..unit`, each index below its extent. Strides are in
-/// bytes, and none is negative.
+/// bytes, and no stride is negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Footprint {
     pub base: u64,
@@ -33,9 +33,9 @@ impl Footprint {
         })
     }
 
-    /// Returns false only if `self` and `other` provably share no byte. They share no byte if their ranges
-    /// lie apart, or if they interleave with a period that divides all larger strides of both (parts of one
-    /// packed buffer).
+    /// Returns false only if `self` and `other` provably share no byte. Two views share no byte if their
+    /// ranges lie apart, or if they interleave with a period that divides all larger strides of both (parts
+    /// of one packed buffer).
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);

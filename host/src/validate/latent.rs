@@ -46,7 +46,8 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
         ));
     }
     if keys.shape[2..] != [heads, head_dim] {
-        let expected = format_args!("[pages, page, {heads}, {head_dim}], the rows' heads and columns");
+        let expected =
+            format_args!("it must be [pages, page, {heads}, {head_dim}], with the rows' heads and columns");
         return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     if keys.dtype != a.k.dtype {
@@ -56,7 +57,7 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
     let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
     if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])
     {
-        let expected = "must be the first columns of k, like the cache's values; use Append::latent";
+        let expected = "it must be the first columns of k, like the cache's values; use Append::latent";
         return Err(Error::invalid("v", format_args!("{:?} at {:#x}", a.v.shape, a.v.address), expected));
     }
     Ok(())

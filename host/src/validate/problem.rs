@@ -181,7 +181,8 @@ fn scores(p: &Problem) -> Result<(), Error> {
     let beside = beside.into_iter().find(|(.., is_there)| *is_there);
     if let Some((which, divided, _)) = beside.filter(|_| !BESIDE_ALIBI.contains(&scale_log2)) {
         let (what, value) = p.softcap.map_or(("scale", scale), |softcap| ("softcap", softcap));
-        let reason = format_args!("kernels divide {divided} by it, so it must be between 1e-20 and 1e20");
+        let reason =
+            format_args!("kernels divide {divided} by this number, so it must be between 1e-20 and 1e20");
         return Err(Error::unsupported(format_args!("{what} {value:e} with {which}"), reason));
     }
     let mut wrong = derived.into_iter().flatten().filter(|(.., number)| !number.is_normal());

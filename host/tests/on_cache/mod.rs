@@ -20,7 +20,7 @@ pub struct Shape {
     pub max_k: usize,
 }
 
-/// Returns the request without a mask. Its buffers end at its last element.
+/// Returns the request without a mask. Each buffer ends at its tensor's last element.
 pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
     let q =

@@ -1,5 +1,4 @@
 //! Accessors with which tests' tables change requests, and the parameters of portable kernels.
-#![allow(dead_code, reason = "each file of tests uses some")]
 use ferroflash::Launch;
 use ferroflash::request::*;
 use spec::FwdParams;

@@ -10,10 +10,10 @@ pub mod params;
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The alignment as a value.
+    /// The same alignment, as a value.
     const KIND: PageKind;
 }
-/// Pages of a multiple of 16 keys, and dense KV caches.
+/// The kernel reads pages of a multiple of 16 keys, and dense KV caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles;
 /// The kernel reads pages of any size.
@@ -55,7 +55,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
 impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     type Params = DecodeParams;
     const THREADS: u32 = 256;
-    /// Shared memory in which a block finds its work item.
+    /// Bytes of the shared memory in which a block searches for its work item.
     const SMEM_BYTES: usize = params::TALLY * 4;
     const BLOCKS_PER_SM: u32 = 2;
     fn grid(params: &DecodeParams) -> [u32; 3] {

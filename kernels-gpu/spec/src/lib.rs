@@ -69,7 +69,7 @@ pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
 pub use score_kinds::ScoreKinds;
-pub use scores::{Bias, BiasParams, ScoreMarker, Scored, Sink, SinkParams};
+pub use scores::{Bias, BiasParams, CausalAlibi, ScoreMarker, Scored, Sink, SinkParams};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,

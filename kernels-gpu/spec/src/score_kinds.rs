@@ -7,6 +7,9 @@ use core::fmt;
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
+    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes
+    /// without it.
+    pub alibi: bool,
     /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,
     /// Scores that a user of this crate defines. No line of the table has such scores.
@@ -15,9 +18,11 @@ pub struct ScoreKinds {
 
 impl ScoreKinds {
     /// No modification: scores stay scaled products.
-    pub const NONE: Self = ScoreKinds { sink: false, bias: None, own: false };
+    pub const NONE: Self = ScoreKinds { sink: false, alibi: false, bias: None, own: false };
     /// A sink only.
     pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
+    /// ALiBi slopes only.
+    pub const ALIBI: Self = ScoreKinds { alibi: true, ..Self::NONE };
     /// A modification that a user of this crate defines.
     pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
 
@@ -33,11 +38,17 @@ impl ScoreKinds {
             (Some(_), Some(_)) => None,
         };
         let two = self.bias.is_some() && other.bias.is_some();
-        ScoreKinds { sink: self.sink || other.sink, bias, own: self.own || other.own || two }
+        ScoreKinds {
+            sink: self.sink || other.sink,
+            alibi: self.alibi || other.alibi,
+            bias,
+            own: self.own || other.own || two,
+        }
     }
 
-    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`: `_sink`, `_bias` (a
-    /// bias of that dtype), `_bias_f32`; nothing for [`ScoreKinds::NONE`].
+    /// The part of a symbol that names these modifications, for a Q of dtype `dtype`. The part contains
+    /// `_sink`, `_alibi`, `_bias` (a bias of Q's dtype) or `_bias_f32`, and is empty for
+    /// [`ScoreKinds::NONE`].
     pub fn name(self, dtype: DType) -> impl fmt::Display {
         ScoreName(self, dtype)
     }
@@ -51,6 +62,9 @@ impl fmt::Display for ScoreName {
         let ScoreName(kinds, dtype) = *self;
         if kinds.sink {
             f.write_str("_sink")?;
+        }
+        if kinds.alibi {
+            f.write_str("_alibi")?;
         }
         match kinds.bias {
             Some(bias) if bias == dtype => f.write_str("_bias")?,

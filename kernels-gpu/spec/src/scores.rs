@@ -1,5 +1,5 @@
 //! Score modifications beside a mask: kinds as types, and their parameters.
-use crate::{And, Element, MaskKind, MaskMarker, Plain, ScoreKinds};
+use crate::{And, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds};
 use core::marker::PhantomData;
 
 /// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
@@ -42,6 +42,14 @@ pub struct SinkParams {
     /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity means no
     /// sink.
     pub base: u64,
+}
+
+/// ALiBi slopes under a mask that hides every key behind the query's position. Their parameters are one slope
+/// per sequence and head.
+#[derive(Clone, Copy, Debug)]
+pub struct CausalAlibi {
+    /// The amount that a score loses per key of distance, before scaling.
+    pub slope: f32,
 }
 
 /// An additive bias of element type `T`: `[batch or 1][heads or 1][queries or 1][keys]`.
@@ -93,6 +101,10 @@ impl ScoreMarker for Sink {
     const KINDS: ScoreKinds = ScoreKinds::SINK;
     type Params = SinkParams;
 }
+impl ScoreMarker for CausalAlibi {
+    const KINDS: ScoreKinds = ScoreKinds::ALIBI;
+    type Params = PerHead;
+}
 impl<T: Element> ScoreMarker for Bias<T> {
     const KINDS: ScoreKinds = ScoreKinds::bias(T::DTYPE);
     type Params = BiasParams;
@@ -110,6 +122,7 @@ mod tests {
         let name = |kinds: ScoreKinds| kinds.name(DType::F16).to_string();
         assert_eq!(name(Causal::SCORES), "");
         assert_eq!(name(<Scored<Local, Sink>>::SCORES), "_sink");
+        assert_eq!(name(<Scored<Causal, CausalAlibi>>::SCORES), "_alibi");
         assert_eq!(name(<Scored<Full, Bias<F16>>>::SCORES), "_bias");
         assert_eq!(name(<Scored<Full, Bias<F32>>>::SCORES), "_bias_f32");
         assert_eq!(name(<Scored<Full, (Bias<Bf16>, Sink)>>::SCORES), "_sink_bias_bf16");

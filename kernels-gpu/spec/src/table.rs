@@ -272,8 +272,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full] bias_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 8, 0, 2>>>;
     d128 [Full] bias_f32_128x32: With<Fwd<E, Scored<Mask, Bias<F32>>, 8, 2, 1, 2, 8, 0, 2>>;
     // Masks with parameters.
-    d64 [Prefix, Bits] 128x64: With<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
-    d64 [Prefix, Bits] 128x64_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
+    d64 [Prefix, Chunked, Bits] 128x64: With<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Prefix, Chunked, Bits] 128x64_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Prefix, Chunked] 128x48: With<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Bits] 128x32: With<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
     d128 [Prefix, Chunked] 128x48_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
@@ -283,15 +283,25 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     /// Every compiled portable variant for prefill on a KV cache.
     PAGED_VARIANTS: AttnInfo, paged [F16 Bf16]
     d64 [Causal, Local] sink_128x64: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
-    d64 [Prefix, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
+    d64 [Prefix, Chunked, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
     d128 [Prefix, Chunked] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
     $crate::lines! { $emit
-    /// Every compiled Hopper kernel with sinks for dense tensors, with gpt-oss' head dim and masks.
+    /// Every compiled Hopper kernel whose mask or scores have parameters, for dense tensors. Kernels of one
+    /// head dim, mask and scores are sorted by preference for long sequences.
     HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
+    d64 [Causal] sink_192x96: With<FwdHopper<E, Scored<Mask, Sink>, 3, 6, 4, 3, true>>;
     d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
+    d128 [Causal] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 8, 2, true>>;
+    d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
+    d64 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 4, 3, true>>;
+    d128 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 8, 2, true>>;
+    d64 [Prefix, Chunked] 192x96: With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
+    d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
+    d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
+    d128 [Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     }
     $crate::lines! { $emit
     /// The kernels of [`HOPPER_VARIANTS`], for varlen tensors.

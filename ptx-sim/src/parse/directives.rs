@@ -137,7 +137,7 @@ impl Parser<'_> {
     }
 
     /// Parses `name: .callprototype (.param .b32 _) _ (.param .b64 _) .noreturn;`, which describes the
-    /// arguments of a call through a pointer. The operands of the call describe them too.
+    /// arguments of a call through a pointer. The operands of the call describe the arguments too.
     pub(super) fn prototype(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         if self.kind() == Kind::Punct('(') {

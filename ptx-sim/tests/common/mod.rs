@@ -1,6 +1,4 @@
 //! Makes small kernels from one line of PTX, with and without a planted bug.
-// No test file uses all of these functions.
-#![allow(dead_code)]
 
 pub mod bulk;
 pub mod hopper;

@@ -77,7 +77,7 @@ fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         other => reference::one_mask(other, entry.tile_n as usize),
     };
     let problem = Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k);
-    let problem = reference::fit(problem.mask(mask)).sinks(entry.scores.sink).bias(entry.scores.bias);
+    let problem = reference::scored(entry, reference::fit(problem.mask(mask)));
     let seed = (seqlen_q + 7 * seqlen_k) as u64;
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
@@ -212,8 +212,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         .collect()
 }
 
-/// `case` with a modest softcap, and with larger softcaps, whose tangents need a relative precision: for
-/// scores far below the cap, and for scores near the cap.
+/// `case` with three softcaps: a modest one, one far above the scores, and a large one near the scores. The
+/// tangents of the last two need a relative precision.
 fn capped(case: Case) -> [Case; 3] {
     let with = |softcap| case.problem.softcap(softcap);
     [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })

@@ -9,13 +9,13 @@ use super::{peer, target, with_nvcc};
 use crate::process::{self, Result, stdout};
 use crate::setup;
 
-/// The folder, relative to the root.
+/// Path of the packed folder, relative to the root.
 const FOLDER: &str = "candle-pack";
 
-/// Largest size of the folder, in bytes.
+/// Largest size of the packed folder, in bytes.
 const LIMIT: u64 = 60 << 20;
 
-/// Programs of candle's workspace: cargo's option for the kind of program, the program's name, the package.
+/// Programs of candle's workspace, as `[cargo's option for the kind of program, program, package]`.
 const PROGRAMS: [[&str; 3]; 4] = [
     ["--test", "flash_attn_tests", "candle-flash-attn"],
     ["--test", "callers", "ferroflash-candle"],

@@ -107,7 +107,7 @@ fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
     let (_, name) = PEERS.into_iter().find(|(known, _)| peer.starts_with(known))?;
     let (geomean, lowest) = means(ratios.values().copied())?;
     let count = ratios.len();
-    let says = format!("against {name}: {what}; {count} problems, {lowest:.2} the lowest");
+    let says = format!("against {name}: {what}; {count} problems, lowest ratio {lowest:.2}");
     Some(Number { value: format!("{geomean:.2}×"), says })
 }
 
@@ -127,7 +127,7 @@ fn calls(piece: &Piece) -> Option<Number> {
     };
     let (geomean, lowest) = means(ratios())?;
     let count = ratios().count();
-    let says = format!("against candle-flash-attn, call for call: {count} problems, {lowest:.2} the lowest");
+    let says = format!("against candle-flash-attn, per call: {count} problems, lowest ratio {lowest:.2}");
     Some(Number { value: format!("{geomean:.2}×"), says })
 }
 
@@ -150,7 +150,7 @@ fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Numb
         Some(format!("{:.2} times the rate of {name}", ours / tokens_per_second(row, side)?))
     });
     let model = model(piece);
-    let says = format!("tokens a second, {model}, {what}; {}", others.collect::<Vec<_>>().join(", "));
+    let says = format!("tokens per second, {model}, {what}; {}", others.collect::<Vec<_>>().join(", "));
     Some(Number { value: format!("{ours:.0}"), says })
 }
 
@@ -237,7 +237,7 @@ fn tokens(piece: &Piece) -> String {
         side("candle-flash-attn", "theirs"),
         side("candle's plain path", "plain"),
     ];
-    let heading = format!("End to end: tokens a second by context ({}, batch {batch})", model(piece));
+    let heading = format!("End to end: tokens per second by context ({}, batch {batch})", model(piece));
     lines(&heading, &sides)
 }
 
@@ -281,10 +281,10 @@ mod tests {
         let shown = html(&pack);
         for said in [
             "<b>2.00×</b> against FlashAttention-2",
-            "1 problems, 2.00 the lowest",
+            "1 problems, lowest ratio 2.00",
             "compare &lt;1&gt;",
-            "<b>4.00×</b> against candle-flash-attn, call for call: 2 problems, 2.00 the lowest",
-            "<b>2000</b> tokens a second, Llama of 1.5e9, decoding, 8 sequences of 8192 tokens; 1.50 ",
+            "<b>4.00×</b> against candle-flash-attn, per call: 2 problems, lowest ratio 2.00",
+            "<b>2000</b> tokens per second, Llama of 1.5e9, decoding, 8 sequences of 8192 tokens; 1.50 ",
             "TFLOP/s by length (f16, causal, head dim 128, 16k tokens)",
             "FerroFlash, 1k: 410",
             "FlashAttention-2, 512: 300",

@@ -39,7 +39,7 @@ pub fn verify(data: &Value) -> String {
         ]);
     }
     let cases = sum(headline, "cases") + sum(kernels, "cases");
-    let title = format!("{} kernels over their grids", kernels.len());
+    let title = format!("{} kernels on their test problems", kernels.len());
     format!("<p>{}: {cases} cases</p>{}{}", verdict(&data["passed"]), table.html(), all.folded(&title))
 }
 
@@ -286,7 +286,7 @@ pub fn fuzz(data: &Value) -> String {
 pub fn ptx_stats(data: &Value) -> String {
     let all = data.as_array().map_or(&[][..], Vec::as_slice);
     let columns =
-        ["kernel", "target", "registers", "spills, bytes", "in loops", "shared KiB", "blocks an SM", "HMMA"];
+        ["kernel", "target", "registers", "spills, bytes", "in loops", "shared KiB", "blocks per SM", "HMMA"];
     let mut table = Table::new(&columns);
     let count = |row: &Value, keys: [&str; 2]| keys.iter().filter_map(|key| row[*key].as_u64()).sum::<u64>();
     for row in all {

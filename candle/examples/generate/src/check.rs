@@ -19,9 +19,9 @@ pub struct Verdict {
     pub worst: f32,
 }
 
-/// Generates from all prompts together. Then compares every token with the f32 model's logits after the same
-/// tokens. A token's logit may be below the best logit by at most twice the plain path's 16-bit error at this
-/// position.
+/// Generates from all prompts together. Then this function compares every token with the f32 model's logits
+/// after the preceding tokens. A token's logit may be below the best logit by at most twice the plain path's
+/// 16-bit error at this position.
 ///
 /// # Errors
 /// Returns an error if the device or attention fails.

@@ -32,7 +32,7 @@ pub struct Config {
     pub rope_scaling: Option<Scaling>,
     /// The longest context of the model's training.
     pub max_position_embeddings: usize,
-    /// Whether the weights of the last layer are those of the embedding.
+    /// Whether the last layer uses the weights of the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
     /// End-of-text tokens.

@@ -42,7 +42,7 @@ pub struct Part {
     pub sequence: usize,
     /// Position of its first row.
     pub start: usize,
-    /// Number of the chunk's rows. They follow the previous part's rows.
+    /// Number of the chunk's rows. The rows follow the previous part's rows.
     pub rows: usize,
     /// Rows whose logits the caller needs.
     pub asked: Asked,

@@ -28,8 +28,8 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Prints the texts of several requests in order. The printer streams the first unfinished text. It prints
-/// the other texts after it.
+/// Prints the texts of several requests in order. The printer streams the first unfinished text. The other
+/// texts follow when the first one is complete.
 pub struct Printer<'t, W> {
     tokenizer: &'t Tokenizer,
     out: W,

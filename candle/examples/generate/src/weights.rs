@@ -40,8 +40,8 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// Draws random weights. Their scale keeps activations from vanishing and overflowing. Weights of scores
-    /// are larger, so that attention is not uniform.
+    /// Draws random weights. The weights' scale keeps activations from vanishing and overflowing. Weights of
+    /// scores are larger, so that attention is not uniform.
     ///
     /// # Errors
     /// Returns an error if the weights do not fit on the device.

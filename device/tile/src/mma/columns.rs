@@ -96,7 +96,7 @@ pub trait WordRows {
 
 /// An element type whose rows become B operands of type `A`.
 pub trait LoadAs<A: TensorCore>: TensorCore {
-    /// Whether a product needs a factor other than 1.
+    /// Whether products with such operands need a factor other than 1.
     const SCALED: bool;
     /// Converts the words of one column. Four lanes share a column, and each of them holds two words of the
     /// column per k-step. Returns the operand, and the factor for products with this operand.

@@ -71,7 +71,7 @@ pub struct Prologue<U, T, const S: usize, By> {
     kept: Pipeline<T, S, By>,
 }
 
-/// `S` stages in use: `S - 1` of them are in flight or being read, and one is vacant.
+/// A pipeline of `S` stages: `S - 1` of them are in flight or being read, and one is vacant.
 pub struct Pipeline<T, const S: usize, By> {
     base: u32,
     /// The address of the next stage to read.
@@ -205,8 +205,8 @@ impl<T: SharedLayout, const S: usize, By: GroupTransport> Pipeline<T, S, By> {
                 _ => read + T::BYTES as u32,
             };
             // SAFETY: the last `advance`, if any, returned the stage before `read`. `Ready` borrowed this
-            // pipeline, so this thread has no view of that stage. The barrier proves that no other thread
-            // has one.
+            // pipeline, so this thread has no view of that stage. Since the barrier, no other thread has
+            // a view of the stage.
             unsafe { fill::<T, By>(vacant, |slot| refill(slot, group)) }
         }
         // SAFETY: this thread's copies have landed, and the barrier makes the other threads' copies visible.

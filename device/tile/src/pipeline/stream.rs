@@ -1,9 +1,9 @@
 //! Rings that belong to single warps. A warp refills a stage as soon as it has read the stage, so all stages
 //! are in flight while the warp waits.
 //!
-//! A block barrier is expensive, so [`Pipeline`](crate::pipeline::Pipeline) has one per stage and refills the
-//! previous stage behind it. A warp barrier costs almost nothing, so a stream refills a stage directly after
-//! its use. Closures read and refill a stage, so no view outlives its turn.
+//! A block barrier is expensive, so [`Pipeline`](crate::pipeline::Pipeline) has one per stage, after which it
+//! refills the previous stage. A warp barrier costs almost nothing, so a stream refills a stage directly
+//! after its use. Closures read and refill a stage, so no view outlives its turn.
 //!
 //! A [`Stream`] also knows the shared memory of all warps' rings, which [`Stream::reclaim`] returns.
 use crate::copy::{CpAsync, GroupTransport};

@@ -130,8 +130,8 @@ impl ScoreMod for T5 {
 
 /// Tiles of 128 queries and 64 keys for head dim 64. `docs/your-own-attention.md` has measurements.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
-/// Tiles of 128 queries and 32 keys. They need half the registers for scores, for functions that need many
-/// registers.
+/// Tiles of 128 queries and 32 keys. These tiles need half the registers for scores, which helps functions
+/// that need many registers.
 type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
 
 entry!(streaming_d64: With<Large<Streaming>>);

@@ -112,8 +112,8 @@ fn verified(verify: &Value, seed: u64, body: &mut String) {
     let heads = ["family", "kernels", "problems", "largest error / allowed", "failures", "problems left out"];
     let _ = write!(
         body,
-        "<h2>Right: a sample of every family against f64</h2><p>Drawn by seed {seed}. An element may be off \
-         by twice the error of a naive 16-bit implementation and 1e-5.</p>{}",
+        "<h2>Right: a sample of every family against f64</h2><p>Drawn with seed {seed}. An element may be \
+         off by twice the error of a naive 16-bit implementation and 1e-5.</p>{}",
         table(&heads, &rows)
     );
     let failures = list(&verify["kernels"]).iter().flat_map(|row| {

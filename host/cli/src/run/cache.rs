@@ -27,8 +27,8 @@ const TENSORS: [&str; 9] = [
 
 /// A file's queries and cache.
 pub(crate) struct Input {
-    /// The problem of `batch` sequences with the maximum number of keys. It is varlen if the sequences' query
-    /// counts differ.
+    /// The problem of `batch` sequences with the maximum number of keys. The problem is varlen if the
+    /// sequences' query counts differ.
     pub problem: Problem,
     /// Shape of `q` in the file: `[T, H, D]` or `[B, S, H, D]`.
     pub shape: Vec<usize>,
@@ -92,8 +92,7 @@ impl Input {
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
-                "--top-left: the last query of a cached sequence is at its last key; leave --top-left out"
-                    .into(),
+                "--top-left: on a cache, the last query has the last key's position; leave it out".into(),
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];

@@ -16,7 +16,7 @@ const MARK: &str = "=========";
 /// The fields of the report of `verify --json` that this command reads.
 #[derive(Deserialize)]
 struct Verified {
-    /// The rows. They are missing if the program failed before it ran a kernel.
+    /// The rows. The list is missing if the program failed before it ran a kernel.
     #[serde(default)]
     kernels: Vec<Checked>,
     error: Option<String>,

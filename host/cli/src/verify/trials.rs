@@ -77,9 +77,9 @@ impl Trials {
         self.tasks.len()
     }
 
-    /// Runs all problems. It stops if a problem cannot be run, if the program is asked to end, or if
-    /// `in_time` returns false. It then counts the remaining problems. Failures of a kernel are in the
-    /// kernel's row.
+    /// Runs all problems. The run stops if a problem cannot be run, if the program is asked to end, or if
+    /// `in_time` returns false. Then this function counts the remaining problems. Failures of a kernel are in
+    /// the kernel's row.
     pub(crate) fn verify(
         &mut self,
         runner: &dyn Runner,

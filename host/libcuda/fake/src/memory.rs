@@ -26,7 +26,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the host's pointer to `bytes` bytes at `address`. They must lie in one allocation of the
+    /// Returns the host's pointer to `bytes` bytes at `address`. The bytes must lie in one allocation of the
     /// current context.
     fn bytes(&mut self, address: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let address = address as usize;

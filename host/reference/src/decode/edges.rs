@@ -126,18 +126,24 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     // Whole tiles are the first and the second tile of their block. The diagonal lies in one stage or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // This case has persistent blocks. On a card with few SMs, each block takes several tiles. It stores a
-    // tile from the buffer of the previous tile, and loads Q into the place of the previous Q.
+    // This case has persistent blocks. On a card with few SMs, each block takes several tiles. A block stores
+    // a tile from the buffer of the previous tile, and loads Q into the place of the previous Q.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
     of(entry, cases.chain(slopes.into_iter().filter(|_| sloped)).chain(whole).chain(many).collect())
 }
 
-/// Returns problems that hit the edges of the kernels of mixed batches. They have sequences of no, few and
-/// many queries, with numbers on both sides of the maximum that decode takes; every kind of split and
-/// combine; more sequences than a warp has lanes; missing rows and columns; other integers under one plan.
-/// `entry` is the decode kernel. A work tile has 128 queries and stages of at most 64 keys.
+/// Returns problems that hit the edges of the kernels of mixed batches. `entry` is the decode kernel. A work
+/// tile has 128 queries and stages of at most 64 keys.
+///
+/// | property | edges |
+/// |---|---|
+/// | queries | none, few and many; numbers on both sides of the maximum that decode takes |
+/// | splits | every kind of split and combine |
+/// | sequences | more than a warp has lanes |
+/// | tensors | missing rows and columns |
+/// | integers | other integers under one plan |
 pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| DecodeCase {

@@ -23,9 +23,14 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
     }
 }
 
-/// Returns problems that hit an entry's edges: no key, lengths around tiles and stages, pages of every kind,
-/// all kinds of splits and combinations, several blocks of rows, missing rows, up to four queries, fewer
-/// columns, two latent heads, invalid lengths.
+/// Returns problems that hit an entry's edges:
+///
+/// | property | edges |
+/// |---|---|
+/// | keys | no key; lengths around tiles and stages; invalid lengths; pages of every kind |
+/// | splits | all kinds of splits and of combining them |
+/// | rows | several blocks of rows; missing rows; up to four queries |
+/// | columns and heads | fewer columns; two latent heads |
 pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);

@@ -29,8 +29,8 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     latent::draw,
 ];
 
-/// A random valid problem of a family in [`FAMILIES`]. It consists of several launches of one plan. Each
-/// launch finds other integers in device memory, and some of these integers are invalid.
+/// A random valid problem of a family in [`FAMILIES`]. The problem consists of several launches of one plan.
+/// Each launch finds other integers in device memory, and some of these integers are invalid.
 pub struct Other {
     /// The seed that drew the problem.
     pub seed: u64,
@@ -101,7 +101,7 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
     }
 }
 
-/// Returns random lengths: short ones, long ones, and some of 0.
+/// Returns random lengths: short and long lengths, and some lengths of 0.
 pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
     let length = |random: &mut Random| match below(random, 4) {
         0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),

@@ -123,8 +123,8 @@ fn words_and_work_of_a_shape() {
         2.0 * 2.0 * (2 * 64 * 8 * (4 + 2)) as f64,
         false,
     );
-    // The pairs are 3 sequences with 100 keys and one with 20. The bytes are those of keys and values of 2
-    // heads, and of queries and output of 8 heads.
+    // The pairs are 3 sequences with 100 keys and one with 20. The bytes belong to keys and values of 2
+    // heads, and to queries and output of 8 heads.
     let (q, kv) = (2.0 * 2.0 * (4 * 8 * 64) as f64, 2.0 * (320 * 2 * 64) as f64);
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 0}"#,

@@ -26,7 +26,7 @@ struct Places {
     lse: u64,
 }
 
-/// The value of unwritten bytes. It is NaN in f16, bf16 and f32.
+/// The value of unwritten bytes. The value is NaN in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
 impl Input {

@@ -1,0 +1,25 @@
+//! Requests, plans and launches, with drivers that run nothing.
+mod alibi;
+mod append;
+mod cache;
+mod decode;
+mod drawn;
+mod fake;
+mod fake_ptx;
+mod hopper;
+mod hopper_paged;
+mod launch;
+mod launches;
+mod limits;
+mod merge;
+mod mixed;
+mod mla;
+mod on_cache;
+mod own;
+mod packed;
+mod parts;
+mod planner;
+mod supports;
+mod validation;
+mod variants;
+mod wild;

@@ -1,0 +1,23 @@
+//! The simulator's instructions, checks and limits.
+mod bulk;
+mod checkers;
+mod common;
+mod coverage;
+mod files;
+mod fuzz;
+mod history;
+mod hopper;
+mod hopper_programs;
+mod instructions;
+mod launches;
+mod lines;
+mod many_blocks;
+mod mbarriers;
+mod memory_model;
+mod mutants;
+mod pipeline;
+mod programs;
+mod tensor_maps;
+mod waiting;
+mod warp;
+mod wgmma;

@@ -1,0 +1,22 @@
+//! Tests across crates: kernels in the simulator, against the reference.
+mod append;
+mod contract;
+mod decode;
+mod decode_tensors;
+mod failures;
+mod few;
+mod hopper_paged;
+mod lineage;
+mod merge;
+mod mixed;
+mod mla;
+mod packed;
+mod paged;
+mod plans;
+mod reference;
+mod sample;
+mod sinks;
+mod tolerance;
+mod variants;
+mod views;
+mod words;
