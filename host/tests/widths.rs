@@ -1,17 +1,11 @@
-//! Values of another number of columns than keys (`head_dim_v`): the planner's choices, and requests that it
-//! refuses.
-mod on_cache;
-mod parts;
+//! Tests values of another number of columns than keys (`head_dim_v`): the planner's choices, and requests
+//! that it refuses.
 
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::v;
 use ferroflash::{plan::*, request::*, *};
-use on_cache::{FAR, Shape, decode};
-use parts::v;
 
-fn card(name: &str) -> &'static Capabilities {
-    Capabilities::profile(name).expect("a known card")
-}
-
-/// A dense request of bf16 tensors: `heads` heads of `lengths` queries and keys.
+/// Returns a dense request of bf16 tensors: `heads` heads of `lengths` queries and keys.
 fn dense(heads: usize, lengths: [usize; 2], columns: [usize; 2]) -> AttentionRequest<'static> {
     let view =
         |n: u64, rows, columns| TensorView::bshd(n * FAR, 1 << 38, DType::Bf16, [1, rows, heads, columns]);
@@ -77,7 +71,8 @@ fn varlen_sequences_too() {
     }
 }
 
-/// A KV cache of 8 sequences, 16 query heads and 2 key heads, whose values have this number of columns.
+/// Returns a request on a KV cache of 8 sequences, 16 query heads and 2 key heads, with these columns of keys
+/// and of values.
 fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
     let shape = Shape {
         dtype: DType::F16,

@@ -146,8 +146,8 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         portable::by_table(p, on, q.scratch, best.0, fitting().chain(split).filter(is_tile_of_table))
     });
     let Choice { kernel: portable, reason, .. } = line.flatten().unwrap_or(Choice::new(portable, reason));
-    let of_head_dim: Vec<_> = solving.iter().copied().filter(|e| e.head_dim == best.0).collect();
-    let Some((kernel, fast)) = hopper_variant::choose(q, &of_head_dim) else {
+    let of_columns: Vec<_> = solving.iter().copied().filter(|e| e.columns() == best.0).collect();
+    let Some((kernel, fast)) = hopper_variant::choose(q, &of_columns) else {
         return Ok(Choice::new(portable, reason));
     };
     Ok(match q.takes(kernel) {
