@@ -138,6 +138,7 @@ const FAULTS: &[Fault] = &[
     (|f| *f = dense(4, [300, 300], [192, 136]), &["head_dim 192/136", "at most 192 of k and 128 of v"]),
     (|f| f.scores.bias = Some(BIAS), &["equal numbers of columns"]),
     (|f| f.mask = Mask::Prefix(Prefix::All(7)), &["equal numbers of columns"]),
+    (|f| f.scores.sinks = Some(Sinks { address: 9 * FAR, elements: 4 }), &["workspace"]),
     (|f| f.config = Some("fwd_bf16_d192_causal_64x32"), &["config", "head_dim 192/128"]),
     (|f| f.config = Some("fwd_bf16_d192x128_causal_64x48"), &[]),
 ];
