@@ -34,6 +34,7 @@
 //! | `cudarc` (feature `cudarc`) | safe functions on cudarc's slices, with candle-flash-attn's names |
 //! | [`kernels`] | the compiled kernels by name; [`kernels::Prepared`], a kernel picked by type |
 //! | [`mod@variant`] | masks and scores of your own, in kernels that you compile |
+//! | [`block_mask`] | lists of key blocks for variants, made on the device |
 //! | [`tuning`] | measurements of `ferroflash sweep`, for [`Attention::with_tuning`] |
 //! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
 //! | [`Error`] | the reason for each refusal, in words. Nothing falls back silently |
@@ -44,6 +45,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attention;
+pub mod block_mask;
 mod capabilities;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;

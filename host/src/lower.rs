@@ -2,6 +2,7 @@
 //! writes kernel parameters.
 mod append;
 mod attention;
+mod block_mask;
 mod merge;
 mod tensors;
 mod variant;

@@ -30,7 +30,7 @@
 //! # }
 //! ```
 use crate::{AttnInfo, Error};
-use spec::{AttnKernel, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
+use spec::{AttnKernel, BlockMask, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -148,7 +148,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         }
         let mut bytes = [0; MAX_BYTES];
         params.write(&mut bytes[..size_of::<M::Params>()]);
-        WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16 }
+        let block_mask = M::block_mask(&params).copied();
+        WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16, block_mask }
     }
 
     /// Returns the variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
@@ -186,6 +187,7 @@ pub struct WithVariant {
     variant: AnyVariant,
     bytes: [u8; MAX_BYTES],
     len: u16,
+    block_mask: Option<BlockMask>,
 }
 
 /// A list of kernels, whatever their mask is.
@@ -240,6 +242,11 @@ impl WithVariant {
         self.variant
     }
 
+    /// Returns the block mask among the parameters.
+    pub(crate) const fn block_mask(&self) -> Option<&BlockMask> {
+        self.block_mask.as_ref()
+    }
+
     /// Returns the bytes of the variant's parameters.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
@@ -265,45 +272,52 @@ impl Compiled {
     /// Returns the PTX, if it contains the kernel with the type's parameters and threads.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`], which names the kernel that the PTX lacks, or the PTX's number of bytes of
-    /// parameters, or its number of threads.
+    /// Returns the errors of [`checked`].
     pub(crate) fn ptx(&self) -> Result<&'static str, Error> {
-        let symbol = self.info.contract.symbol;
-        let entries =
-            || self.ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
-        let Some((_, head)) = entries().find(|(name, _)| name.trim() == symbol) else {
-            let names: Vec<_> = entries().map(|(name, _)| name.trim()).collect();
-            let has = if names.is_empty() { "no kernel".to_owned() } else { names.join(", ") };
-            let expected = format_args!(
-                "its PTX has {has}; the build script must compile this kernel: `CudaBuilder::entry` with its \
-                 contract"
-            );
-            return Err(Error::invalid("variant", symbol, expected));
-        };
-        let (params, directives) =
-            head.split('{').next().and_then(|head| head.split_once(')')).unwrap_or((head, ""));
-        let bytes = params.split([')', ']']).next().and_then(|first| first.rsplit_once('['));
-        let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<usize>().ok()).unwrap_or_default();
-        if bytes != self.params {
-            let expected = format_args!(
-                "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from \
-                 the same sources",
-                self.params
-            );
-            return Err(Error::invalid("variant", symbol, expected));
-        }
-        let threads = directives.split(".reqntid").nth(1).and_then(|rest| rest.split([',', '\n']).next());
-        let threads = threads.and_then(|threads| threads.trim().parse::<u32>().ok());
-        if let Some(threads) = threads.filter(|threads| *threads != self.info.contract.threads) {
-            let expected = format_args!(
-                "its PTX runs {threads} threads per block and its type {}; compile host and kernels from the \
-                 same sources",
-                self.info.contract.threads
-            );
-            return Err(Error::invalid("variant", symbol, expected));
-        }
-        Ok(self.ptx)
+        checked(self.ptx, &self.info.contract, self.params)
     }
+}
+
+/// Returns the PTX, if it contains the kernel with `params` bytes of parameters and the contract's threads.
+///
+/// # Errors
+/// Returns [`Error::Invalid`], which names the kernel that the PTX lacks, or the PTX's number of bytes of
+/// parameters, or its number of threads.
+pub(crate) fn checked<'p>(ptx: &'p str, contract: &Contract, params: usize) -> Result<&'p str, Error> {
+    let symbol = contract.symbol;
+    let entries = || ptx.split(".entry ").skip(1).map(|text| text.split_once('(').unwrap_or((text, "")));
+    let Some((_, head)) = entries().find(|(name, _)| name.trim() == symbol) else {
+        let names: Vec<_> = entries().map(|(name, _)| name.trim()).collect();
+        let has = if names.is_empty() { "no kernel".to_owned() } else { names.join(", ") };
+        let expected = format_args!(
+            "its PTX has {has}; the build script must compile this kernel: `CudaBuilder::entry` with its \
+             contract"
+        );
+        return Err(Error::invalid("variant", symbol, expected));
+    };
+    let (parameters, directives) =
+        head.split('{').next().and_then(|head| head.split_once(')')).unwrap_or((head, ""));
+    let bytes = parameters.split([')', ']']).next().and_then(|first| first.rsplit_once('['));
+    let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<usize>().ok()).unwrap_or_default();
+    if bytes != params {
+        let expected = format_args!(
+            "its PTX takes {bytes} bytes of parameters and its type {}; compile host and kernels from \
+             the same sources",
+            params
+        );
+        return Err(Error::invalid("variant", symbol, expected));
+    }
+    let threads = directives.split(".reqntid").nth(1).and_then(|rest| rest.split([',', '\n']).next());
+    let threads = threads.and_then(|threads| threads.trim().parse::<u32>().ok());
+    if let Some(threads) = threads.filter(|threads| *threads != contract.threads) {
+        let expected = format_args!(
+            "its PTX runs {threads} threads per block and its type {}; compile host and kernels from the \
+             same sources",
+            contract.threads
+        );
+        return Err(Error::invalid("variant", symbol, expected));
+    }
+    Ok(ptx)
 }
 
 impl PartialEq for AnyVariant {

@@ -74,7 +74,7 @@ macro_rules! each_key_block {
         for n in ($range.interior.0..$range.interior.1).rev() {
             $step(n, false);
         }
-        if <$mask>::LEFT {
+        if const { <$mask>::LEFT && !<$mask>::LISTED } {
             for n in ($range.start..$range.interior.0).rev() {
                 $step(n, true);
             }

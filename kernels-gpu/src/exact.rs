@@ -4,12 +4,16 @@
 //! The functions run in f32, as on the device. Where they load from device memory, they read copies
 //! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, so this file does not
 //! apply them.
+mod block_mask;
+
+pub use crate::block_kind::BlockKind;
+pub use crate::rows::Sequence;
 pub use crate::variant::MaskFn;
+pub use block_mask::{BlockLists, TileLists, create_block_mask};
 pub use cuda_std::host::{Copied, with_memory};
 
 use crate::capped::Uncapped;
 use crate::mask::MaskMod;
-use crate::rows::Sequence;
 use crate::variant::Scores;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;

@@ -1,9 +1,9 @@
 //! Forward attention in which every warp copies and computes.
-use crate::blocks::BlockRange;
 use crate::entries::{Portable, Run};
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
+use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
 use crate::work::TileNumber;
 use core::ops::ControlFlow;
@@ -125,8 +125,9 @@ impl<
         let tensors = tile.tensors::<E, D, DV>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
-        let mask = Mask::keys(variant, &of);
-        let range = tile.share(BlockRange::of(mask, &rows, (N * KV_WARPS) as u32 * 16));
+        let tile_n = (N * KV_WARPS) as u32 * 16;
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n], mine.warp());
+        let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
             return tile.store_nothing_seen::<_, C, M, D, DV>(&tensors, sink, block);
@@ -134,8 +135,11 @@ impl<
 
         // Prologue: the copies of Q, and then of the last STAGES - 1 key/value blocks, are all in flight.
         let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, DV, KV_WARPS, STAGES>) = smem.split();
-        let mut k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
-        let mut v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
+        let k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
+        let v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
+        let next = mask.next(range);
+        let mut k = mask.lead(k, &next, (KV_WARPS, false), block);
+        let mut v = mask.lead(v, &next, (KV_WARPS, true), block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
         let kv = ring.prologue(q, |i, slot| {
             if i < range.end - range.start {

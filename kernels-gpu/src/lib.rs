@@ -34,6 +34,10 @@ pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
 #[forbid(unsafe_code)]
+pub mod block_kind;
+#[forbid(unsafe_code)]
+pub mod block_mask;
+#[forbid(unsafe_code)]
 pub mod blocks;
 #[forbid(unsafe_code)]
 pub mod capped;
@@ -80,6 +84,8 @@ pub mod specialised;
 pub mod split;
 #[forbid(unsafe_code)]
 pub mod tensors;
+#[forbid(unsafe_code)]
+pub mod tile_mask;
 #[forbid(unsafe_code)]
 pub mod variant;
 #[forbid(unsafe_code)]

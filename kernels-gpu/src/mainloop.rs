@@ -6,6 +6,7 @@
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::rows::{Rows, Sequence};
 use crate::softmax::Softmax;
+use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
 use tile::group::{SplitGroup, WarpRows};
@@ -28,15 +29,15 @@ pub trait Stages<T> {
     fn next(&mut self, n: u32, read: impl FnOnce(&T));
 }
 
-/// One warp's share of a work tile, under a mask of type `Keys`.
+/// One warp's share of a work tile, under a mask of type `Mask`.
 #[derive(Clone, Copy)]
-pub struct Share<Keys, const M: usize, const W: usize, const KV_WARPS: usize> {
+pub struct Share<Mask, const M: usize, const W: usize, const KV_WARPS: usize> {
     /// The work tile's rows.
     pub rows: Rows,
     /// The sequence of the work tile's rows.
     pub of: Sequence,
     /// The mask.
-    pub mask: Keys,
+    pub mask: Mask,
     /// The key blocks that the rows see.
     pub range: BlockRange,
     /// The rows of this warp.
@@ -60,7 +61,7 @@ pub fn attend<
     const Q_STEPS: usize,
 >(
     (p, params): (&FwdParams, &Mask::Params),
-    share: Share<Mask::Keys, M, W, KV_WARPS>,
+    share: Share<Mask::Tile, M, W, KV_WARPS>,
     q_frag: &Resident<E, M, W, D, Q_STEPS>,
     stages: &mut impl Stages<KvStage<E, N, D, DV, KV_WARPS>>,
 ) -> (Acc<W, DV>, Softmax<W>) {
@@ -72,8 +73,12 @@ pub fn attend<
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
-            let at = At { rows: &rows, row0, key0, warp };
-            let seen = Seen::<_, W>::of(mask, at);
+            let mut at = At { rows: &rows, row0, key0, warp };
+            // Not a call for every mask: even one that does nothing changes the kernels of local masks.
+            if Mask::LISTED {
+                at = mask.place(at, n, stage_n);
+            }
+            let seen = Seen::<_, W>::of(mask.keys(), at);
             if edge && !seen.any(tile_n, warp) {
                 return; // no row of this warp sees a key of this tile
             }

@@ -54,6 +54,12 @@ impl<
                 "`FwdOverlap` takes every key block down to block 0: a mask with `LEFT` needs `Fwd`"
             )
         }
+        const {
+            assert!(
+                !Mask::LISTED,
+                "`FwdOverlap` takes all key blocks down to block 0: `BlockSparse` needs `Fwd`"
+            )
+        }
         const { assert!(!P::SPLIT, "`FwdOverlap` takes all key blocks down to block 0: `Split` needs `Fwd`") }
         let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);

@@ -6,8 +6,9 @@ pub use crate::score::ScoreMod;
 pub use core::ops::Range;
 pub use cuda_std::math::{ex2, fma, lg2, rcp};
 pub use spec::{
-    And, Bf16, Bias, Bits, Causal, Chunked, Decode, F16, F32, FastDiv, Full, Fwd, FwdHopper, FwdHopperWide,
-    FwdOverlap, FwdSpecialised, FwdWide, Integers, Local, MaskMarker, Paged, Prefix, Rows, ScoreKinds,
-    ScoreMarker, Scored, Sink, Split, Tiles, Varlen, With, no_padding,
+    And, Bf16, Bias, Bits, BlockMask, BlockSparse, Causal, Chunked, CreateBlockMask, Decode, F16, F32,
+    FastDiv, Full, Fwd, FwdHopper, FwdHopperWide, FwdOverlap, FwdSpecialised, FwdWide, Integers, Local,
+    MaskMarker, Paged, Prefix, Rows, ScoreKinds, ScoreMarker, Scored, Sink, Split, Tiles, Varlen, With,
+    no_padding,
 };
 pub use tile::global::{GlobalBytes, GlobalInts};

@@ -73,6 +73,14 @@ impl Sequence {
         }
     }
 
+    /// The sequence with the work tile `m_block` of `tile_m` queries, if it has queries there.
+    #[inline(always)]
+    pub(crate) fn with_tile(self, m_block: u32, tile_m: u32) -> Option<Self> {
+        let first = (m_block * tile_m) as i32;
+        let tile = [first, (first + tile_m as i32).min(self.queries) - 1];
+        (first < self.queries).then_some(Sequence { tile, ..self })
+    }
+
     /// Factor that converts products of queries and keys to scores.
     #[inline(always)]
     pub fn scale(&self) -> f32 {

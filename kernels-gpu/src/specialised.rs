@@ -1,11 +1,11 @@
 //! Forward attention with a producer warp (FlashAttention-3, section 3.1, on `cp.async` and mbarriers of
 //! sm_80).
-use crate::blocks::BlockRange;
 use crate::entries::{Portable, Run};
 use crate::forward::QPlace;
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
+use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
 use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised, Kernel};
@@ -40,11 +40,12 @@ impl<
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
+        const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of blocks: `BlockSparse` needs `Fwd`") }
         let tensors = TileNumber(block.index()).tensors::<E, D, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);
-        let mask = Mask::keys(variant, &of);
-        let range = BlockRange::of(mask, &rows, N as u32 * 16);
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16], block.warp());
+        let range = mask.range(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
             return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &of, true), &block);
         }

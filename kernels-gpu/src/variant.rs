@@ -7,15 +7,20 @@ use crate::rows::Sequence;
 use crate::score::ScoreMod;
 use crate::softcap::softcap;
 use crate::softmax::finite_logit;
+use crate::tile_mask::{Listed, TileMask};
+use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
-use spec::{Local, MaskMarker, Scored, Window};
+use spec::{BlockSparse, Local, MaskMarker, Scored, Window};
+use tile::Warp;
 use tile::mma::Acc;
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
 pub trait MaskFn: MaskMarker {
     /// The mask: the keys that queries see.
     type Keys: MaskMod;
+    /// The mask of a work tile.
+    type Tile: TileMask<Keys = Self::Keys>;
     /// The score modification.
     type Scores: Scores;
 
@@ -28,6 +33,8 @@ pub trait MaskFn: MaskMarker {
 
     /// Loads the data of the mask. Kernels call this function before they copy keys.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
+    /// Loads the mask of a work tile of `tile` queries and keys, and its list of key blocks if there is one.
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile;
     /// Loads the data of the scores. Kernels call this function while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
@@ -126,9 +133,14 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
 
 impl<M: MaskMod> MaskFn for M {
     type Keys = M;
+    type Tile = M;
     type Scores = ();
     #[inline(always)]
     fn keys(params: &M::Params, of: &Sequence) -> M {
+        M::load(params, of)
+    }
+    #[inline(always)]
+    fn tile(params: &M::Params, of: &Sequence, _: [u32; 2], _: Warp) -> M {
         M::load(params, of)
     }
     #[inline(always)]
@@ -137,9 +149,14 @@ impl<M: MaskMod> MaskFn for M {
 
 impl MaskFn for Local {
     type Keys = Windowed;
+    type Tile = Windowed;
     type Scores = CapAndSlope;
     #[inline(always)]
     fn keys(params: &(), of: &Sequence) -> Windowed {
+        Windowed::load(params, of)
+    }
+    #[inline(always)]
+    fn tile(params: &(), of: &Sequence, _: [u32; 2], _: Warp) -> Windowed {
         Windowed::load(params, of)
     }
     #[inline(always)]
@@ -148,12 +165,47 @@ impl MaskFn for Local {
     }
 }
 
-impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
+impl<M: MaskFn> MaskFn for BlockSparse<M> {
     type Keys = M::Keys;
-    type Scores = Then<M::Scores, S>;
+    type Tile = Listed<M::Keys>;
+    type Scores = M::Scores;
+    const LEFT: bool = M::LEFT;
+    /// Blocks that no list has are not seen.
+    const SEES_ALL: bool = false;
+    const SINK: bool = M::SINK;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
         M::keys(&params.a, of)
+    }
+    #[inline(always)]
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile {
+        let [tile_m, tile_n] = tile;
+        let at = [of.index, of.head, of.tile[0] as u32 / tile_m];
+        let list = BlockList::load(&params.b, at, [tile_n, of.keys as u32]).uniform(warp);
+        Listed::new(M::keys(&params.a, of), list)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> M::Scores {
+        M::scores(p, &params.a, of)
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
+        M::sink(&params.a, of, counts)
+    }
+}
+
+impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
+    type Keys = M::Keys;
+    type Tile = M::Tile;
+    type Scores = Then<M::Scores, S>;
+    const SEES_ALL: bool = M::SEES_ALL;
+    #[inline(always)]
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        M::keys(&params.a, of)
+    }
+    #[inline(always)]
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> M::Tile {
+        M::tile(&params.a, of, tile, warp)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {

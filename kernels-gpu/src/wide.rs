@@ -84,6 +84,7 @@ impl<
         block: &mut Block<C>,
         smem: Smem<C>,
     ) {
+        const { assert!(!Mask::LISTED, "`FwdWide` takes ranges of key blocks: `BlockSparse` needs `Fwd`") }
         let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());

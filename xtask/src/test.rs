@@ -23,13 +23,14 @@ const SAMPLE: &str = "target/sample-ptx";
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
-const LEFT_OUT: [(&str, &str); 7] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
     ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
     ("tests/tests/debug", "a kernel compiled with its assertions"),
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
+    ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
     ("tests/tests/template", "the template in examples/your-own-attention"),
 ];
 

@@ -8,4 +8,4 @@ mod rows;
 pub use eight::{LoadEight, StoreEight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
-pub use rows::{GlobalBytes, GlobalInts, GlobalRows, GlobalVec};
+pub use rows::{FillInts, GlobalBytes, GlobalInts, GlobalRows, GlobalVec};

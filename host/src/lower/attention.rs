@@ -48,7 +48,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
 /// # Errors
 /// Returns [`Refusal::Tensors`], or the errors of a variant's kernel.
 fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
-    Ok(variant::fits(of_kernel(r, s)?)?)
+    Ok(variant::fits(of_kernel(r, s)?, r)?)
 }
 
 fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {

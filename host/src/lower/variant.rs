@@ -1,4 +1,5 @@
 //! Parameters of masks and scores, which follow the kernel's own parameters.
+use super::block_mask;
 use super::tensors::{integers, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
@@ -32,13 +33,18 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
     }
 }
 
-/// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes.
+/// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes, and the
+/// block mask of the kernel's tiles.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
-/// kernel no parameters for its mask (a type without `With`).
-pub(super) fn fits(launch: Launch) -> Result<Launch, Error> {
+/// kernel no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is
+/// of another kernel or of another request.
+pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
+    if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
+        block_mask::check(mask, kernel.info(), &r.problem())?;
+    }
     let (takes, has) =
         (kernel.params(), launch.params().len() + launch.maps().len() * size_of::<TensorMap>());
     if takes == has {

@@ -3,6 +3,7 @@
 //! | noun | meaning | its type proves |
 //! |---|---|---|
 //! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
+//! | [`BlockList`], [`ListWalk`] | a work tile's list of key blocks; a walk through them | every block has keys, even if the list is invalid |
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
@@ -14,6 +15,7 @@
 // A loop over `0..N` shows which register or chunk an index names; an iterator would hide this.
 #![allow(clippy::needless_range_loop)]
 
+mod block_list;
 mod map;
 mod packed_gqa;
 mod per_head;
@@ -22,6 +24,7 @@ mod slot;
 mod table;
 mod walk;
 
+pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{InPages, PagedRow};
 pub use packed_gqa::PackedRows;
 pub use per_head::load_per_head;

@@ -159,4 +159,9 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order
         self.first = self.order.next(self.first, rows);
         self.page = self.source.page(self.first.wrapping_add(Self::looks_up(group)));
     }
+
+    #[inline(always)]
+    fn seek(&mut self, tile: u32, group: &W) {
+        *self = PageWalk::new(self.source, tile, self.order, group);
+    }
 }

@@ -18,8 +18,11 @@
 
 mod and;
 mod append;
+mod block_mask;
+mod block_sparse;
 mod cache;
 mod combine;
+mod create_block_mask;
 mod decode;
 mod forward;
 mod hopper;
@@ -42,6 +45,8 @@ mod varlen;
 
 pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
+pub use block_mask::BlockMask;
+pub use block_sparse::BlockSparse;
 pub use cache::{Cache, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;
@@ -49,6 +54,7 @@ pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
     Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
+pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
 pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};
 pub use forward::params::{FwdParams, Window};

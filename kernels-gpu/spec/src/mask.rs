@@ -3,7 +3,7 @@
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
 //! among the keys ([`crate::Window::shift`]).
-use crate::{And, FastDiv, Integers, Plain, ScoreKinds};
+use crate::{And, BlockMask, FastDiv, Integers, Plain, ScoreKinds};
 
 /// A kind of mask, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,9 +44,16 @@ pub trait MaskMarker: Copy {
     const KIND: MaskKind = MaskKind::Own;
     /// The score modifications of the mask, beside softcap and slopes of [`Local`].
     const SCORES: ScoreKinds = ScoreKinds::NONE;
+    /// Whether a [`BlockMask`] lists the key blocks of each work tile.
+    const LISTED: bool = false;
     /// The mask's own parameters: a `#[repr(C)]` type whose size is a multiple of 8 bytes. A kernel with such
     /// a mask is a [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
+
+    /// The block mask among the parameters, which the host compares with kernel and request.
+    fn block_mask(_: &Self::Params) -> Option<&BlockMask> {
+        None
+    }
 }
 
 /// Every query sees every key.

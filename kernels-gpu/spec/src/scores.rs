@@ -1,5 +1,5 @@
 //! Score modifications beside a mask: kinds as types, and their parameters.
-use crate::{And, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds};
+use crate::{And, BlockMask, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds};
 use core::marker::PhantomData;
 
 /// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
@@ -19,7 +19,11 @@ pub struct Scored<Mask, S>(PhantomData<(Mask, S)>);
 impl<Mask: MaskMarker, S: ScoreMarker> MaskMarker for Scored<Mask, S> {
     const KIND: MaskKind = Mask::KIND;
     const SCORES: ScoreKinds = Mask::SCORES.and(S::KINDS);
+    const LISTED: bool = Mask::LISTED;
     type Params = And<Mask::Params, S::Params>;
+    fn block_mask(params: &Self::Params) -> Option<&BlockMask> {
+        Mask::block_mask(&params.a)
+    }
 }
 
 impl<A: ScoreMarker, B: ScoreMarker> ScoreMarker for (A, B) {

@@ -34,7 +34,7 @@ pub struct WithParams<P, X> {
 
 impl<P, X> WithParams<P, X> {
     /// A compile error for types with padding between or behind them, because a launch copies the bytes.
-    const NO_PADDING: () = assert!(
+    pub(crate) const NO_PADDING: () = assert!(
         size_of::<Self>() == size_of::<P>() + size_of::<X>(),
         "parameters of masks and scores must be a multiple of 8 bytes, with at most that alignment: add a \
          `reserved` field"

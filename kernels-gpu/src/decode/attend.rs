@@ -142,6 +142,7 @@ fn attend_all<
     mut block: Block<C>,
     smem: Smem<C>,
 ) {
+    const { assert!(!Mask::LISTED, "`Decode` takes all keys: `BlockSparse` needs `Fwd`") }
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
     let few = p.keys(block.warp().lane());

@@ -92,6 +92,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
+        const { assert!(!Mask::LISTED, "Hopper's kernels take ranges of blocks: `BlockSparse` needs `Fwd`") }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
         let mask = Mask::keys(variant, &of);

@@ -1,6 +1,8 @@
 //! Kernels of a caller, for tests: functions that repeat FerroFlash's masks and scores, and functions that
 //! misbehave.
 #![no_std]
+pub mod block_sparse;
+
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernels_gpu::exact;

@@ -44,7 +44,7 @@ struct End {
 
 /// The number of seconds that programs take, for programs that no earlier run has measured. Programs that are
 /// not listed take less time.
-const LONG: [(&str, f64); 10] = [
+const LONG: [(&str, f64); 11] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),
     ("tests/tests/decode", 50.0),
@@ -54,6 +54,7 @@ const LONG: [(&str, f64); 10] = [
     ("device/cuda_builder/tests/device", 30.0),
     ("documentation", 30.0),
     ("tests/tests/template", 30.0),
+    ("tests/tests/block_masks", 30.0),
     ("tests/tests/own", 20.0),
 ];
 

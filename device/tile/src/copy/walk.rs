@@ -27,6 +27,9 @@ pub unsafe trait TileWalk<E, const R: usize, const C: usize, W> {
     /// `copy(first row of the row group in the tile, panel, global address, whether the chunk exists)`. Rows
     /// may be missing only if `EDGE` is true.
     fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool));
+
+    /// Goes to tile `tile`, which `step` then takes. Rows of this tile may be missing.
+    fn seek(&mut self, tile: u32, group: &W);
 }
 
 impl<E: Element, const C: usize> TileSource<E, C> for GlobalRows<E, C> {
@@ -128,5 +131,10 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk
         }
         self.at = self.at.wrapping_sub(rows as u64 * self.source.row_bytes as u64);
         self.row = self.row.wrapping_sub(rows);
+    }
+
+    #[inline(always)]
+    fn seek(&mut self, tile: u32, group: &W) {
+        *self = Walk::down(self.source, tile, group);
     }
 }

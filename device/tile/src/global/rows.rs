@@ -2,7 +2,7 @@
 use crate::layout;
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
-use cuda_std::memory::{ld_global_nc_b8, ld_global_nc_b32};
+use cuda_std::memory::{ld_global_nc_b8, ld_global_nc_b32, st_global_b32_if};
 
 /// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
 /// multiples of 16 bytes.
@@ -141,6 +141,27 @@ impl<'p> GlobalInts<'p> {
         // SAFETY: the integer exists, and the base is a multiple of 4, as `Integers` promises; kernels that
         // read integers do not write them.
         unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+    }
+}
+
+/// Integers in device memory that a kernel writes, and does not read.
+#[derive(Clone, Copy)]
+pub struct FillInts<'p>(&'p Integers);
+
+impl<'p> FillInts<'p> {
+    /// The integers of a kernel's parameter.
+    #[inline(always)]
+    pub fn new(integers: &'p Integers) -> Self {
+        FillInts(integers)
+    }
+
+    /// Stores integer `i` if `is_mine` is true and the integer exists. No branch.
+    #[inline(always)]
+    pub fn store(self, i: u32, x: u32, is_mine: bool) {
+        let at = self.0.base.wrapping_add(i as u64 * 4);
+        // SAFETY: the store happens only if the integer exists, and the base is a multiple of 4, as
+        // `Integers` promises.
+        unsafe { st_global_b32_if(at, x, is_mine && i < self.0.count) }
     }
 }
 

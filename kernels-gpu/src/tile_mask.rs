@@ -1,0 +1,128 @@
+//! The mask of a work tile, which says which key blocks a loop takes. A mask takes a range of blocks. A mask
+//! with a block mask takes the blocks of a list.
+use crate::blocks::{At, BlockRange};
+use crate::mask::MaskMod;
+use crate::rows::Rows;
+use attention_tile::{BlockList, ListWalk, Next};
+use spec::Element;
+use tile::copy::TileWalk;
+use tile::group::ThreadGroup;
+
+/// The mask of a work tile. Loops count key blocks from the last down: blocks of a range, or positions in a
+/// list.
+pub trait TileMask: Copy {
+    /// The keys that queries see.
+    type Keys: MaskMod;
+    /// The next block, which walks through keys and values share.
+    type Next;
+    /// A walk that takes the loop's blocks.
+    type Led<
+        'n,
+        E: Element,
+        const R: usize,
+        const C: usize,
+        G: ThreadGroup,
+        T: TileWalk<E, R, C, G>,
+    >: TileWalk<E, R, C, G>;
+
+    /// The keys that queries see.
+    fn keys(self) -> Self::Keys;
+    /// The key blocks of `tile_n` keys.
+    fn range(self, rows: &Rows, tile_n: u32) -> BlockRange;
+    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. `at` is their place if
+    /// `n` is the block's number.
+    fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r>;
+    /// The last block of `range`, which the loop takes first.
+    fn next(&self, range: BlockRange) -> Self::Next;
+    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `tiles` tiles are a block. The walk
+    /// that takes a block last says so.
+    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+        self,
+        walk: T,
+        next: &'n Self::Next,
+        order: (usize, bool),
+        group: &G,
+    ) -> Self::Led<'n, E, R, C, G, T>;
+}
+
+impl<M: MaskMod> TileMask for M {
+    type Keys = M;
+    type Next = ();
+    type Led<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> = T;
+
+    #[inline(always)]
+    fn keys(self) -> M {
+        self
+    }
+    #[inline(always)]
+    fn range(self, rows: &Rows, tile_n: u32) -> BlockRange {
+        BlockRange::of(self, rows, tile_n)
+    }
+    #[inline(always)]
+    fn place<'r>(self, at: At<'r>, _: u32, _: u32) -> At<'r> {
+        at
+    }
+    #[inline(always)]
+    fn next(&self, _: BlockRange) {}
+    #[inline(always)]
+    fn lead<E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+        self,
+        walk: T,
+        (): &(),
+        _: (usize, bool),
+        _: &G,
+    ) -> T {
+        walk
+    }
+}
+
+/// A mask with the work tile's list of key blocks.
+#[derive(Clone, Copy)]
+pub struct Listed<M> {
+    mask: M,
+    list: BlockList,
+}
+
+impl<M> Listed<M> {
+    /// Both.
+    #[inline(always)]
+    pub fn new(mask: M, list: BlockList) -> Self {
+        Listed { mask, list }
+    }
+}
+
+impl<M: MaskMod> TileMask for Listed<M> {
+    type Keys = M;
+    type Next = Next;
+    type Led<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>> =
+        ListWalk<'n, T>;
+
+    #[inline(always)]
+    fn keys(self) -> M {
+        self.mask
+    }
+    #[inline(always)]
+    fn range(self, _: &Rows, _: u32) -> BlockRange {
+        let [full, end] = self.list.counts();
+        BlockRange { start: 0, interior: (0, full), end }
+    }
+    #[inline(always)]
+    fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r> {
+        let further = self.list.number(n).wrapping_sub(n).wrapping_mul(tile_n);
+        At { key0: at.key0.wrapping_add(further), ..at }
+    }
+    #[inline(always)]
+    fn next(&self, range: BlockRange) -> Next {
+        Next::new(&self.list, range.end)
+    }
+    #[inline(always)]
+    fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
+        self,
+        walk: T,
+        next: &'n Next,
+        (tiles, is_last): (usize, bool),
+        group: &G,
+    ) -> ListWalk<'n, T> {
+        ListWalk::new(walk, (self.list, next), (tiles as u32, is_last), group)
+    }
+}
