@@ -88,7 +88,7 @@ fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
     let KeysValues::Cache(cache) = &mut f.kv else { panic!("a cache") };
     cache.pages.values.shape[3] = columns[1];
     (cache.pages.values.address, cache.pages.values.elements) = (12 * FAR, 1 << 38);
-    (f.o.shape[3], f.q.elements, f.o.elements) = (columns[1], 1 << 38, 1 << 38);
+    f.o = TensorView::bshd(2 * FAR, 1 << 38, DType::F16, [8, queries, 16, columns[1]]);
     f
 }
 

@@ -11,8 +11,8 @@ use reference::{Case, Layout, Values};
 /// Columns of keys and of values: the kernels' own, fewer of both, fewer of one, one chunk, more of values.
 const COLUMNS: [[usize; 2]; 6] = [[192, 128], [176, 120], [192, 64], [128, 8], [8, 128], [64, 128]];
 
-/// Returns problems around a kernel's tile: one query and one key, keys that end one before, at and one behind
-/// a block, rows that see no key, grouped heads, each layout.
+/// Returns problems around a kernel's tile: one query and one key, keys that end one before, at and one
+/// behind a block, rows that see no key, grouped heads, each layout.
 fn cases(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let lengths = [[1, 1], [1, 2 * n - 1], [m, 2 * n], [m + 1, n + 1], [m + n, n], [3, 4 * n + 1]];

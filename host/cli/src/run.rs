@@ -18,8 +18,8 @@ mod extras;
 ///
 /// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
 /// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
-/// have fewer heads than q (grouped-query attention), and v another head_dim than q and k. The output file has
-/// o with the shape of q and the head_dim of v, and lse: the natural log-sum-exp (LSE) of each row, f32.
+/// have fewer heads than q (grouped-query attention), and v another head_dim than q and k. The output file
+/// has o with the shape of q and the head_dim of v, and lse: the natural log-sum-exp (LSE) of each row, f32.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
@@ -177,7 +177,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         problem = sequences.problem(problem, rows);
     }
-    let (problem, stored) = (args.scores.of(problem), q.shape);
+    let [.., columns] = v.shape;
+    let (problem, mut stored) = (args.scores.of(problem), q.shape);
+    stored[3] = columns;
     let slopes = files::read_slopes(&file, &problem)?;
     let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
