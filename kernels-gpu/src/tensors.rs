@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// The tensors of a tile of queries. The keys of its head have type `K`, the values type `V`.
+/// The tensors of a tile of queries. The keys of the tile's head have type `K`, the values type `V`.
 pub struct TileTensors<E, const D: usize, const DV: usize, K = GlobalRows<E, D>, V = GlobalRows<E, DV>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,

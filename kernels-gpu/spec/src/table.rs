@@ -71,7 +71,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128: Combine<E, 8>;
     }
     $crate::lines! { $emit
-    /// Every compiled append kernel. The planner selects the first one that runs.
+    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
     APPENDS: AppendInfo,
     append_copy: AppendCopy;
     append_f16_e4m3_native: Append<F16, Native<E4m3>>;
@@ -298,6 +298,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
     d64 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 4, 3, true>>;
     d128 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 8, 2, true>>;
+    // Of the tensors' own dtype.
+    d64 [Full, Causal] bias_128x128: With<FwdHopper<E, TmaBias<Mask, E>, 2, 8, 4, 3, true>>;
+    d128 [Full, Causal] bias_128x96: With<FwdHopperWide<E, TmaBias<Mask, E>, 2, 6, 8, 2, true>>;
     d64 [Prefix, Chunked] 192x96: With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
     d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
