@@ -34,7 +34,8 @@ fn decode(
 /// bytes of workspace and of counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
-/// Returns the number of bytes of this number of places, each with rows of 512 columns and an LSE.
+/// Returns the number of bytes of `slots` places in f32. Each place has `rows` rows, and each row has 512
+/// columns and an LSE.
 const fn places(slots: u64, rows: u64) -> u64 {
     slots * rows * 513 * 4
 }
