@@ -29,8 +29,8 @@ pub trait TileMask: Copy {
     fn keys(self) -> Self::Keys;
     /// The key blocks of `tile_n` keys.
     fn range(self, rows: &Rows, tile_n: u32) -> BlockRange;
-    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. If `n` is the block's
-    /// number, this place is `at`.
+    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. If `n` is already the
+    /// block's number, returns `at`.
     fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r>;
     /// The last block of `range`, which the loop takes first.
     fn next(&self, range: BlockRange) -> Self::Next;

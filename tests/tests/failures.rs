@@ -64,7 +64,7 @@ fn without(text: &str, words: &str, n: usize) -> String {
 
 const RACES: &[Kind] = &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite];
 
-// The bug of fa_s512: `misaligned address`, intermittently.
+// The bug of fa_s512: some runs failed with the error `misaligned address`.
 
 #[test]
 fn an_access_off_its_alignment_is_reported() {
