@@ -104,7 +104,7 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
         assert!(error.starts_with("config") && error.contains("--family mla"), "{error}");
     }
     let error = plan(&request.config("mla_f16_d576_causal_64x32_s4"), card("a100")).expect_err("too large");
-    assert!(error.to_string().contains("code from sm_90"), "{error}");
+    assert!(error.to_string().contains("target: from sm_90"), "{error}");
 }
 
 /// Returns an error's text without the words with which all errors begin.
