@@ -137,7 +137,8 @@ macro_rules! hopper {
             const THREADS: u32 = 128 * (W as u32 + 1);
             const SMEM_BYTES: usize = {
                 assert!(panel(D as u32 * 16) == panel($dv as u32 * 16), "one box must fit keys and values");
-                tile_bytes::<E>() * ($tiles)([D, $dv], W, N * STAGES) + RING_BYTES + staged_bytes::<Mask>(W, N)
+                let tiles = ($tiles)([D, $dv], W, N * STAGES);
+                tile_bytes::<E>() * tiles + RING_BYTES + staged_bytes::<Mask>(W, N)
             };
             const PARAM_ALIGN: u32 = TensorMap::ALIGN;
             const BOXES: &'static [[u32; 2]] = Boxes::<Mask, N, D>::ALL;
