@@ -12,7 +12,6 @@ use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{BlockSparse, Local, MaskMarker, Scored, Window};
-use tile::Warp;
 use tile::mma::Acc;
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
@@ -34,7 +33,7 @@ pub trait MaskFn: MaskMarker {
     /// Loads the data of the mask. Kernels call this function before they copy keys.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
     /// Loads the mask of a work tile of `tile` queries and keys, and its list of key blocks if there is one.
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile;
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> Self::Tile;
     /// Loads the data of the scores. Kernels call this function while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
@@ -140,7 +139,7 @@ impl<M: MaskMod> MaskFn for M {
         M::load(params, of)
     }
     #[inline(always)]
-    fn tile(params: &M::Params, of: &Sequence, _: [u32; 2], _: Warp) -> M {
+    fn tile(params: &M::Params, of: &Sequence, _: [u32; 2]) -> M {
         M::load(params, of)
     }
     #[inline(always)]
@@ -156,7 +155,7 @@ impl MaskFn for Local {
         Windowed::load(params, of)
     }
     #[inline(always)]
-    fn tile(params: &(), of: &Sequence, _: [u32; 2], _: Warp) -> Windowed {
+    fn tile(params: &(), of: &Sequence, _: [u32; 2]) -> Windowed {
         Windowed::load(params, of)
     }
     #[inline(always)]
@@ -178,10 +177,10 @@ impl<M: MaskFn> MaskFn for BlockSparse<M> {
         M::keys(&params.a, of)
     }
     #[inline(always)]
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile {
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> Self::Tile {
         let [tile_m, tile_n] = tile;
         let at = [of.index, of.head, of.tile[0] as u32 / tile_m];
-        let list = BlockList::load(&params.b, at, [tile_n, of.keys as u32]).uniform(warp);
+        let list = BlockList::load(&params.b, at, [tile_n, of.keys as u32]);
         Listed::new(M::keys(&params.a, of), list)
     }
     #[inline(always)]
@@ -204,8 +203,8 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
         M::keys(&params.a, of)
     }
     #[inline(always)]
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> M::Tile {
-        M::tile(&params.a, of, tile, warp)
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> M::Tile {
+        M::tile(&params.a, of, tile)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {

@@ -4,6 +4,7 @@ use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::rows::{Rows, Sequence};
+use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel};
 use tile::group::Warpgroup;
@@ -75,7 +76,7 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// mask removes completely. The epilogue is therefore the same for all work tiles.
     pub range: BlockRange,
     of: Sequence,
-    mask: Mask::Keys,
+    mask: Mask::Tile,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
@@ -84,11 +85,10 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
-        const { assert!(!Mask::LISTED, "Hopper's kernels take ranges of blocks: `BlockSparse` needs `Fwd`") }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
-        let mask = Mask::keys(variant, &of);
-        let seen = BlockRange::of(mask, &rows, Self::TILE_N);
+        let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);
+        let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // There are more splits than blocks, and this split got none. The split therefore takes a block
@@ -110,7 +110,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The coordinates of block `n`'s first key.
     #[inline(always)]
     fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
-        self.tile.keys(self.p, n * Self::TILE_N)
+        let block = if Mask::LISTED { self.mask.block(n) } else { n };
+        self.tile.keys(self.p, block * Self::TILE_N)
     }
 
     /// Factor that converts scores to exponents of 2.
@@ -130,10 +131,13 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     #[inline(always)]
     pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
-        let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        let mut at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        if Mask::LISTED {
+            at.key0 = self.mask.block(n) * Self::TILE_N;
+        }
         Mask::scores(p, self.variant, &self.of).change(p, s, at);
         if edge {
-            Seen::<_, 1>::of(self.mask, at).mask(s, at);
+            Seen::<_, 1>::of(self.mask.keys(), at).mask(s, at);
         }
     }
 
