@@ -148,22 +148,23 @@ fn masks_with_lists_of_their_own_functions() {
         of,
         &sees_document,
     );
-    check::<sparse_documents_hopper_varlen::Kernel, Documents>(
-        "sparse_documents_hopper_varlen",
-        (Front::Varlen, &[[150, 150], [7, 90], [0, 30], [300, 333]], 1),
-        of,
-        &sees_document,
+    let window = (|_: &Card| (None, 40), no_copies);
+    check::<sparse_window_hopper_varlen::Kernel, HeadWindow>(
+        "sparse_window_hopper_varlen",
+        (Front::Varlen, &[[150, 150], [7, 90], [0, 30], [300, 333]], HEADS as u32),
+        window,
+        &sees_window,
     );
-    check::<sparse_documents_hopper_paged::Kernel, Documents>(
-        "sparse_documents_hopper_paged",
-        (Front::Cached, &[[140, 150], [140, 336]], 1),
-        of,
-        &sees_document,
+    check::<sparse_window_hopper_paged::Kernel, HeadWindow>(
+        "sparse_window_hopper_paged",
+        (Front::Cached, &[[140, 150], [140, 336]], HEADS as u32),
+        window,
+        &sees_window,
     );
     check::<sparse_window::Kernel, HeadWindow>(
         "sparse_window",
         (Front::Dense, &[[300, 330]; 2], HEADS as u32),
-        (|_: &Card| (None, 40), no_copies),
+        window,
         &sees_window,
     );
     check::<sparse_neighbours::Kernel, Neighbours>(

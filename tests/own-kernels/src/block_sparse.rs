@@ -83,8 +83,6 @@ type Shared<Mask> = Fwd<F16, Mask, 2, 2, 2, 2, 4, 4, 3>;
 type OneStage<Mask> = Fwd<F16, Mask, 4, 2, 1, 2, 4, 4, 1>;
 /// Hopper's tiles of 128 queries and 128 keys.
 type Hopper<Mask> = FwdHopper<F16, Mask, 2, 8, 4, 3, true>;
-/// Hopper's tiles of 128 queries and 64 keys, for masks that need registers.
-type HopperSmall<Mask> = FwdHopper<F16, Mask, 2, 4, 4, 3, true>;
 /// Hopper's tiles of 128 queries and 64 keys, one after the other.
 type HopperWide<Mask> = FwdHopperWide<F16, Mask, 2, 4, 4, 3, true>;
 
@@ -105,5 +103,5 @@ entry!(create_window: CreateBlockMask<HeadWindow, 128, 32>);
 entry!(create_neighbours: CreateBlockMask<Neighbours, 128, 32>);
 entry!(sparse_full_hopper: With<Hopper<BlockSparse<Full>>>);
 entry!(sparse_full_hopper_wide: With<HopperWide<BlockSparse<Full>>>);
-entry!(sparse_documents_hopper_varlen: With<Varlen<HopperSmall<BlockSparse<Documents>>>>);
-entry!(sparse_documents_hopper_paged: With<Paged<HopperSmall<BlockSparse<Documents>>>>);
+entry!(sparse_window_hopper_varlen: With<Varlen<Hopper<BlockSparse<HeadWindow>>>>);
+entry!(sparse_window_hopper_paged: With<Paged<Hopper<BlockSparse<HeadWindow>>>>);
