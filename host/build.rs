@@ -1,5 +1,5 @@
-//! Gathers the kernels' PTX into a table that the library includes. The PTX comes from the first of these
-//! sources that exists:
+//! Gathers the kernels' PTX into a table that the library includes. Without the feature `kernels`, the table
+//! is empty. The PTX comes from the first of these sources that exists:
 //!
 //! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
 //!    `<symbol>.ptx`, and some kernels may be missing. An empty variable counts as unset. Only this build
@@ -48,7 +48,9 @@ fn gather() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
-    let modules = if let Some(folder) = set("FERROFLASH_PTX_DIR") {
+    let modules = if env::var_os("CARGO_FEATURE_KERNELS").is_none() {
+        Modules::Texts(vec![])
+    } else if let Some(folder) = set("FERROFLASH_PTX_DIR") {
         Modules::Texts(given(&folder))
     } else if packaged.is_dir() {
         println!("cargo::rerun-if-changed={}", packaged.display());

@@ -42,6 +42,9 @@
 //! The crate builds on stable Rust without CUDA and without a device compiler, because packages carry the
 //! kernels as PTX. The feature `cust` needs a CUDA installation, or `CUDA_LIBRARY_PATH` with the name of a
 //! folder whose `lib64` holds any `libcuda`. The program then also runs on machines without CUDA.
+//!
+//! The feature `kernels`, on by default, embeds FerroFlash's kernels. A program that launches only kernels of
+//! its own ([`mod@variant`]) leaves it out.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attention;

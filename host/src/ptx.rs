@@ -72,6 +72,11 @@ pub fn source(symbol: &str) -> Result<String, Error> {
         return std::fs::read_to_string(&path).map_err(unreadable);
     }
     let Some(parts) = TABLE.iter().find(|(name, ..)| *name == symbol) else {
+        if cfg!(not(feature = "kernels")) {
+            let reason = "this build carries no kernel of FerroFlash; build ferroflash with its feature \
+                          `kernels`, which is on by default";
+            return Err(Error::unsupported(symbol, reason));
+        }
         let reason = format_args!(
             "this build carries {} of {} kernels, and not this one; build ferroflash again, with \
              FERROFLASH_PTX_DIR unset or with {symbol}.ptx in its folder",

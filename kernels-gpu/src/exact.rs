@@ -5,12 +5,14 @@
 //! ([`with_memory`]). Softcap and slopes of a request are not functions of a mask, so this file does not
 //! apply them.
 mod block_mask;
+mod rules;
 
 pub use crate::block_kind::BlockKind;
 pub use crate::rows::Sequence;
 pub use crate::variant::MaskFn;
 pub use block_mask::{BlockLists, TileLists, create_block_mask};
 pub use cuda_std::host::{Copied, with_memory};
+pub use rules::{Broken, broken};
 
 use crate::capped::Uncapped;
 use crate::mask::MaskMod;

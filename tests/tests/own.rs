@@ -1,14 +1,16 @@
 //! Tests masks and scores of a caller. Kernels with a caller's copy of a built-in mask have the PTX of the
 //! built-in kernel. Copies of softcap and slopes give the built-in results. Functions that misbehave cause no
-//! access outside of the tensors. The tests need the device compiler.
+//! access outside of the tensors. Verification finds planted errors. The tests need the device compiler.
+#[path = "own/verified.rs"]
+mod verified;
+
 use cuda_builder::{CudaBuilder, Module, lines};
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{AlibiSlopes, AttentionRequest, Index, KvCache, KvPages, LseView, TensorView};
-use ferroflash::spec::{And, AttnKernel, FastDiv, Full, Integers, Scored};
+use ferroflash::spec::{And, AttnKernel, Integers};
 use ferroflash::variant::{Variant, VariantKernel};
 use ferroflash::{Attention, DType, Error};
 use half::f16;
-use own_kernels::exact::{Copied, MaskFn};
 use own_kernels::*;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -31,6 +33,8 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         wild::CONTRACT,
         wild_paged::CONTRACT,
         planted::CONTRACT,
+        off_by_one::CONTRACT,
+        other_head::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules
@@ -45,7 +49,15 @@ fn variant<K: AttnKernel>(symbol: &'static str) -> &'static Variant<K::Mask>
 where
     K::Mask: 'static,
 {
-    let kernels = vec![VariantKernel::new::<K>(symbol, &module(symbol).text)];
+    variant_of::<K>(symbol, module(symbol).text.clone())
+}
+
+/// A variant of one kernel with this PTX.
+fn variant_of<K: AttnKernel>(symbol: &'static str, ptx: String) -> &'static Variant<K::Mask>
+where
+    K::Mask: 'static,
+{
+    let kernels = vec![VariantKernel::new::<K>(symbol, ptx.leak())];
     Box::leak(Box::new(Variant::new(symbol, kernels.leak())))
 }
 
@@ -222,73 +234,6 @@ fn a_callers_softcap_and_slopes_give_the_built_in_results() -> Result<(), Error>
     // the other heads.
     let params = And::new((), Integers { base, count: 1, reserved: 0 });
     run(&card, false, |request| request.variant(alibi, params))?;
-    Ok(())
-}
-
-/// The results that [`exact`] computes from a kernel's own functions, with copies of device memory.
-fn on_host<M: MaskFn>(params: &M::Params, copies: Vec<Copied>) -> Results {
-    let row = HEADS * HEAD_DIM;
-    let decode = |bytes: Vec<u8>| -> Vec<f64> {
-        bytes.chunks_exact(2).map(|x| f16::from_le_bytes([x[0], x[1]]).to_f64()).collect()
-    };
-    let [q, k, v] =
-        [(1, QUERIES), (2, KEYS), (3, KEYS)].map(|(seed, rows)| decode(numbers(seed, rows * row)));
-    let mut made = Results { o: vec![0.0; QUERIES * row], lse: vec![0.0; QUERIES * HEADS] };
-    exact::with_memory(copies, || {
-        for (query, head) in (0..QUERIES).flat_map(|query| (0..HEADS).map(move |head| (query, head))) {
-            let lengths = [QUERIES as u32, KEYS as u32];
-            let of = exact::sequence(0, head as u32, lengths, (HEAD_DIM as f32).sqrt().recip());
-            let column = |row: usize, column: usize| (row * HEADS + head) * HEAD_DIM + column;
-            let product = |key: i32| -> f64 {
-                (0..HEAD_DIM).map(|d| q[column(query, d)] * k[column(key as usize, d)]).sum()
-            };
-            let value = |key: i32, d: usize| v[column(key as usize, d)];
-            let o = &mut made.o[column(query, 0)..][..HEAD_DIM];
-            let lse = exact::attend::<M>(params, &of, query as i32 + of.shift, product, value, o);
-            made.lse[head * QUERIES + query] = lse as f32;
-        }
-    });
-    made
-}
-
-#[test]
-fn a_callers_functions_give_the_kernels_results_on_the_host() -> Result<(), Error> {
-    let card = card();
-    let check = |name: &str, kernel: &Results, host: &Results, another: &Results| {
-        let off = worst(&kernel.o, &host.o);
-        let mut lse = kernel.lse.iter().zip(&host.lse).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
-        assert!(off <= 1e-3, "{name}: O is off by {off}");
-        assert!(lse.all(|off| off <= 1e-3), "{name}: the LSE is off");
-        assert!(worst(&kernel.o, &another.o) > 0.01, "{name}: the comparison sees no difference");
-    };
-    let causal =
-        run(&card, false, |request| request.variant(variant::<own_causal::Kernel>("own_causal"), ()))?;
-    check("causal", &causal, &on_host::<OwnCausal>(&(), vec![]), &on_host::<Full>(&(), vec![]));
-
-    let chunk = |keys| OwnChunkedParams { chunk: FastDiv::new(keys).expect("a divisor"), reserved: 0 };
-    let own = variant::<own_chunked::Kernel>("own_chunked");
-    let chunked = run(&card, false, |request| request.variant(own, chunk(48)))?;
-    let on_host_chunked = |keys| on_host::<OwnChunked>(&chunk(keys), vec![]);
-    check("chunked", &chunked, &on_host_chunked(48), &on_host_chunked(47));
-
-    let cap = |cap| And::new((), OwnSoftcapParams { cap, reserved: 0 });
-    let own = variant::<own_softcap::Kernel>("own_softcap");
-    let capped = run(&card, false, |request| request.variant(own, cap(0.5)))?;
-    let on_host_capped = |of| on_host::<Scored<Full, OwnSoftcap>>(&cap(of), vec![]);
-    check("softcap", &capped, &on_host_capped(0.5), &on_host_capped(0.1));
-
-    let bytes: Vec<_> = [0.25f32, 0.0625].into_iter().flat_map(f32::to_le_bytes).collect();
-    let (_slopes, address) = upload(&card, &bytes);
-    let params = And::new((), Integers { base: address, count: HEADS as u32, reserved: 0 });
-    let own = variant::<own_alibi::Kernel>("own_alibi");
-    let sloped = run(&card, false, |request| request.variant(own, params))?;
-    let host = |bytes| on_host::<Scored<Full, OwnAlibi>>(&params, vec![Copied { address, bytes }]);
-    let swapped = [&bytes[4..], &bytes[..4]].concat();
-    check("slopes", &sloped, &host(bytes), &host(swapped));
-
-    let holes = |holes| WildParams { starts: [5; 4], ends: [150; 4], whole: [60, 100], holes, reserved: 0 };
-    let masked = run(&card, false, |request| request.variant(variant::<wild::Kernel>("wild"), holes(40)))?;
-    check("holes", &masked, &on_host::<Wild>(&holes(40), vec![]), &on_host::<Wild>(&holes(55), vec![]));
     Ok(())
 }
 

@@ -1,70 +1,113 @@
-//! Copies `examples/your-own-attention` to a folder outside of the repository, as a user would, and runs its
-//! tests there. The tests run the kernels of the copied crate in the simulator. The test needs the device
-//! compiler.
+//! Crates outside of the repository, as users have them: the program of docs/your-own-attention.md, and a
+//! copy of `examples/your-own-attention`. Both compile their own kernels and none of FerroFlash's, and verify
+//! them in the simulator. Needs the device compiler.
 use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 const TEMPLATE: &str = "examples/your-own-attention";
 
-/// The files that a user copies.
-const FILES: [&str; 6] = [
+/// The files of the template that a user copies.
+const FILES: [&str; 8] = [
     "Cargo.toml",
     "build.rs",
     "kernels/Cargo.toml",
     "kernels/src/lib.rs",
+    "kernels/src/masks.rs",
+    "kernels/src/scores.rs",
     "src/lib.rs",
-    "tests/simulator.rs",
+    "tests/verify.rs",
 ];
 
-/// Copies the template to a folder outside of the repository, and returns the folder. Each checkout has its
-/// own folder.
-fn copied(repository: &Path) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
+/// Most lines of the document's program, without comments.
+const MOST: usize = 40;
+
+fn repository() -> PathBuf {
+    workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")))
+}
+
+/// A folder outside of the repository with these files. Each checkout has one per name. `here` in manifests
+/// becomes the repository's path.
+fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> String) -> PathBuf {
+    let (repository, mut hasher) = (repository(), DefaultHasher::new());
     repository.hash(&mut hasher);
-    let folder = env::temp_dir().join(format!("ferroflash-template-{:016x}", hasher.finish()));
-    let write = |name: &str, text: String| {
+    let folder = env::temp_dir().join(format!("ferroflash-{name}-{:016x}", hasher.finish()));
+    for (name, text) in files {
+        let checkout = repository.display();
+        let text = text.replace(&format!("\"{}", here(name)), &format!("\"{checkout}/"));
+        assert!(!name.ends_with(".toml") || text.contains(&checkout.to_string()), "{name} has paths to set");
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         // A file that is up to date keeps its modification time, so that a second run builds nothing.
         if !fs::read_to_string(&path).is_ok_and(|old| old == text) {
             fs::write(&path, text).unwrap();
         }
-    };
-    for name in FILES {
-        let text = fs::read_to_string(repository.join(TEMPLATE).join(name)).unwrap();
-        let up = "../".repeat(2 + usize::from(name.starts_with("kernels/")));
-        let checkout = repository.display();
-        let text = text.replace(&format!("\"{up}"), &format!("\"{checkout}/"));
-        assert!(!name.ends_with(".toml") || text.contains(&checkout.to_string()), "{name} has paths to set");
-        write(name, text);
     }
     // The lock file has the versions that exist on this machine, so that cargo fetches nothing.
     fs::copy(repository.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
     folder
 }
 
-#[test]
-fn the_template_runs_outside_of_the_repository() {
-    let repository = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
-    let compiler = DeviceCompiler::locate(&repository).unwrap();
-    let folder = copied(&repository);
+/// Runs cargo in a folder, and returns its output. No variable tells the build to leave kernels out.
+fn cargo(folder: &Path, arguments: &[&str]) -> String {
+    // Both crates have a package `kernels`, and share the build folder with all dependencies.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let compiler = DeviceCompiler::locate(&repository()).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("template");
-    // The template launches its own kernels, and no kernel of the table.
-    let none = target.join("no-ptx");
-    fs::create_dir_all(&none).unwrap();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--workspace", "--quiet", "--offline"]).current_dir(&folder).envs([
-        (RUSTC_VARIABLE, compiler.rustc),
-        ("CARGO_TARGET_DIR", target),
-        ("FERROFLASH_PTX_DIR", none),
-    ]);
-    let output = cargo.output().unwrap();
+    cargo.args(arguments).args(["--quiet", "--offline"]).current_dir(folder);
+    cargo.envs([(RUSTC_VARIABLE, compiler.rustc), ("CARGO_TARGET_DIR", target)]);
+    let output = cargo.env_remove("FERROFLASH_PTX_DIR").output().unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{}", said.concat());
-    assert!(said[0].contains("6 passed"), "{}", said.concat());
-    let unexpected = said[1].lines().find(|line| line.contains("warning") && !line.contains("are embedded"));
-    assert_eq!(unexpected, None, "{}", said[1]);
+    // A build that compiles FerroFlash's kernels says so in a warning.
+    assert!(!said[1].contains("warning"), "{}", said[1]);
+    said.concat()
+}
+
+/// The files of the document: a fenced text behind a line with the file's name.
+fn files_of(document: &str) -> BTreeMap<String, String> {
+    let (mut files, mut lines, mut name) = (BTreeMap::new(), document.lines(), None);
+    while let Some(line) = lines.next() {
+        match (line.strip_prefix('`').and_then(|line| line.strip_suffix("`:")), &name) {
+            (Some(found), _) => name = Some(found.to_owned()),
+            (None, Some(file)) if line.starts_with("```") => {
+                let text: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+                files.insert(file.clone(), text.join("\n") + "\n");
+                name = None;
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
+#[test]
+fn the_documents_program_verifies_its_kernel() {
+    let document = fs::read_to_string(repository().join("docs/your-own-attention.md")).unwrap();
+    let files = files_of(&document);
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["Cargo.toml", "build.rs", "kernels/Cargo.toml", "kernels/src/lib.rs", "src/main.rs"]);
+    let rust = files.iter().filter(|(name, _)| name.ends_with(".rs")).flat_map(|(_, text)| text.lines());
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+    let lines = rust.filter(is_code).count();
+    assert!(lines <= MOST && document.contains(&format!("{lines} lines of Rust")), "{lines} lines");
+    let up = |name: &str| "../".repeat(1 + usize::from(name.starts_with("kernels/"))) + "ferroflash/";
+    let said = cargo(&outside("program", &files, up), &["run"]);
+    let (right, _) = said.split_once("; worst").unwrap_or((&said, ""));
+    assert!(right.contains("launches are right") && document.contains(right), "{said}");
+}
+
+#[test]
+fn the_template_runs_outside_of_the_repository() {
+    let read = |name: &str| fs::read_to_string(repository().join(TEMPLATE).join(name)).unwrap();
+    let files = FILES.iter().map(|name| ((*name).to_owned(), read(name))).collect();
+    let up = |name: &str| "../".repeat(2 + usize::from(name.starts_with("kernels/")));
+    let said = cargo(&outside("template", &files, up), &["test", "--workspace"]);
+    assert!(said.contains("9 passed"), "{said}");
 }

@@ -30,8 +30,9 @@ pub struct Build {
     /// Build only the entries whose symbol contains this text; may be repeated
     #[arg(long = "entry", value_name = "TEXT")]
     pub entries: Vec<String>,
-    /// Build another device crate instead of kernels-gpu; each of its kernels gets 128 threads
-    #[arg(long = "crate", value_name = "FOLDER", hide = true)]
+    /// Build another device crate instead of kernels-gpu, such as one with masks and scores of your own; each
+    /// of its kernels gets 128 threads
+    #[arg(long = "crate", value_name = "FOLDER")]
     pub device_crate: Option<PathBuf>,
     /// An argument for LLVM, such as -inline-threshold=1000; may be repeated
     #[arg(long = "llvm-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]

@@ -8,6 +8,8 @@
 //! The reference covers every problem of the kernels: f16 and bf16, grouped heads, unequal lengths, windows,
 //! softcap, rows without a key, any strides. [`Memory`] lays a problem out as in device memory, and
 //! [`Loaded`] runs it on a device.
+//!
+//! [`verify`] judges kernels of a caller's [`variant`](mod@variant).
 mod alibi;
 mod append;
 mod arithmetic;
@@ -34,6 +36,7 @@ mod subject;
 mod tensor;
 mod told;
 mod tolerance;
+pub mod variant;
 mod work;
 
 pub use alibi::Slopes;
@@ -56,4 +59,5 @@ pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{Reference, Rule, Verdict, Worst};
+pub use variant::{verify, verify_against};
 pub use work::{Asked, Input, Judge, Judgement, LaunchOptions, OnDevice, Plans, Ready, Rows, Work, Written};

@@ -153,21 +153,26 @@ impl Reference {
     /// first columns of its keys.
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
+        let mut reference = Self::of_results(exact, &naive, inputs.problem().dtype);
+        if let Some(sinks) = inputs.sinks() {
+            reference.add_sinks(inputs.problem().dtype, sinks);
+        }
+        reference
+    }
+
+    /// The tolerances of an exact result and of a naive result in `dtype`.
+    pub(super) fn of_results(exact: Outputs, naive: &Outputs, dtype: DType) -> Self {
         let naive_error = max_difference(&naive.out, &exact.out);
         let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
-        let mut reference = Reference {
+        Reference {
             exact,
             naive_error,
             tolerance: Self::allowed(naive_error),
             // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
             // V. In O, the error of the sum cancels. In the logarithm of the sum, an error of at most one
             // rounding remains.
-            lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(inputs.problem().dtype),
-        };
-        if let Some(sinks) = inputs.sinks() {
-            reference.add_sinks(inputs.problem().dtype, sinks);
+            lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(dtype),
         }
-        reference
     }
 
     /// Applies `rule` to the tolerance, for a result with these values.

@@ -191,6 +191,67 @@ impl ScoreMod for Planted {
     }
 }
 
+/// [`OwnCausal`] with an error: a query sees one key too many.
+#[derive(Clone, Copy)]
+pub struct OffByOne;
+
+impl MaskMarker for OffByOne {
+    type Params = ();
+}
+
+impl MaskMod for OffByOne {
+    const LEFT: bool = false;
+    const HOLES: bool = false;
+    fn load(_: &(), _: &Sequence) -> Self {
+        OffByOne
+    }
+    fn keys(&self, p: i32) -> Range<i32> {
+        0..p + 2
+    }
+}
+
+/// [`OwnAlibi`] with an error: the slope of the next head.
+#[derive(Clone, Copy)]
+pub struct OtherHead(OwnAlibi);
+
+impl ScoreMarker for OtherHead {
+    type Params = Integers;
+}
+
+impl ScoreMod for OtherHead {
+    const SCALED: bool = false;
+    fn load(slopes: &Integers, of: &Sequence) -> Self {
+        let mut other = *of;
+        other.head += 1;
+        OtherHead(OwnAlibi::load(slopes, &other))
+    }
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        self.0.score(s, p, k)
+    }
+}
+
+/// [`OwnCausal`], which says that it has no holes, with holes: every seventh key.
+#[derive(Clone, Copy)]
+pub struct HiddenHoles;
+
+impl MaskMarker for HiddenHoles {
+    type Params = ();
+}
+
+impl MaskMod for HiddenHoles {
+    const LEFT: bool = false;
+    const HOLES: bool = false;
+    fn load(_: &(), _: &Sequence) -> Self {
+        HiddenHoles
+    }
+    fn keys(&self, p: i32) -> Range<i32> {
+        0..p + 1
+    }
+    fn sees(&self, _: i32, k: i32) -> bool {
+        k % 7 != 3
+    }
+}
+
 /// A kernel of head dim 64 with tiles of 128 queries and 64 keys.
 type Large<Mask> = Fwd<F16, Mask, 8, 2, 1, 4, 4, 4, 2>;
 /// A kernel of head dim 64 with tiles of 128 queries and 32 keys.
@@ -212,3 +273,5 @@ entry!(own_alibi: With<Small<Scored<Full, OwnAlibi>>>);
 entry!(wild: With<Small<Wild>>);
 entry!(wild_paged: With<Paged<Small<Wild>>>);
 entry!(planted: With<Small<Scored<Full, Planted>>>);
+entry!(off_by_one: With<Large<OffByOne>>);
+entry!(other_head: With<Small<Scored<Full, OtherHead>>>);

@@ -1,0 +1,74 @@
+//! Scores: numbers that kernels add to the score of a query and a key, and functions of the score.
+use core::f32::consts::LOG2_E;
+use kernels_gpu::prelude::*;
+
+/// A learned bias per head and distance (T5, Raffel et al., 2020). Each distance has its own value.
+#[derive(Clone, Copy)]
+pub struct T5(Integers);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct T5Params {
+    /// The biases, f32 `[head][distance]`.
+    pub bias: Integers,
+    /// The number of distances of a head. Keys that are farther away get the last distance's bias.
+    pub distances: u32,
+    pub reserved: u32,
+}
+no_padding! { T5Params { bias, distances, reserved } }
+
+impl ScoreMarker for T5 {
+    type Params = T5Params;
+}
+
+impl ScoreMod for T5 {
+    fn load(params: &T5Params, of: &Sequence) -> Self {
+        T5(params.bias.part(of.head * params.distances, params.distances))
+    }
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        s + GlobalInts::new(&self.0).nearest_f32((p - k) as u32)
+    }
+}
+
+/// Scores that fall by a slope per key of distance (ALiBi, Press et al., 2022).
+#[derive(Clone, Copy)]
+pub struct Alibi(f32);
+
+impl ScoreMarker for Alibi {
+    /// The slope of each head, f32.
+    type Params = Integers;
+}
+
+impl ScoreMod for Alibi {
+    // Products instead of scores: this saves a multiplication per score. `load` divides by the scale, once.
+    const SCALED: bool = false;
+    fn load(slopes: &Integers, of: &Sequence) -> Self {
+        Alibi(GlobalInts::new(slopes).nearest_f32(of.head) * of.unscale())
+    }
+    fn score(&self, s: f32, p: i32, k: i32) -> f32 {
+        fma((k - p) as f32, self.0, s)
+    }
+}
+
+/// `cap * tanh(s / cap)` (Gemma 2).
+#[derive(Clone, Copy)]
+pub struct Softcap {
+    cap: f32,
+    /// Factor from scores to exponents of 2 in `tanh`.
+    inner: f32,
+}
+
+impl ScoreMarker for Softcap {
+    /// The cap, and 0.
+    type Params = [f32; 2];
+}
+
+impl ScoreMod for Softcap {
+    fn load([cap, _]: &[f32; 2], _: &Sequence) -> Self {
+        Softcap { cap: *cap, inner: 2.0 * LOG2_E * rcp(*cap) }
+    }
+    fn score(&self, s: f32, _: i32, _: i32) -> f32 {
+        let tanh = 1.0 - 2.0 * rcp(1.0 + ex2(s * self.inner));
+        tanh * self.cap
+    }
+}

@@ -1,0 +1,155 @@
+//! Verification of a caller's variant: each of its kernels runs on random tensors, and attention in f64 that
+//! is made of the variant's own functions judges the results.
+//!
+//! ```no_run
+//! # use ferroflash::spec::{And, Causal, MaskMarker, Scored, Sink, SinkParams};
+//! # use ferroflash::{Attention, driver::RawDriver, variant::Variant};
+//! # fn check(
+//! #     card: &Attention<impl ferroflash::driver::Harness>,
+//! #     variant: &'static Variant<Scored<Causal, Sink>>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! // One logit per query head, in device memory.
+//! let report = reference::verify(card, variant, |buffers, case| {
+//!     let logits = buffers.floats((0..case.heads[0]).map(|head| head as f32 / 4.0))?;
+//!     Ok(And::new((), SinkParams { base: logits.base }))
+//! })?;
+//! println!("{report}");
+//! # Ok(())
+//! # }
+//! ```
+mod buffers;
+mod case;
+mod exact;
+mod launch;
+mod report;
+
+pub use buffers::Buffers;
+pub use case::{Case, Front};
+pub use report::{Failure, Report, Verified};
+
+use crate::inputs::Random;
+use ferroflash::driver::Harness;
+use ferroflash::variant::Variant;
+use ferroflash::{Attention, Error};
+use kernels_gpu::exact::{MaskFn, Sequence};
+
+/// The seeds of each case's tensors.
+pub const SEEDS: [u64; 3] = [1, 2, 3];
+
+/// Q, K and V of a case: rows of all sequences, each `[heads][head_dim]`, as bits of the kernel's dtype.
+struct Tensors([Vec<u16>; 3]);
+
+impl Tensors {
+    fn random(case: &Case) -> Self {
+        let mut random = Random::new(case.seed);
+        let [queries, keys] = case.rows();
+        let [heads_q, heads_k] = case.heads;
+        let rows = [(queries, heads_q), (keys, heads_k), (keys, heads_k)];
+        Tensors(rows.map(|(rows, heads)| random.normals(case.kernel.dtype, rows * heads * case.head_dim())))
+    }
+}
+
+/// A second definition of a variant's scores: the score of the query at position `p` and key `k` of a
+/// sequence and head, made of the scaled product. Minus infinity hides the key.
+type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
+
+/// Verifies every kernel of a variant that the card runs. `params` makes the parameters of a case, with
+/// tables in device memory ([`Buffers`]).
+///
+/// Each kernel runs on 1 key, on a stage of keys less 1, a stage, a stage and 1, on more queries than keys,
+/// on fewer, and on several tiles; with equal heads and with grouped heads; on random tensors of each of
+/// [`SEEDS`]. Its O must keep FlashAttention's rule, `max|out - exact| <= 2 max|naive - exact| + 1e-5`, and
+/// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. Both come from the
+/// functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of
+/// `kernels_gpu::exact::Broken`.
+///
+/// An error in the functions themselves is in both results: see [`verify_against`].
+///
+/// # Errors
+/// [`Failure`] with the case, its seed and the place of the worst element.
+///
+/// [`Reference::lse_tolerance`]: crate::Reference::lse_tolerance
+pub fn verify<M: MaskFn, D: Harness>(
+    card: &Attention<D>,
+    variant: &'static Variant<M>,
+    params: impl Fn(&mut Buffers<'_, D>, &Case) -> Result<M::Params, Error>,
+) -> Result<Report, Failure> {
+    run(card, variant, &params, None)
+}
+
+/// [`verify`], and compares the variant's functions with a second definition, for every query and key of
+/// every case. The definition takes sequence and head, the scaled product, the query's position and the key;
+/// it returns the score, or minus infinity if the query does not see the key. Write it another way than the
+/// kernel's functions: an error in both is not found.
+///
+/// # Errors
+/// The errors of [`verify`]; [`Failure::Definition`].
+pub fn verify_against<M: MaskFn, D: Harness>(
+    card: &Attention<D>,
+    variant: &'static Variant<M>,
+    params: impl Fn(&mut Buffers<'_, D>, &Case) -> Result<M::Params, Error>,
+    definition: impl Fn(&Sequence, f64, i32, i32) -> f64,
+) -> Result<Report, Failure> {
+    run(card, variant, &params, Some(&definition))
+}
+
+/// Makes the parameters of a case.
+type Params<'a, M, D> =
+    &'a dyn Fn(&mut Buffers<'_, D>, &Case) -> Result<<M as ferroflash::spec::MaskMarker>::Params, Error>;
+
+fn run<M: MaskFn, D: Harness>(
+    card: &Attention<D>,
+    variant: &'static Variant<M>,
+    params: Params<'_, M, D>,
+    definition: Option<Definition<'_>>,
+) -> Result<Report, Failure> {
+    let mut report = Report { variant: variant.any().name(), kernels: vec![], skipped: vec![] };
+    let mut kernels = vec![];
+    for kernel in variant.any().kernels() {
+        let cases = match card.capabilities().runs(&kernel.contract) {
+            Ok(()) => case::edges(kernel).map_err(str::to_owned),
+            Err(error) => Err(error.to_string()),
+        };
+        match cases {
+            Ok(cases) => kernels.push(cases),
+            Err(reason) => report.skipped.push((kernel.contract.symbol, reason)),
+        }
+    }
+    // The functions first: this takes less time than a launch in the simulator.
+    for case in kernels.iter().flatten() {
+        let mut buffers = Buffers::new(card.driver());
+        let params = params(&mut buffers, case).map_err(|source| Failure::refused(case, source))?;
+        exact::keeps_rules::<M>(case, &params, buffers.copies())?;
+        if let Some(definition) = definition {
+            exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;
+        }
+    }
+    for cases in &kernels {
+        let mut verified: Option<Verified> = None;
+        for case in cases.iter().flat_map(|case| SEEDS.map(|seed| Case { seed, ..case.clone() })) {
+            let one = one(card, variant, params, &case)?;
+            verified = Some(verified.map_or(one.clone(), |all| all.and(&one)));
+        }
+        report.kernels.extend(verified);
+    }
+    if report.kernels.is_empty() { Err(Failure::Nothing(report)) } else { Ok(report) }
+}
+
+/// Launches one case.
+fn one<M: MaskFn, D: Harness>(
+    card: &Attention<D>,
+    variant: &'static Variant<M>,
+    params: Params<'_, M, D>,
+    case: &Case,
+) -> Result<Verified, Failure> {
+    let refused = |source| Failure::refused(case, source);
+    let mut buffers = Buffers::new(card.driver());
+    let (tensors, params) = (Tensors::random(case), params(&mut buffers, case).map_err(refused)?);
+    let written = launch::run(card, variant, case, &tensors, params, &mut buffers).map_err(refused)?;
+    let verdict = exact::judge::<M>(case, &params, &tensors, buffers.copies(), &written);
+    let symbol = case.kernel.contract.symbol;
+    match verdict {
+        Some(verdict) if verdict.passed() => Ok(Verified { symbol, launches: 1, worst: verdict }),
+        verdict => Err(Failure::Wrong { case: Box::new(case.clone()), verdict: verdict.map(Box::new) }),
+    }
+}

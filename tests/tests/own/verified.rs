@@ -1,0 +1,95 @@
+//! Verification of a caller's kernels (`reference::verify`): right kernels pass, and each planted error is
+//! found. A kernel with another kernel's PTX plants an error on the device that its functions do not have.
+use super::*;
+use ferroflash::spec::{F16, FastDiv, Fwd, With};
+use own_kernels::exact::{Broken, MaskFn};
+use reference::variant::{Buffers, Case, Failure, Report, verify};
+
+fn run<M: MaskFn>(
+    variant: &'static Variant<M>,
+    params: impl Fn(&mut Buffers<'_, SimDriver>, &Case) -> Result<M::Params, Error>,
+) -> Result<Report, Failure> {
+    verify(&card(), variant, params)
+}
+
+fn slopes(buffers: &mut Buffers<'_, SimDriver>, case: &Case) -> Result<And<(), Integers>, Error> {
+    Ok(And::new((), buffers.floats((0..case.heads[0]).map(|head| 0.5 / (head + 1) as f32))?))
+}
+
+/// The PTX of entry `of`, under the name `symbol`.
+fn renamed(of: &str, symbol: &str) -> String {
+    module(of).text.replace(of, symbol)
+}
+
+#[test]
+fn right_kernels_are_verified() -> Result<(), Failure> {
+    let chunk = OwnChunkedParams { chunk: FastDiv::new(48).expect("a divisor"), reserved: 0 };
+    let reports = [
+        run(variant::<own_causal::Kernel>("own_causal"), |_, _| Ok(()))?,
+        run(variant::<own_causal_varlen::Kernel>("own_causal_varlen"), |_, _| Ok(()))?,
+        run(variant::<own_chunked::Kernel>("own_chunked"), |_, _| Ok(chunk))?,
+        run(variant::<own_alibi::Kernel>("own_alibi"), slopes)?,
+    ];
+    for report in reports {
+        println!("{report}");
+        assert!(report.skipped.is_empty() && report.kernels.iter().all(|kernel| kernel.launches >= 6));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_key_too_many_and_another_heads_slope_are_found() {
+    let off = variant_of::<own_causal::Kernel>("own_causal", renamed("off_by_one", "own_causal"));
+    let found = run(off, |_, _| Ok(())).expect_err("a query sees one key too many");
+    let words = found.to_string();
+    // A query without a key behind its own has nothing to see too much of.
+    assert!(matches!(&found, Failure::Wrong { case, .. } if case.lengths[0] != [1, 1]), "{words}");
+    for part in ["own_causal on dense tensors", "seed 1", "o[batch ", ", row ", ", head ", "allowed"] {
+        assert!(words.contains(part), "{words}");
+    }
+    let other = variant_of::<own_alibi::Kernel>("own_alibi", renamed("other_head", "own_alibi"));
+    let found = run(other, slopes).expect_err("another head's slope");
+    assert!(matches!(found, Failure::Wrong { .. }), "{found}");
+}
+
+#[test]
+fn holes_where_a_mask_says_none_are_found_before_a_launch() {
+    let wild = |whole, starts, ends| WildParams { starts, ends, whole, holes: 40, reserved: 0 };
+    let dense = variant::<wild::Kernel>("wild");
+    let broken = |params| match run(dense, |_, _| Ok(params)) {
+        Err(Failure::Broken { rule, .. }) => rule,
+        other => panic!("{other:?}"),
+    };
+    let rule = broken(wild([0, 41], [0; 4], [1000; 4]));
+    assert!(matches!(rule, Broken::Whole { k: 0, .. }), "{rule}");
+    let rule = broken(wild([0, 0], [0, 1, 0, 1], [1000; 4]));
+    assert!(matches!(rule, Broken::Falls { .. }), "{rule}");
+    run(dense, |_, _| Ok(wild([41, 100], [0; 4], [1000; 4]))).expect("these keys have no holes");
+
+    // The rule is known before the kernel: there is no PTX.
+    type Lies = With<Fwd<F16, HiddenHoles, 8, 2, 1, 4, 4, 4, 2>>;
+    let found = run(variant_of::<Lies>("lies", "// none".to_owned()), |_, _| Ok(()));
+    let found = found.expect_err("holes").to_string();
+    assert!(found.contains("sees(0, 3)") || found.contains("`HOLES` is false"), "{found}");
+}
+
+#[test]
+fn a_missing_clamp_is_reported_by_the_simulator() {
+    // Fewer slopes than heads: the clamp gives the last slope to further heads.
+    let one = |buffers: &mut Buffers<'_, SimDriver>, _: &Case| Ok(And::new((), buffers.floats([0.25])?));
+    run(variant::<own_alibi::Kernel>("own_alibi"), one).expect("indices are clamped");
+    let text = &module("own_alibi").text;
+    let clamps: Vec<_> = text.lines().filter(|line| line.contains("min.u32")).collect();
+    // Each clamp becomes a copy of one of its operands: the index, or the last index.
+    let mutants = clamps.iter().flat_map(|clamp| {
+        let registers = clamp.split([' ', '\t', ',', ';']).filter(|part| part.starts_with('%'));
+        let registers: Vec<_> = registers.collect();
+        let copies = registers[1..].iter().map(|from| format!("\tmov.b32 {}, {from};", registers[0]));
+        copies.map(|copy| text.replacen(clamp, &copy, 1)).collect::<Vec<_>>()
+    });
+    let reports: Vec<_> = mutants
+        .map(|mutant| run(variant_of::<own_alibi::Kernel>("own_alibi", mutant), one))
+        .map(|report| report.err().map_or(String::new(), |error| error.to_string()))
+        .collect();
+    assert!(reports.iter().any(|report| report.contains("out-of-bounds: read of 4 bytes")), "{reports:?}");
+}
