@@ -148,23 +148,10 @@ fn masks_with_lists_of_their_own_functions() {
         of,
         &sees_document,
     );
-    let window = (|_: &Card| (None, 40), no_copies);
-    check::<sparse_window_hopper_varlen::Kernel, HeadWindow>(
-        "sparse_window_hopper_varlen",
-        (Front::Varlen, &[[150, 150], [7, 90], [0, 30], [300, 333]], HEADS as u32),
-        window,
-        &sees_window,
-    );
-    check::<sparse_window_hopper_paged::Kernel, HeadWindow>(
-        "sparse_window_hopper_paged",
-        (Front::Cached, &[[140, 150], [140, 336]], HEADS as u32),
-        window,
-        &sees_window,
-    );
     check::<sparse_window::Kernel, HeadWindow>(
         "sparse_window",
         (Front::Dense, &[[300, 330]; 2], HEADS as u32),
-        window,
+        (|_: &Card| (None, 40), no_copies),
         &sees_window,
     );
     check::<sparse_neighbours::Kernel, Neighbours>(

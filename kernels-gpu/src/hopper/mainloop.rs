@@ -85,6 +85,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
+        // On varlen tensors, ptxas serialises products behind the loads of a list. On KV caches, the producer
+        // spills.
+        const {
+            assert!(
+                !Mask::LISTED || !P::MAY_LACK_KEYS,
+                "Hopper's varlen, paged and split-KV kernels take ranges of blocks: `BlockSparse` needs `Fwd`"
+            )
+        }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
         let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);

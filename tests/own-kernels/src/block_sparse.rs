@@ -103,5 +103,3 @@ entry!(create_window: CreateBlockMask<HeadWindow, 128, 32>);
 entry!(create_neighbours: CreateBlockMask<Neighbours, 128, 32>);
 entry!(sparse_full_hopper: With<Hopper<BlockSparse<Full>>>);
 entry!(sparse_full_hopper_wide: With<HopperWide<BlockSparse<Full>>>);
-entry!(sparse_window_hopper_varlen: With<Varlen<Hopper<BlockSparse<HeadWindow>>>>);
-entry!(sparse_window_hopper_paged: With<Paged<Hopper<BlockSparse<HeadWindow>>>>);

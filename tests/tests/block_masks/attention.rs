@@ -44,8 +44,6 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         create_neighbours::CONTRACT,
         sparse_full_hopper::CONTRACT,
         sparse_full_hopper_wide::CONTRACT,
-        sparse_window_hopper_varlen::CONTRACT,
-        sparse_window_hopper_paged::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules
