@@ -122,7 +122,7 @@ impl Launch {
         self
     }
 
-    /// Adds the bytes of a variant's parameters in the way of [`Launch::with`].
+    /// Adds the bytes of a variant's parameters, as [`Launch::with`] adds parameters.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
         self

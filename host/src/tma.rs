@@ -4,7 +4,7 @@ use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Quer
 use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
-/// Exclusive bound of a tensor map's strides, in bytes.
+/// The strides of a tensor map must be less than this number of bytes.
 const MAX_STRIDE: u64 = 1 << 40;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;

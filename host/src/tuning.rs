@@ -1,10 +1,11 @@
-//! Measured choices: the fastest kernel for a size of problem on a device. The feature `tuning` reads and
-//! writes tuning files.
+//! Measured choices. A choice is the fastest kernel for problems of one size class on a device. The feature
+//! `tuning` reads and writes tuning files.
 use crate::Problem;
 use crate::capabilities::SIMULATED;
 use std::collections::BTreeMap;
 
-/// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
+/// The measurements of `ferroflash sweep`, by device. The planner prefers these measurements to its selection
+/// table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// The measurements by the device's name, then by size class ([`size`]).
@@ -106,8 +107,8 @@ mod file {
             Some(cache.join("ferroflash/tuning.json"))
         }
 
-        /// Reads the file that `FERROFLASH_TUNING` names. If the variable is unset or empty, reads the
-        /// default file, if it exists.
+        /// Reads the file that `FERROFLASH_TUNING` names. If this environment variable is unset or empty,
+        /// reads the default file, if that file exists.
         ///
         /// # Errors
         /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the variable

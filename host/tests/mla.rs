@@ -55,7 +55,7 @@ const PLANS: &[Planned] = &[
     ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, [places(54, 64), 8 * 2 * 4]),
     ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, [places(66, 128), 8 * 2 * 4]),
     ("l4", [8, 1, 128], "mla_f16_d576_causal_32x32", 56, [places(14, 128), 8 * 4 * 4]),
-    // 4 queries of 128 heads are 8 blocks of rows.
+    // The rows of 4 queries of 128 heads fill 8 blocks of 64 rows.
     ("h200", [2, 4, 128], "mla_f16_d576_causal_64x32_s4", 128, [places(16, 512), 2 * 8 * 4]),
 ];
 

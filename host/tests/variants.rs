@@ -17,7 +17,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// Returns a request with equally long sequences, one behind the other, of 150 rows in all.
+/// Returns a varlen request with equally long sequences of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);
@@ -309,7 +309,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
         let error = plan(&wrong, card("a100")).expect_err("no room").to_string();
         assert!(error.contains("workspace.bytes") && error.contains("needs 19200"), "{error}");
     }
-    // The plan has a merge. The other request has no merge.
+    // The plan has a merge. The launch of the other request has no merge kernel.
     let mut none = launch;
     none.scores.sinks = None;
     let error = made.bind(&none).expect_err("no sinks").to_string();

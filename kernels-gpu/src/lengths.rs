@@ -45,7 +45,7 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
-    /// This number if `is_taken`; otherwise 0.
+    /// Returns this number if `is_taken` is true, otherwise 0.
     #[inline(always)]
     pub fn or_none(self, is_taken: bool) -> Self {
         if is_taken { self } else { Unchecked(0) }

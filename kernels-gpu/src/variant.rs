@@ -66,7 +66,8 @@ pub trait Scores: Copy {
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
     /// Changes the product of the query at position `p` and key `k`, in addition to softcap and slopes. Only
-    /// decode kernels call it: each column is a query of some head, and each has its own value of this type.
+    /// decode kernels call this function. In decode kernels, each column is a query of some head, and each
+    /// column has its own value of this type.
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s

@@ -1,8 +1,8 @@
 //! Parameters as bytes. A launch copies the bytes of parameters, so there must be no padding bytes, whose
 //! values are undefined.
 
-/// A value without padding bytes. Numbers and arrays have none; [`no_padding!`](crate::no_padding) checks a
-/// struct and implements this trait for it.
+/// A value without padding bytes. Numbers and arrays have no padding. [`no_padding!`](crate::no_padding)
+/// checks a struct, and implements this trait for the struct.
 ///
 /// ```compile_fail,E0277
 /// #[repr(C)]

@@ -1,4 +1,4 @@
-//! Arithmetic instructions. The PTX ISA lists their errors.
+//! Arithmetic instructions. The PTX ISA lists the errors of these functions.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -161,7 +161,7 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, and forces LLVM to compute it before this call. Without this function, LLVM sinks a value to
+/// Returns `x`, and forces LLVM to compute `x` before this call. Without this function, LLVM sinks a value to
 /// its first use. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]

@@ -35,10 +35,10 @@ pub(super) struct Args {
     kernels: KernelOptions,
 }
 
-/// Numbers of launches between two waits.
+/// The wait intervals, in launches.
 const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
-/// Number of rounds per kernel: one round per rhythm and one with a single wait at the end, from one thread
-/// and from several.
+/// Number of rounds per kernel. There is one round per wait interval, and one round with a single wait at the
+/// end. Each of them runs from one thread, and from several threads.
 const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
 /// Permitted growth of device memory from the first round to the last: the unit in which a driver allocates.
 const DEVICE_GROWTH: i64 = 2 << 20;

@@ -119,7 +119,8 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // 264 is half of 512 columns and one chunk more, for kernels in which two warps share the columns.
+        // In kernels of head dim 512, two warps share the columns. Head dim 264 has one chunk more than the
+        // first warp's half.
         512 => 264,
         other => other - 8,
     };

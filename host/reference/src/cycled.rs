@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat with a long period. To generate a large cache without
-//! repetition would take longer than to measure it.
+//! Inputs of measurements: normal numbers that repeat with a long period. The generation of a large cache
+//! without repetition would take longer than the measurement.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;

@@ -23,12 +23,12 @@ pub struct Extras {
 pub struct BiasTensor {
     dtype: DType,
     shape: [usize; 4],
-    /// Elements from one row to the next.
+    /// Number of elements from one row to the next row.
     row: usize,
     bytes: Vec<u8>,
 }
 
-/// Bits `[batch or 1, heads or 1, queries, columns]`, rows of whole bytes.
+/// A mask of bits `[batch or 1, heads or 1, queries, columns]`. Each row fills whole bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BitsTensor {
     shape: [usize; 4],
@@ -88,7 +88,7 @@ impl BiasTensor {
 }
 
 impl BitsTensor {
-    /// Creates a mask of contiguous rows, each of whole bytes.
+    /// Creates a mask of contiguous rows. Each row fills whole bytes.
     pub fn new(shape: [usize; 4], bytes: Vec<u8>) -> Self {
         BitsTensor { shape, bytes }
     }
@@ -105,8 +105,7 @@ impl BitsTensor {
         MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
     }
 
-    /// Draws bits, of which two of three are 1. The first two rows see no key, and neither do some other
-    /// rows.
+    /// Draws bits. Two of three bits are 1. The first two rows see no key, and neither do some other rows.
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {

@@ -105,6 +105,6 @@ pub enum Splits {
 }
 
 impl Splits {
-    /// A chunk that suits most KV caches: 1024 keys.
+    /// The chunk length that suits most KV caches: 1024 keys.
     pub const CHUNK: Splits = Splits::Chunk(1024);
 }

@@ -1,4 +1,4 @@
-//! Work tiles of queries: their order, and the number of thread blocks.
+//! Schedules work tiles of queries: computes the order of the tiles, and the number of thread blocks.
 use super::{Split, few_of};
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
@@ -185,7 +185,7 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-/// The number of tiles per persistent thread block, if sequences may differ.
+/// The number of tiles per persistent thread block, if sequences may have different lengths.
 const TILES: u32 = 2;
 
 /// Returns the distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If
@@ -214,8 +214,8 @@ fn dealt(
 /// D = 128: faster than longest first). If pairs give some block more work than single tiles would, blocks
 /// take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
-/// `of_sequence` converts an `m_block` to its position in the sequence. A sequence's first query sees
-/// `before` keys.
+/// `of_sequence` converts the index of a query block to its index within the sequence. The first query of a
+/// sequence sees `before` keys.
 fn rounds(
     mask: MaskKind,
     tile_m: u32,
@@ -225,7 +225,8 @@ fn rounds(
 ) -> TileRounds {
     let single = TileRounds::single(order);
     let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one round more costs little, and a count would take time.
+    // With many rounds, one more round costs little. This function then does not count, because counting
+    // takes time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
     let most = |rounds: &TileRounds| longest(*rounds, keys);

@@ -149,7 +149,7 @@ const WHOLE_PANELS: u32 = 128;
 /// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
-    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
+    // If a portable kernel has a smaller head dim (32), Hopper's kernels would compute twice as much.
     let held = |entries: &[AttnInfo]| {
         entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
     };

@@ -6,10 +6,11 @@ use core::marker::PhantomData;
 /// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
 /// and a producer warpgroup copies. A stage has `N` base tiles of keys, and the head dim has `D` base tiles;
 /// there are `STAGES` stages of K and `STAGES` stages of V. Cross-tile overlap: a work tile's first scores
-/// are computed beside the last product of the previous tile. This needs shared memory for two tiles of Q,
-/// and a TMA store buffer for O.
+/// are computed beside the last product of the previous tile. Cross-tile overlap needs shared memory for two
+/// tiles of Q, and a TMA store buffer for O.
 ///
-/// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
+/// `ORDERED` selects the order of row sums. This order only affects the order in which ptxas puts
+/// instructions.
 pub struct FwdHopper<
     E,
     Mask,

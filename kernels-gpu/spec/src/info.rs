@@ -68,7 +68,7 @@ pub struct Sm90a;
 /// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// For each key block `n`: S(n), softmax(n), O += P(n) V(n).
+    /// The steps of each key block `n` run one after another: S(n), softmax(n), O += P(n) V(n).
     Sequential,
     /// S(n - 1) runs during the exponentials of P(n).
     Overlapped,
@@ -77,8 +77,8 @@ pub enum Schedule {
     /// Ping-pong: consumer warpgroups take turns at issuing products. The warpgroups issue S(n) together with
     /// O += P(n + 1) V(n + 1), and a producer warpgroup copies.
     PingPong,
-    /// Sequential on S^T = K Q^T and O^T = V^T P^T. Each warp has its own stream of keys, or, on a latent
-    /// cache, its share of V's columns.
+    /// The steps of each key block run one after another, on the transposed products S^T = K Q^T and O^T =
+    /// V^T P^T. Each warp has its own stream of keys, or, on a latent cache, its share of V's columns.
     Transposed,
 }
 impl Schedule {
@@ -180,7 +180,7 @@ impl AttnInfo {
     }
 }
 
-/// [`AttnInfo::boxes`] for a head dim and a number of keys per stage.
+/// Like [`AttnInfo::boxes`], for a head dim and a number of keys per stage.
 pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }

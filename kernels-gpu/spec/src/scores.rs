@@ -1,4 +1,5 @@
-//! Score modifications beside a mask: kinds as types, and their parameters.
+//! The kinds of score modifications, as types, and the parameters of the modifications. A kernel has them in
+//! addition to its mask.
 use crate::{And, BlockMask, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds};
 use core::marker::PhantomData;
 

@@ -3,8 +3,9 @@ use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` with several splits of each work tile's keys (FlashDecoding, Dao et al. 2023), for few queries
-/// and many keys. A block takes one split; a persistent block takes one split after the other.
+/// Kernel `K` with split-KV (FlashDecoding, Dao et al. 2023), for few queries and many keys. The keys of each
+/// work tile are divided into splits. A block takes one split; a persistent block takes one split after the
+/// other.
 pub struct Split<K>(PhantomData<K>);
 
 /// Parameters of a [`Split`] kernel.

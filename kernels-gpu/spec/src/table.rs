@@ -65,7 +65,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128: Combine<E, 8>;
     }
     $crate::lines! { $emit
-    /// Every compiled append kernel. The planner selects the first one that runs.
+    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
     APPENDS: AppendInfo,
     append_copy: AppendCopy;
     append_f16_e4m3_native: Append<F16, Native<E4m3>>;

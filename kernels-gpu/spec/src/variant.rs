@@ -21,8 +21,8 @@ pub const fn has_params<K: AttnKernel>() -> bool {
 /// Kernel `K` with the parameters of its mask and scores.
 pub struct With<K>(PhantomData<K>);
 
-/// Parameters of a [`With`] kernel: those of the kernel, then those of the mask, then those of the scores
-/// from left to right, without padding.
+/// Parameters of a [`With`] kernel. The parameters of the kernel come first, then the parameters of the mask,
+/// and then the parameters of the scores from left to right. There is no padding between them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithParams<P, X> {

@@ -51,7 +51,7 @@ impl<
                 let Some(tile) = tiles.receive(&mut q) else { return };
                 let (warp, first_row) = (group.warp(), group.first_row());
 
-                // The first product of the block's first tile runs alone.
+                // The first product of the block's first tile runs beside no other product.
                 let mut now = view(tile);
                 let mut q_tile = q.wait();
                 let mut s = Acc::unset();

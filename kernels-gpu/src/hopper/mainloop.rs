@@ -99,8 +99,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // There are more splits than blocks, and this split got none. The split therefore takes a block
-            // behind all keys that any row sees.
+            // If there are more splits than key blocks, some splits get no key block. Such a split takes a
+            // block behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {
@@ -149,7 +149,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// [`View::see`] for the last key block, which is the first one in the loop's order.
+    /// Like [`View::see`], for the last key block. The loop takes this block first.
     #[inline(always)]
     pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
         self.see(s, self.range.end - 1, true, first_row, warp)

@@ -101,7 +101,7 @@ unsafe impl MapKind for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
@@ -121,8 +121,8 @@ pub struct RaggedRow {
 }
 
 impl RaggedRow {
-    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
-    /// `row` may be the row behind the sequence's last row.
+    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All rows of the sequence must
+    /// exist. `row` may be the row behind the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
@@ -149,7 +149,7 @@ unsafe impl MapKind for RaggedMap {
         })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {
