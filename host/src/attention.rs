@@ -20,8 +20,8 @@ pub struct Attention<D: Driver> {
     tuning: Tuning,
 }
 
-/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after it. No node
-/// moves, so a launch can use a kernel without a lock while another thread adds a kernel.
+/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after this kernel. No
+/// node moves, so a launch can use a kernel without a lock while another thread adds a kernel.
 struct Loaded<D: Driver> {
     of: &'static Compiled,
     kernel: D::Kernel,
@@ -79,7 +79,7 @@ impl<D: Driver> Attention<D> {
     /// PTX for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
-        plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
+        plan.launch().maps().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
     /// Returns the kernel at a place. Loads the kernel first if necessary.

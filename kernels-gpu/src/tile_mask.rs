@@ -1,5 +1,5 @@
-//! The mask of a work tile, which says which key blocks a loop takes. A mask takes a range of blocks. A mask
-//! with a block mask takes the blocks of a list.
+//! The mask of a work tile. It determines the key blocks that a loop takes. With an ordinary mask, the loop
+//! takes a range of blocks. With a block mask, it takes the blocks of a list.
 use crate::blocks::BlockRange;
 use crate::mask::MaskMod;
 use crate::rows::Rows;
@@ -9,8 +9,8 @@ use tile::Warp;
 use tile::copy::TileWalk;
 use tile::group::ThreadGroup;
 
-/// The mask of a work tile. Loops count key blocks from the last down: blocks of a range, or positions in a
-/// list.
+/// The mask of a work tile. Loops count down from the last key block. The count is a block of a range, or a
+/// position in a list.
 pub trait TileMask: Copy {
     /// The keys that queries see.
     type Keys: MaskMod;
@@ -37,8 +37,8 @@ pub trait TileMask: Copy {
     fn uniform(self, warp: Warp) -> Self;
     /// The last block of `range`, which the loop takes first.
     fn next(&self, range: BlockRange) -> Self::Next;
-    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `tiles` tiles are a block. The walk
-    /// that takes a block last says so.
+    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `order` has the number of tiles per
+    /// block, and says whether this walk takes each block last.
     fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,

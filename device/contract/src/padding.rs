@@ -19,7 +19,7 @@
     label = "may have padding",
     note = "give it `#[repr(C)]`, and list all of its fields behind it: `no_padding! {{ {Self} {{ .. }} }}`"
 )]
-pub trait Plain: Copy {
+pub trait Plain: Copy + 'static {
     /// Writes the bytes of the value to `to`, which must have the value's size.
     fn write(&self, to: &mut [u8]);
 }

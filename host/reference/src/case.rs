@@ -92,7 +92,9 @@ impl std::fmt::Display for Case {
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = scored(entry, fit(case.problem));
-        Case { problem, ..case }
+        // See `Extras::random`.
+        let seed = case.seed | u64::from(entry.has_maps() && entry.scores.bias.is_some());
+        Case { problem, seed, ..case }
     });
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()

@@ -178,6 +178,16 @@ impl AttnInfo {
     pub const fn boxes(&self) -> [[u32; 2]; 2] {
         boxes(self.head_dim, self.tile_n)
     }
+
+    /// The columns and rows of the boxes of a bias that a Hopper kernel copies beside keys.
+    pub const fn bias_box(&self) -> [u32; 2] {
+        bias_box(self.tile_n)
+    }
+}
+
+/// The box of a bias in stages of `tile_n` keys: columns and rows.
+pub(crate) const fn bias_box(tile_n: u32) -> [u32; 2] {
+    [panel(tile_n), AttnInfo::Q_BOX_ROWS]
 }
 
 /// Like [`AttnInfo::boxes`], for a head dim and a number of keys per stage.
@@ -185,7 +195,7 @@ pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
 
-/// Columns per box, for a head dim.
+/// Columns per box of a tensor with this number of columns.
 const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }

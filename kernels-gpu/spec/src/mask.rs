@@ -50,6 +50,8 @@ pub trait MaskMarker: Copy {
     /// The mask's own parameters: a `#[repr(C)]` type whose size is a multiple of 8 bytes. A kernel with such
     /// a mask is a [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
+    /// Bytes per score that the producer of a Hopper kernel copies to shared memory beside keys.
+    const STAGED_BYTES: usize = 0;
 
     /// The block mask among the parameters, which the host compares with kernel and request.
     fn block_mask(_: &Self::Params) -> Option<&BlockMask> {

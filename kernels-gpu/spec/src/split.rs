@@ -1,5 +1,6 @@
 //! Split-KV kernels: several thread blocks share a work tile's keys.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -22,6 +23,8 @@ contract::no_padding! {
     SplitParams<FwdParams> { forward, partials }
     SplitParams<HopperParams> { forward, partials }
 }
+
+told_nothing!(SplitParams<F>, F);
 
 impl<F> AsRef<F> for SplitParams<F> {
     #[inline(always)]

@@ -285,6 +285,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
     d64 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 4, 3, true>>;
     d128 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 8, 2, true>>;
+    // Of the tensors' own dtype.
+    d64 [Full, Causal] bias_128x128: With<FwdHopper<E, TmaBias<Mask, E>, 2, 8, 4, 3, true>>;
+    d128 [Full, Causal] bias_128x96: With<FwdHopperWide<E, TmaBias<Mask, E>, 2, 6, 8, 2, true>>;
     d64 [Prefix, Chunked] 192x96: With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
     d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;

@@ -54,6 +54,32 @@ impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
     }
 }
 
+/// Parameters with those of a mask and scores behind them; `()` if these have none.
+pub trait Told<X> {
+    /// The parameters of mask and scores.
+    fn told(&self) -> &X;
+}
+
+impl<P, X> Told<X> for WithParams<P, X> {
+    #[inline(always)]
+    fn told(&self) -> &X {
+        &self.variant
+    }
+}
+
+/// Implements [`Told`] for parameters of kernels whose mask and scores have none.
+macro_rules! told_nothing {
+    ($params:ty $(, $generic:ident)*) => {
+        impl<$($generic),*> $crate::Told<()> for $params {
+            #[inline(always)]
+            fn told(&self) -> &() {
+                &()
+            }
+        }
+    };
+}
+pub(crate) use told_nothing;
+
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;
     const TARGET: Target = K::TARGET;

@@ -2,6 +2,7 @@
 //! contains the mapping from query blocks to sequences. The host computes the grid from the mapping. A thread
 //! block finds its sequence with the mapping.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -26,6 +27,8 @@ pub struct VarlenParams<F = FwdParams> {
     /// 1 for bottom-right alignment, 0 for top-left.
     pub bottom_right: u32,
 }
+
+told_nothing!(VarlenParams<F>, F);
 
 impl<F> AsRef<F> for VarlenParams<F> {
     #[inline(always)]

@@ -10,8 +10,8 @@ use crate::work::SequenceTile;
 use core::marker::PhantomData;
 use cuda_std::math::opaque;
 use spec::{
-    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, VariantParams,
-    Varlen, VarlenParams, WorkTile,
+    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, Told,
+    VariantParams, Varlen, VarlenParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
@@ -199,7 +199,7 @@ impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
 impl<K: Body> HopperKernel for Varlen<K> {
     type Forward = HopperParams<RaggedMap>;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>> + Told<VariantParams<K>>>>(
         p: &VarlenParams<HopperParams<RaggedMap>>,
         variant: &VariantParams<K>,
         block: Block<C>,

@@ -83,7 +83,7 @@ impl Panels {
 }
 
 /// The map kind of dense batches: a row's coordinates are row, head and batch.
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for TensorMap {
     type Data = Self;
     type At = [u32; 3];
@@ -110,6 +110,29 @@ unsafe impl StoreMapKind for TensorMap {
     }
 }
 
+/// Blocks of matrices: tiles that begin at any column, row, head and batch.
+#[derive(Clone, Copy)]
+pub struct MatrixMap;
+
+// SAFETY: one producer; a panel is a box, and all panels are the tile.
+unsafe impl MapKind for MatrixMap {
+    type Data = TensorMap;
+    type At = [u32; 4];
+    #[inline(always)]
+    fn encoded(data: &TensorMap) -> &TensorMap {
+        data
+    }
+    #[inline(always)]
+    fn down([column, row, head, batch]: [u32; 4], rows: u32) -> [u32; 4] {
+        [column, row + rows, head, batch]
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, [first, row, head, batch]: [u32; 4], full: u32, _: u32) {
+        // SAFETY: the caller's promise; a box is a panel.
+        tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [first + column, row, head, batch], full) })
+    }
+}
+
 /// The coordinates of a row of one sequence in a [`RaggedMap`].
 #[derive(Clone, Copy)]
 pub struct RaggedRow {
@@ -129,7 +152,7 @@ impl RaggedRow {
     }
 }
 
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for RaggedMap {
     type Data = Self;
     type At = RaggedRow;
