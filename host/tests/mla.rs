@@ -34,7 +34,8 @@ fn decode(
 /// bytes of workspace and of counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
-/// Returns the number of bytes of this number of places, each with rows of 512 columns and an LSE.
+/// Returns the number of bytes of `slots` places in f32. Each place has `rows` rows, and each row has 512
+/// columns and an LSE.
 const fn places(slots: u64, rows: u64) -> u64 {
     slots * rows * 513 * 4
 }
@@ -103,7 +104,7 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
         assert!(error.starts_with("config") && error.contains("--family mla"), "{error}");
     }
     let error = plan(&request.config("mla_f16_d576_causal_64x32_s4"), card("a100")).expect_err("too large");
-    assert!(error.to_string().contains("code from sm_90"), "{error}");
+    assert!(error.to_string().contains("target: from sm_90"), "{error}");
 }
 
 /// Returns an error's text without the words with which all errors begin.

@@ -73,7 +73,7 @@ pub fn attend<
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
             let mut at = At { rows: &rows, row0, key0, warp };
-            // Not a call for every mask: even one that does nothing changes the kernels of local masks.
+            // Masks without lists make no call: a call that does nothing changes the kernels of local masks.
             if Mask::LISTED {
                 at.key0 = at.key0.wrapping_add(mask.block(n).wrapping_sub(n).wrapping_mul(stage_n));
             }

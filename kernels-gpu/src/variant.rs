@@ -232,7 +232,7 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     }
 }
 
-/// The bias is no [`Scores`]: stages carry it.
+/// The bias is no [`Scores`]: the stages carry the bias.
 impl<M: MaskFn, T: Unpack> MaskFn for TmaBias<M, T> {
     type Keys = M::Keys;
     type Tile = M::Tile;

@@ -154,8 +154,9 @@ impl Memory {
     }
 
     /// Gives every sixteenth row of each head one huge key. The row's scaled score with this key is [`PEAK`],
-    /// and other rows score 0 with the key. The head's index selects the rows and the block of `block` keys.
-    /// Sixteen heads per key block cover all rows and key blocks.
+    /// and other rows score 0 with the key. The head's index determines these rows. The head's index and the
+    /// row determine the block of `block` keys that contains the huge key. Sixteen heads per key block cover
+    /// all rows and key blocks.
     #[must_use]
     pub fn with_peaks(mut self, block: usize) -> Self {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self.problem;

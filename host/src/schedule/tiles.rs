@@ -226,8 +226,8 @@ fn rounds(
     let single = TileRounds::single(order);
     let grows = matches!(mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked);
     let paired = grows.then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one more round costs little. This function then does not count, because counting
-    // takes time.
+    // With many rounds, one more round costs little. In this case, the function does not count the keys of
+    // the rounds, because counting takes time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| keys_of_tile(p, mask, u64::from(of_sequence(tile.m_block)), tile_m.into());
     let most = |rounds: &TileRounds| longest(*rounds, keys);

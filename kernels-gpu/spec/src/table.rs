@@ -234,7 +234,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. There are few of them: causal kernels also run full masks, and
+    /// Every compiled [`Paged`] Hopper kernel. Few kernels suffice: causal kernels also run full masks, and
     /// other head dims run on the kernel of the next larger head dim. (Kernels of head dim 256 spill at the
     /// end of work tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
