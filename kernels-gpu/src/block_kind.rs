@@ -54,7 +54,7 @@ impl Lanes for Warp {
     }
 }
 
-/// The keys of the query at position `p`. They exist.
+/// The keys that the query at position `p` sees, all of which exist.
 #[inline(always)]
 fn keys<M: MaskMod>(mask: &M, of: &Sequence, p: i32) -> Range<i32> {
     let Range { start, end } = mask.keys(p);

@@ -95,7 +95,8 @@ mod tests {
         check::<MergeArgs>(MergeArgs::FIELDS);
     }
 
-    /// These are the struct sizes of older programs. They must stay valid when the structs get new fields.
+    /// These are the struct sizes of older programs. These sizes must stay valid when the structs get new
+    /// fields.
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);

@@ -72,7 +72,7 @@ impl BlockList {
 }
 
 /// The next block of a list, with its position and its number. The walks through keys and values share this
-/// value. They load the number of a block one block before its use, so that no copy waits for the load.
+/// value. Both walks load the number of a block one block before its use, so that no copy waits for the load.
 pub struct Next(Cell<[u32; 2]>);
 
 impl Next {
