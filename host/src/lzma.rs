@@ -2,8 +2,8 @@
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// Maximum declared size, in bytes. It prevents that a damaged size requests all memory. A block of modules
-/// has at most 2 MB. The machine code of one kernel has less than 1 MB.
+/// Maximum declared size, in bytes. This limit prevents that a damaged size requests all memory. A block of
+/// modules has at most 2 MB. The machine code of one kernel has less than 1 MB.
 const MOST: u64 = 64 << 20;
 
 /// Memory in KiB that a decoder needs in addition to its dictionary.

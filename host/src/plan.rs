@@ -186,8 +186,9 @@ impl<S: Subject> Plan<S> {
     /// Binds the plan to `request`, which must have the plan's problem and may have other tensors. Validates
     /// all parts of `request` that differ from the planned request.
     ///
-    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] explains it. If TMA does not
-    /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
+    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] gives the reason for this
+    /// kernel. If TMA does not accept the tensors, the plan binds a portable kernel, unless the plan or the
+    /// request names a kernel.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or

@@ -39,14 +39,16 @@ impl Tuned {
 /// The environment variable that names the file for `Tuning::from_environment`.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// Returns the size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of
-/// two: heads of all batches, queries, keys. A measurement holds for its whole size class.
+/// Returns the size class of a problem. The class consists of the dtype, the head dim, the mask, and three
+/// numbers rounded up to powers of two: the heads of all batches, the queries, and the keys. A measurement
+/// holds for its whole size class.
 pub fn size(p: &Problem) -> String {
     // An invalid problem also has a size class, so the rounding must not overflow.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
-    format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
+    let values = if p.head_dim == p.head_dim_v { String::new() } else { format!("/{}", p.head_dim_v) };
+    format!("{dtype} d{}{values} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
 }
 
 impl Tuning {
@@ -111,8 +113,8 @@ mod file {
         /// reads the default file, if that file exists.
         ///
         /// # Errors
-        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the variable
-        /// names it.
+        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the environment
+        /// variable names it.
         pub fn from_environment() -> Result<Self, Error> {
             match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),

@@ -362,7 +362,7 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
         word(&launches[launch].params, offset_of!(VarlenParams<HopperParams<RaggedMap>>, cu_seqlens_q))
     };
     assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
-    // If the same rows are a batch, they have another tensor map.
+    // A batch of equal lengths at the same address has another tensor map.
     assert!(attention.plan(&long(1 << 44)).is_ok());
     Ok(())
 }

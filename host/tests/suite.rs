@@ -23,4 +23,5 @@ mod planner;
 mod supports;
 mod validation;
 mod variants;
+mod widths;
 mod wild;

@@ -302,7 +302,8 @@ fn the_simplest_kernel_of_a_mask_runs() {
     assert_eq!(prefix.params(), causal.params());
 }
 
-/// Head dim 192 has no kernel with sinks. A merge kernel adds them in place, from an LSE in the workspace.
+/// Head dim 192 has no kernel with sinks. A merge kernel adds the sinks in place, from an LSE in the
+/// workspace.
 #[test]
 fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     with_ptx();

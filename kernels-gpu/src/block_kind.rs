@@ -1,5 +1,6 @@
 //! Finds how much of a key block the queries of a work tile see, by the mask's own functions. Host and device
-//! make block masks with this code. The host asks pair by pair, a warp with 32 lanes at a time.
+//! make block masks with this code. The host evaluates the mask for one pair at a time, and a warp for 32
+//! pairs at a time.
 use crate::mask::MaskMod;
 use crate::rows::Sequence;
 use core::ops::Range;
@@ -53,7 +54,7 @@ impl Lanes for Warp {
     }
 }
 
-/// The keys of the query at position `p`. They exist.
+/// The keys that the query at position `p` sees, all of which exist.
 #[inline(always)]
 fn keys<M: MaskMod>(mask: &M, of: &Sequence, p: i32) -> Range<i32> {
     let Range { start, end } = mask.keys(p);

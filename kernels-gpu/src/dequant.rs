@@ -16,7 +16,7 @@ use tile::{Block, Smem};
 
 /// The places of keys and values: as they are stored, and converted.
 type KvPlace<C, E, S, const N: usize, const D: usize> =
-    Conversion<KvStage<S, N, D, 1>, KvStage<E, N, D, 1>, ByBlock<C>>;
+    Conversion<KvStage<S, N, D, D, 1>, KvStage<E, N, D, D, 1>, ByBlock<C>>;
 
 /// Stages that the block itself refills and converts, one block ahead of their use.
 struct Converted<
@@ -28,7 +28,7 @@ struct Converted<
     const N: usize,
     const D: usize,
 > {
-    kv: Converter<KvStage<S, N, D, 1>, KvStage<E, N, D, 1>, ByBlock<C>>,
+    kv: Converter<KvStage<S, N, D, D, 1>, KvStage<E, N, D, D, 1>, ByBlock<C>>,
     k: Tiles,
     v: Tiles,
     /// The last block that the loop takes.
@@ -37,10 +37,10 @@ struct Converted<
 }
 
 impl<C: Kernel, E: Mma, S: ConvertTo<E>, Tiles: TileWalk<S, N, D, Block<C>>, const N: usize, const D: usize>
-    Stages<KvStage<E, N, D, 1>> for Converted<'_, C, E, S, Tiles, N, D>
+    Stages<KvStage<E, N, D, D, 1>> for Converted<'_, C, E, S, Tiles, N, D>
 {
     #[inline(always)]
-    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, 1>)) {
+    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, D, 1>)) {
         let Converted { kv, k, v, start, block } = self;
         let stage = kv.advance(
             block,
@@ -91,16 +91,16 @@ impl<
         smem: Smem<C>,
     ) {
         let (mine, team) = block.split_groups::<M, W, 1>();
-        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
         let p = &scaled(p, tile.scale(0) * S::FACTOR);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let tile_n = N as u32 * 16;
-        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n], mine.warp());
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
         let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
         }
 
         // Prologue: Q and the last key/value block, both in flight.
@@ -121,7 +121,7 @@ impl<
         let mut stages = Converted { kv, k, v, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, 1, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
+            attend::<E, Mask, M, W, 1, N, D, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
 
         // Epilogue.
         if Mask::SINK {
@@ -129,6 +129,6 @@ impl<
         }
         let factor = tile.scale(1) * S::FACTOR;
         acc_o.map(|x| x * factor);
-        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+        tile.store::<E, M, W, D, D>(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }
 }

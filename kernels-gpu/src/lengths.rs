@@ -132,7 +132,8 @@ impl Span {
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 
-    /// This span, if it has 1 to `most` rows. Decode takes such sequences of a mixed batch.
+    /// This span, if it has 1 to `most` rows. In a mixed batch, the decode kernel takes the sequences with
+    /// such spans.
     #[inline(always)]
     pub fn few(self, most: u32) -> Option<Self> {
         (1..=most).contains(&self.rows).then_some(self)

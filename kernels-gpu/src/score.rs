@@ -76,7 +76,7 @@ impl ScoreMod for CausalAlibi {
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
         fma((k - p) as f32, self.slope, s)
     }
-    /// Distances as floats: a conversion per score would take as long as an exponential.
+    /// Computes distances as floats, because a conversion per score would take as long as an exponential.
     #[inline(always)]
     fn change<const W: usize, const N: usize>(&self, acc_s: &mut Acc<W, N>, _: Option<f32>, at: At) {
         let [position, key] = at.first();

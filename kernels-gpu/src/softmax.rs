@@ -13,8 +13,8 @@ pub const SLACK: f32 = 8.0;
 /// A maximum below every score. The number is finite, so that rows that have seen no key produce no NaN.
 pub const NONE: f32 = f32::MIN;
 
-/// The natural logit of a sink, made finite. An infinite logit becomes the largest number of base 2, which
-/// takes all weight: infinity minus itself would be NaN.
+/// Returns the natural logit of a sink as a finite number. An infinite logit becomes the largest number of
+/// base 2, which takes all weight: infinity minus itself would be NaN.
 #[inline(always)]
 pub fn finite_logit(sink: f32) -> f32 {
     const MOST: f32 = f32::MAX * LN_2;

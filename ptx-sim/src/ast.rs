@@ -59,7 +59,7 @@ pub(crate) struct Relocation {
     /// Name of the variable or function.
     pub symbol: Box<str>,
     pub addend: i64,
-    /// The bytes contain the bits of the address from this bit on.
+    /// Number of the lowest bit of the address that the bytes contain.
     pub shift: u32,
 }
 

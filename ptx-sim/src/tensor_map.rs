@@ -78,7 +78,7 @@ impl Swizzle {
     }
 }
 
-/// The reason why a tensor map cannot be encoded. The driver also refuses it, unless the message says
+/// The reason why a tensor map cannot be encoded. The driver also refuses such a map, unless the message says
 /// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]

@@ -64,7 +64,7 @@ fn without(text: &str, words: &str, n: usize) -> String {
 
 const RACES: &[Kind] = &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite];
 
-// The bug of fa_s512: `misaligned address`, intermittently.
+// The bug of fa_s512: some runs failed with the error `misaligned address`.
 
 #[test]
 fn an_access_off_its_alignment_is_reported() {
@@ -259,7 +259,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
 }
 
 /// The kernel first takes a key whose score is far above all others. The other keys together have at least
-/// the weight of this key. The result therefore depends on the precision of their probabilities.
+/// the weight of this key. The result therefore depends on the precision of the other keys' probabilities.
 #[test]
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;

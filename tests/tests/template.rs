@@ -52,7 +52,8 @@ fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> 
     folder
 }
 
-/// Runs cargo in a folder, and returns its output. No variable tells the build to leave kernels out.
+/// Runs cargo in a folder, and returns its output. No environment variable tells the build to leave kernels
+/// out.
 fn cargo(folder: &Path, arguments: &[&str]) -> String {
     // Both crates have a package `kernels`, and share the build folder with all dependencies.
     static ONE: Mutex<()> = Mutex::new(());

@@ -86,7 +86,8 @@ fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
     Verdict::Equal
 }
 
-/// The code in which the virtual registers of each class are numbered in order of first use.
+/// Returns the code with new numbers for the virtual registers. In each class, the numbers follow the order
+/// of first use.
 fn renumbered(code: &str) -> String {
     let mut numbers: HashMap<(&str, &str), usize> = HashMap::new();
     let mut next: HashMap<&str, usize> = HashMap::new();

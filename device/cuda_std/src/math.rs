@@ -62,7 +62,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
 }
 
-/// Host version: exact, as on the device.
+/// Host version: the result equals the result of the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
@@ -121,7 +121,7 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     [lo, hi]
 }
 
-/// Host version: exact, as on the device.
+/// Host version: the result equals the result of the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     [x & 0xffff, x >> 16].map(|half| {

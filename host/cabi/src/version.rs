@@ -50,7 +50,8 @@ mod tests {
     use crate::args::{Args, read};
     use ferroflash::Error;
 
-    /// Reads a struct of `size` bytes from memory of 8-byte words. All words except the size are `word`.
+    /// Reads a struct of `size` bytes from memory of 8-byte words. The first word is `size`, and every other
+    /// word is `word`.
     fn of_size<A: Args>(size: usize, words: usize, word: u64) -> Result<A, Error> {
         let mut memory = vec![word; words];
         memory[0] = size as u64;
@@ -94,7 +95,8 @@ mod tests {
         check::<MergeArgs>(MergeArgs::FIELDS);
     }
 
-    /// These are the struct sizes of older programs. They must stay valid when the structs get new fields.
+    /// These are the struct sizes of older programs. These sizes must stay valid when the structs get new
+    /// fields.
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Launches per round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     launches: u32,
-    /// Threads of the rounds with several threads.
+    /// Number of threads in the rounds that use several threads.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
     /// Streams per thread.

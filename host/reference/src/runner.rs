@@ -29,7 +29,8 @@ pub struct Outcome {
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
-    /// Number of rows of O that the kernel writes. These rows come first.
+    /// Number of rows of O that the kernel writes. The rows that the kernel writes come before all other
+    /// rows.
     rows: usize,
     /// LSE with its guard elements.
     lse: Vec<f32>,

@@ -5,7 +5,8 @@ use crate::{DType, Error};
 use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use half::{bf16, f16};
 
-/// The elements of a bias: f16, bf16 or f32. Convert a reference to a slice or a view `into` it.
+/// The elements of a bias: f16, bf16 or f32. A reference to a slice or to a view converts into `Floats`
+/// (`into`).
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Floats<'a>(Kind<'a>);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct ScratchMemory {
     workspace: Option<CudaSlice<u8>>,
-    /// The counters. All of them are zero before and after each launch.
+    /// The counters. All counters are zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
     /// Whether a graph may use the memory. This crate never frees such memory.
     captured: bool,

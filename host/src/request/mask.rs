@@ -54,7 +54,7 @@ pub enum Prefix {
 pub struct MaskBits {
     /// Device address of row `[0, 0, 0]`.
     pub address: u64,
-    /// Number of bytes of the buffer from `address` on. Strides must stay within them.
+    /// Number of bytes of the buffer from `address` on. Strides must stay within these bytes.
     pub bytes: u64,
     /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
     /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and

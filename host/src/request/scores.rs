@@ -83,7 +83,7 @@ pub struct Sinks {
 pub struct AlibiSlopes {
     /// Device address. A multiple of 4.
     pub address: u64,
-    /// Number of elements of the buffer from `address` on. Strides must stay within them.
+    /// Number of elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
     /// Distance in elements from one sequence to the next sequence, and from one query head to the next query
     /// head. If a distance is 0, all sequences, or all heads, share a slope.
@@ -111,8 +111,9 @@ impl AlibiSlopes {
 pub struct Bias {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
     pub address: u64,
-    /// Number of elements of the buffer from `address` on. Strides must stay within them. Kernels read rows
-    /// in words of 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
+    /// Number of elements of the buffer from `address` on. Strides must stay within these elements. Kernels
+    /// read rows in words of 4 bytes: a row with an odd number of 16-bit elements has one more element in
+    /// memory.
     pub elements: u64,
     /// f16, bf16 or f32, independent of the queries' dtype.
     pub dtype: DType,

@@ -7,7 +7,7 @@ use crate::DType;
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
     pub address: u64,
-    /// Elements of the buffer from `address` on. Strides must stay within them.
+    /// Elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
     /// Element type.
     pub dtype: DType,

@@ -12,10 +12,10 @@ use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 /// sequence (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
-/// If the grid has many waves, splits are made for this part of the resident thread blocks. A graph that was
-/// captured for many sequences and replays few still launches all its thread blocks. The idle blocks need
-/// room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of 4096 keys,
-/// and this wait was 9.9 of the launch's 45.6 us (H200).
+/// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A
+/// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
+/// blocks need room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of
+/// 4096 keys, and this wait was 9.9 of the launch's 45.6 us (H200).
 const DEALT: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
 /// without more splits, the device is short of thread blocks at the end. Time relative to coarser splits,

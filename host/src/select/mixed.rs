@@ -37,11 +37,11 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     let kernel = many(p).find(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
         let expected = format_args!(
-            "it must be a kernel for {}, head_dim {} and this mask, on a cache of this type, without sinks, \
+            "it must be a kernel for {}, {} and this mask, on a cache of this type, without sinks, \
              slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
              kernels --family mixed`",
             p.dtype.name(),
-            p.head_dim,
+            p.named_columns(),
             few.tile_m
         );
         Error::invalid("config", few.contract.symbol, expected)
@@ -58,7 +58,7 @@ fn many(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> {
     let solves = move |e: &&AttnInfo| {
         is_plain
             && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
-            && e.head_dim as usize >= p.head_dim
+            && e.takes_columns(p.columns())
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     MIXED_MANY.iter().filter(solves)

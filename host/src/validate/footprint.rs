@@ -35,8 +35,8 @@ impl Footprint {
     }
 
     /// Returns false only if `self` and `other` provably share no byte. Two views share no byte if their
-    /// ranges lie apart. They also share no byte if they interleave like the parts of one packed buffer: with
-    /// a period that divides all larger strides of both views.
+    /// ranges lie apart. Two views also share no byte if they interleave like the parts of one packed buffer:
+    /// with a period that divides all larger strides of both views.
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);

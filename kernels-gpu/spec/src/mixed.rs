@@ -33,7 +33,8 @@ pub struct FewParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyParams<P = PagedParams> {
-    /// The prefill parameters, with varlen queries. `sequences` always needs a search.
+    /// The prefill parameters, with varlen queries. With these `sequences`, a kernel always searches for a
+    /// block's sequence.
     pub paged: P,
     /// The mapping from query blocks to sequences.
     pub many: ManySequences,

@@ -14,7 +14,7 @@ pub enum Broken {
         p: i32,
         /// Its keys.
         keys: Range<i32>,
-        /// The keys of the position before.
+        /// The keys of position `p - 1`.
         before: Range<i32>,
     },
     /// [`MaskMod::LEFT`] is false, and the keys begin behind key 0.

@@ -5,6 +5,7 @@ use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::hopper::staged::Staged;
 use crate::rows::{Rows, Sequence};
+use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::Warpgroup;
@@ -23,22 +24,30 @@ pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
     MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
 /// The problem's tensors.
-pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
+pub struct Tensors<E, Q, K, const N: usize, const D: usize, const DV: usize> {
     /// Queries.
     pub q: TmaTensor<E, 4, D, Q>,
     /// Keys.
     pub k: TmaTensor<E, N, D, K>,
     /// Values.
-    pub v: TmaTensor<E, N, D, K>,
+    pub v: TmaTensor<E, N, DV, K>,
     /// Output.
-    pub o: TmaTensor<E, 4, D, Q>,
+    pub o: TmaTensor<E, 4, DV, Q>,
 }
 
 /// The tensors of scheduler `S`'s work tiles.
-pub type TensorsOf<S, E, const N: usize, const D: usize> =
-    Tensors<E, <<S as Scheduler>::Tile as MapTile>::Queries, <<S as Scheduler>::Tile as MapTile>::Keys, N, D>;
+pub type TensorsOf<S, E, const N: usize, const D: usize, const DV: usize> = Tensors<
+    E,
+    <<S as Scheduler>::Tile as MapTile>::Queries,
+    <<S as Scheduler>::Tile as MapTile>::Keys,
+    N,
+    D,
+    DV,
+>;
 
-impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
+impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize, const DV: usize>
+    Tensors<E, Q, K, N, D, DV>
+{
     /// The tensors behind the launch's tensor maps.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
@@ -65,11 +74,11 @@ type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
 /// A warp's results for the key blocks so far. O is not normalised, and still lacks the last block's P
 /// V.
-pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
+pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
     /// The softmax over all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
     /// The accumulators of O.
-    pub acc_o: Acc<1, D>,
+    pub acc_o: Acc<1, DV>,
     /// P of the latest block.
     pub probs: AFrag<E, 1, N>,
 }
@@ -85,7 +94,7 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// mask removes completely. The epilogue is therefore the same for all work tiles.
     pub range: BlockRange,
     of: Sequence,
-    mask: Mask::Keys,
+    mask: Mask::Tile,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
@@ -94,11 +103,18 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
-        const { assert!(!Mask::LISTED, "Hopper's kernels take ranges of blocks: `BlockSparse` needs `Fwd`") }
+        // On varlen tensors, ptxas serialises products behind the loads of a list. On KV caches, the producer
+        // spills.
+        const {
+            assert!(
+                !Mask::LISTED || !P::MAY_LACK_KEYS,
+                "Hopper's varlen, paged and split-KV kernels take ranges of blocks: `BlockSparse` needs `Fwd`"
+            )
+        }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
-        let mask = Mask::keys(variant, &of);
-        let seen = BlockRange::of(mask, &rows, Self::TILE_N);
+        let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);
+        let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // If there are more splits than key blocks, some splits get no key block. Such a split takes a
@@ -120,7 +136,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The coordinates of block `n`'s first key.
     #[inline(always)]
     fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
-        self.tile.keys(self.p, n * Self::TILE_N)
+        let block = if Mask::LISTED { self.mask.block(n) } else { n };
+        self.tile.keys(self.p, block * Self::TILE_N)
     }
 
     /// Factor that converts scores to exponents of 2.
@@ -147,11 +164,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         (first_row, warp): (u32, Warp),
     ) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
-        let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        let mut at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        if Mask::LISTED {
+            at.key0 = self.mask.block(n) * Self::TILE_N;
+        }
         Mask::scores(p, self.variant, &self.of).change(p, s, at);
         Mask::Staged::add::<W, N>(staged, s, &self.of);
         if edge {
-            Seen::<_, 1>::of(self.mask, at).mask(s, at);
+            Seen::<_, 1>::of(self.mask.keys(), at).mask(s, at);
         }
     }
 
@@ -164,12 +184,18 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
     /// caller must issue the last block's O += P V.
     #[inline(always)]
-    pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
+    pub fn attend<
+        E: WarpgroupCore,
+        const D: usize,
+        const DV: usize,
+        const STAGES: usize,
+        const ORDERED: bool,
+    >(
         &self,
-        so_far: &mut Attended<E, N, D, ORDERED>,
+        so_far: &mut Attended<E, N, DV, ORDERED>,
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
-        v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
+        v: &mut Consumer<SharedTile<E, N, DV>, STAGES, Tma<P::Keys>>,
         staged: &mut StagedConsumer<Mask, W, N>,
         group: &mut Warpgroup<W>,
     ) {
@@ -196,11 +222,11 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE.
     #[inline(always)]
-    pub fn store<E, const D: usize, const ORDERED: bool>(
+    pub fn store<E, const DV: usize, const ORDERED: bool>(
         &self,
-        attended: Attended<E, N, D, ORDERED>,
+        attended: Attended<E, N, DV, ORDERED>,
         group: &mut Warpgroup<W>,
-        send: impl FnOnce(&Acc<1, D>, QueryAt<P>, &mut Warpgroup<W>),
+        send: impl FnOnce(&Acc<1, DV>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
         let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
@@ -224,15 +250,16 @@ pub fn copy<
     const W: usize,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const PLACES: usize,
     const STAGES: usize,
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     mut source: S,
-    tensors: &TensorsOf<S, E, N, D>,
+    tensors: &TensorsOf<S, E, N, D, DV>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
-    mut v: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
+    mut v: Producer<SharedTile<E, N, DV>, STAGES, Tma<KeysOf<S>>>,
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;
@@ -246,7 +273,8 @@ pub fn copy<
             if let Some(values) = values {
                 v.load(&tensors.v, values);
             }
-            let key = n * N as u32 * 16;
+            let number = if Mask::LISTED { view.mask.block(n) } else { n };
+            let key = number * N as u32 * 16;
             Mask::Staged::copy::<W, N>(&mut staged, numbers, variant, &view.of, key);
         }
     }

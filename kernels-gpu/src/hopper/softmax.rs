@@ -50,7 +50,7 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max), with the old maximum. The flag is equal in all lanes. It says whether the maximum
+    /// P = exp2(S - max), with the old maximum. The flag is equal in all lanes, and says whether the maximum
     /// of a row grew so much that the kernel must compute P again.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {

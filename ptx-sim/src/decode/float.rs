@@ -54,8 +54,8 @@ pub(crate) fn to_f16(x: f32) -> u16 {
     let sign = (bits >> 16 & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
     let normal = (magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
-    // After the addition of 0.5, the low bits hold the subnormal result. The addition rounds it to nearest
-    // even.
+    // After the addition of 0.5, the low bits hold the subnormal result. The addition has rounded this result
+    // to nearest even.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let value = if magnitude < 0x3880_0000 { subnormal } else { normal.min(0x7c00) };
     let value = if magnitude >= 0x7f80_0000 { 0x7c00 } else { value };

@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct View {
     /// Knowledge of other blocks.
     others: Knowledge,
-    /// Knowledge from strong reads. It becomes available at the warp's next fence.
+    /// Knowledge from strong reads. This knowledge takes effect at the warp's next fence.
     pending: [Knowledge; 2],
     /// The knowledge that the warp had at its last fence. Later strong writes publish it.
     fenced: [Knowledge; 2],

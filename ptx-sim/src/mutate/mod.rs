@@ -32,7 +32,7 @@ pub enum Operator {
     BarrierNumber,
     /// Makes a barrier wait for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
-    /// Makes a wait for an mbarrier wait for the other parity.
+    /// Makes a wait for an mbarrier use the other parity.
     WrongPhase,
     /// Deletes the guard of a load, store, copy or atomic.
     DeleteGuard,

@@ -168,8 +168,8 @@ fn body(text: &str, at: usize) -> usize {
 }
 
 /// Follows all paths from byte `start` of `text`, line by line. `visit` receives the position of a line, the
-/// line, and the state of the path before the line. It returns the state behind the line, or `None` to end
-/// the path. A path also ends with the kernel, and at a line that another path has reached in this state.
+/// line, and the state of the path before the line. `visit` returns the state behind the line, or `None` to
+/// end the path. A path also ends with the kernel, and at a line that another path has reached in this state.
 fn walk<T: Copy + Eq + Hash>(
     text: &str,
     start: usize,

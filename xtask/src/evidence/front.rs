@@ -16,7 +16,7 @@ const PEERS: [(&str, &str); 4] = [
     ("fa4", "FlashAttention-4"),
 ];
 
-/// One of the eight numbers.
+/// One of the section's eight numbers.
 struct Number {
     value: String,
     says: String,

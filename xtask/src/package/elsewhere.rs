@@ -21,9 +21,9 @@ const PROMISED: f64 = 60.0;
 /// The limit of this build, in seconds, if the machine is busy.
 const MOST: f64 = 120.0;
 
-/// The environment variables that a build elsewhere inherits. They name the places of tools and registries.
-/// The build inherits no other environment variable: none about CUDA, none about this repository, and none of
-/// the cargo that runs this task.
+/// The environment variables that a build elsewhere inherits. These variables name the places of tools and
+/// registries. The build inherits no other environment variable: none about CUDA, none about this repository,
+/// and none of the cargo that runs this task.
 const KEPT: [&str; 12] = [
     "PATH",
     "HOME",

@@ -42,8 +42,8 @@ struct End {
     failure: Option<String>,
 }
 
-/// The times of some test programs in seconds. They count if no earlier run has measured the program.
-/// Programs that are not in this list take less time.
+/// The times of some test programs in seconds. The queue uses these times for programs that no earlier run
+/// has measured. Programs that are not in this list take less time.
 const LONG: [(&str, f64); 11] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),

@@ -207,8 +207,9 @@ impl Scaling {
         match self.rope_type.as_str() {
             "linear" => frequency / self.factor,
             "llama3" => {
-                // The number of rotations of this pair within the old context. Pairs with many rotations
-                // stay. Pairs with few rotations turn slower. Pairs in between interpolate.
+                // The number of rotations of this pair within the old context. The frequency of pairs with
+                // many rotations stays the same. The frequency of pairs with few rotations is divided by
+                // `factor`. Between them, the frequency is interpolated.
                 let rounds =
                     self.original_max_position_embeddings as f32 * frequency / (2.0 * std::f32::consts::PI);
                 let stays = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);

@@ -10,7 +10,7 @@ impl<E: Element + Unpack, const C: usize, const W: usize, const S: usize, By: Tm
     Consumer<SharedTiles<E, 4, C, W>, S, By>
 {
     /// Waits for the next stage, which has a tile of 64 rows per warpgroup. Replaces each value `x` of this
-    /// warp's accumulator by `f(x, number of its row and column)`. Then it releases the stage.
+    /// warp's accumulator by `f(x, number of its row and column)`. Then releases the stage.
     ///
     /// `ldmatrix` reads four tiles of 8x8 in the layout of accumulators: one instruction for 16 columns.
     #[inline(always)]

@@ -118,7 +118,7 @@ fn a_broken_tuning_file_is_an_error_on_any_machine() {
     }
 }
 
-/// An empty variable counts as unset. A measured choice also applies to the simulated card.
+/// An empty environment variable counts as unset. A measured choice also applies to the simulated card.
 #[test]
 fn the_tuning_file_counts_in_the_simulator() {
     let folder = Folder::new("tuning-sim");

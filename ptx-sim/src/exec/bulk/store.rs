@@ -1,5 +1,5 @@
-//! Executes bulk stores and reductions. They move bytes from shared to device memory. A thread commits its
-//! stores in groups, and waits for the groups.
+//! Executes bulk stores and reductions. These instructions move bytes from shared to device memory. A thread
+//! commits its stores in groups, and waits for the groups.
 
 use super::*;
 use crate::{

@@ -33,7 +33,7 @@ pub(in crate::exec) struct MBarrier {
     pub(super) done: [Handover; 2],
     /// For each instruction and warp, the last bulk copy that has landed.
     pub(super) fed: Vec<Fed>,
-    /// A version number. It changes whenever a warp that polls the mbarrier should poll again.
+    /// A version number. The number changes whenever a warp that polls the mbarrier should poll again.
     pub version: u32,
 }
 
