@@ -129,7 +129,8 @@ fn on<T: Element + CudaDType>(
     let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
     let extras = Reads::of(attend);
     let extras = extras.views()?;
-    let request = extras.give(request);
+    let tables = extras.tables();
+    let request = extras.give(request, &tables);
 
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
     let whole = [batch, rows, heads, q_dims[q_dims.len() - 1]];
