@@ -25,6 +25,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import compare
 import ferroflash
 import report
+import varlen
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 BACKENDS = {"sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -34,9 +35,10 @@ CAUSAL = lambda b, h, q, k: q >= k
 class Variant:
     """One variant on tensors: FerroFlash's arguments, flex_attention's functions, and other peers."""
 
-    def __init__(self, name, args, score=None, mask=None, sinks=None, bias=None, without=None, heads=(16, 16), queries=None):
+    def __init__(self, name, args, score=None, mask=None, sinks=None, bias=None, without=None, heads=(16, 16), queries=None,
+                 documents=None):
         self.name, self.args, self.score, self.mask, self.sinks = name, args, score, mask, sinks
-        self.bias, self.without, self.heads, self.queries = bias, without, heads, queries
+        self.bias, self.without, self.heads, self.queries, self.documents = bias, without, heads, queries, documents
 
 
 def variants(batch, heads, keys, dim, dtype, device):
@@ -52,6 +54,23 @@ def variants(batch, heads, keys, dim, dtype, device):
     def bias():
         of = torch.randn(1, heads, keys, keys, dtype=dtype, device=device)
         return Variant("bias", dict(bias=of), lambda s, b, h, q, k: s + of[0, h, q, k], bias=of)
+
+    def t5():
+        # T5's relative positions: FerroFlash adds them as a bias that all sequences share, flex_attention looks them up.
+        table, distance = torch.randn(heads, 32, dtype=dtype, device=device), torch.arange(keys, device=device)
+        near = lambda n: torch.where(n < 8, n, (8 + torch.log(n.clamp(min=1) / 8) / math.log(16) * 8).long().clamp(max=15))
+        bucket = lambda n: torch.where(n < 0, 16, 0) + near(n.abs())
+        of = table[:, bucket(distance[:, None] - distance)].unsqueeze(0)
+        buckets = bucket(torch.arange(1 - keys, keys, device=device))
+        return Variant("t5", dict(bias=of), lambda s, b, h, q, k: s + table[h, buckets[q - k + keys - 1]], bias=of)
+
+    def documents():
+        # FerroFlash takes documents as varlen sequences of unequal lengths.
+        shares = torch.tensor([1, 5, 2, 8]) * keys // 16
+        of = torch.repeat_interleave(torch.arange(4), shares).to(device)
+        starts = torch.tensor([0, *shares.repeat(batch).cumsum(0)], dtype=torch.int32, device=device)
+        return Variant("documents", dict(causal=True), mask=lambda b, h, q, k: (q >= k) & (of[q] == of[k]),
+                       documents=(starts, int(shares.max())))
 
     def prefix():
         most = keys // 4
@@ -75,7 +94,7 @@ def variants(batch, heads, keys, dim, dtype, device):
         logits = torch.randn(64, device=device)
         return lambda: Variant(name, dict(sinks=logits, **extra), mask=mask, sinks=logits, without=extra, heads=(64, 8))
 
-    return {"alibi": alibi, "softcap": softcap, "bias": bias, "prefix": prefix, "chunked": chunked, "tree": tree,
+    return {"alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
             "sinks": sinks("sinks", dict(causal=True), CAUSAL),
             "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)),
                                   lambda b, h, q, k: (q >= k) & (q - k < 128))}
@@ -108,10 +127,22 @@ def check(v, q, k, values, o):
     return {"passed": error <= 2 * naive + 1e-5, "error": error, "tolerance": 2 * naive + 1e-5}
 
 
+def packed(v, q, k, values):
+    """Returns a call of the varlen function on the documents of all sequences."""
+    (starts, longest), (b, h, n, d) = v.documents, q.shape
+    rows = [t.transpose(1, 2).reshape(b * n, -1, d) for t in (q, k, values)]
+
+    def call():
+        return varlen.flash_attn_varlen_func(*rows, starts, starts, longest, longest, **v.args).view(b, n, h, d).transpose(1, 2)
+    return call
+
+
 def contenders(v, q, k, values):
     """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim)."""
     ours = lambda args: lambda: ferroflash.flash_attn_func_bhsd(q, k, values, **args)
     calls = {"ferroflash": ours(v.args)}
+    if v.documents is not None:
+        calls["ferroflash"] = packed(v, q, k, values)
     if v.without is not None:
         calls["without"] = ours(v.without)
     gqa = q.shape[1] != k.shape[1]
@@ -156,13 +187,13 @@ def run(v, batch, keys, dim, dtype, args, rng):
         for name in rng.sample(list(calls), len(calls)):
             times[name].append(compare.measure(calls[name], timing)[0])
     medians = {name: statistics.median(samples) for name, samples in times.items()}
-    launch = ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0]
+    launch = None if v.documents else ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0]
     label = f"{v.name} {dtype} b{batch} h{heads}/{kv_heads} q{queries} k{keys} d{dim}"
     print(f"{timing:4} {label:44} " + "  ".join(f"{name} {us:.1f}" for name, us in medians.items())
           + "".join(f"  WRONG {name} {found}" for name, found in verdicts.items() if found and not found["passed"]), flush=True)
     return [{"suite": v.name, "label": label, "inputs": "normal", "dtype": dtype, "timing": timing, "peer": name, "us": us,
              "rounds_us": times[name], "ratio": us / medians["ferroflash"], "check": verdicts[name],
-             "entry": launch.describe()["entry"] if name == "ferroflash" else None} for name, us in medians.items()]
+             "entry": launch.describe()["entry"] if launch and name == "ferroflash" else None} for name, us in medians.items()]
 
 
 def main():
@@ -174,7 +205,7 @@ def main():
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--seconds", type=float, default=200.0, help="measurements begin within this time")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -194,6 +225,7 @@ def main():
                 rows.append({"suite": name, "failed": repr(reason)[:300], "passed": False})
             torch.cuda.empty_cache()
     found = report.summary(rows)
+    print("suite          dtype timing peer: the peer's time divided by FerroFlash's")
     for entry in found:
         print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
               f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")

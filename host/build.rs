@@ -2,8 +2,8 @@
 //! is empty. The PTX comes from the first of these sources that exists:
 //!
 //! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
-//!    `<symbol>.ptx`, and some kernels may be missing. An empty variable counts as unset. Only this build
-//!    script reads the variable; the library never reads it.
+//!    `<symbol>.ptx`, and some kernels may be missing. If this environment variable is empty, it counts as
+//!    unset. Only this build script reads the environment variable; the library never does.
 //! 2. The folder `ptx/` beside this file. `cuda_builder::archive` wrote it. A published package has this
 //!    folder, so that it needs no device compiler.
 //! 3. The crate `../kernels-gpu` of a checkout, which this script compiles. The modules are cached in the
@@ -23,7 +23,7 @@ use std::{env, error::Error, fmt::Write, fs, io::Write as _, path::Path, path::P
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The variable that makes this script compress the embedded kernels, if it is set and not empty.
+/// The environment variable that makes this script compress the embedded kernels, if set and not empty.
 const COMPRESS: &str = "FERROFLASH_COMPRESS";
 
 /// The kernels' modules.

@@ -1,6 +1,6 @@
-//! Links candle-flash-attn into the bench if `CANDLE_FLASH_ATTN` is set. The variable names a folder with
-//! candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask candle peer`
-//! makes this folder.
+//! Links candle-flash-attn into the bench if `CANDLE_FLASH_ATTN` is set. This environment variable names a
+//! folder with candle-flash-attn's package and its compiled kernels, `libflashattention.a`. `cargo xtask
+//! candle peer` makes this folder.
 use std::path::PathBuf;
 use std::{env, fs};
 

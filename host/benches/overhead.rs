@@ -1,6 +1,6 @@
-//! `cargo bench -p ferroflash` measures the host time of plans, and of launches without the driver's time. It
-//! checks that none takes more than 4 us. Run it on an idle machine: on a shared machine it also measures
-//! other programs.
+//! `cargo bench -p ferroflash` measures the host time of plans, and of launches without the driver's time.
+//! The benchmark checks that no plan and no launch takes more than 4 us. Run the benchmark on an idle
+//! machine: on a shared machine, other programs lengthen the measured times.
 #[allow(dead_code, reason = "the test uses the rest of it")]
 #[path = "../tests/overhead.rs"]
 mod overhead;

@@ -20,8 +20,8 @@ pub struct Attention<D: Driver> {
     tuning: Tuning,
 }
 
-/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after it. No node
-/// moves, so a launch can use a kernel without a lock while another thread adds a kernel.
+/// A node of a list: a loaded kernel of a variant. `next` is the kernel that was loaded after this kernel. No
+/// node moves, so a launch can use a kernel without a lock while another thread adds a kernel.
 struct Loaded<D: Driver> {
     of: &'static Compiled,
     kernel: D::Kernel,
@@ -70,15 +70,16 @@ impl<D: Driver> Attention<D> {
         plan_with(request, self.capabilities(), &self.tuning)
     }
 
-    /// Loads the plan's kernels now instead of at the first launch, and encodes the tensor maps of its
-    /// tensors. Call it before you capture a graph, and to keep compilation out of the first request.
+    /// Loads the plan's kernels now instead of at the first launch, and encodes the tensor maps of the plan's
+    /// tensors. Call this method before you capture a graph. Call it also if the first request must not wait
+    /// for a compilation.
     ///
     /// # Errors
     /// Returns [`Error::Driver`] with the compiler's log, or [`Error::Unsupported`] if this build carries no
     /// PTX for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
         plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
-        plan.launch().maps().iter().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
+        plan.launch().maps().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
     /// Returns the kernel at a place. Loads the kernel first if necessary.
@@ -128,8 +129,9 @@ impl<D: Driver> Attention<D> {
     /// with the compiler's log.
     ///
     /// # Safety
-    /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and its memory accesses stay within
-    ///   that kernel's. Every launch relies on this. (The simulator checks each access.)
+    /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and accesses only memory that the
+    ///   embedded kernel would access. Every launch relies on this promise. (The simulator checks each
+    ///   access.)
     pub unsafe fn load_from(&self, symbol: &str, ptx: &str) -> Result<(), Error> {
         let invalid = |expected: &str| Error::invalid("kernel", symbol, expected);
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);
@@ -145,8 +147,8 @@ impl<D: Driver> Attention<D> {
     }
 
     /// [Binds](Plan::bind) a plan to a request and [enqueues](Attention::enqueue) the launch on the caller's
-    /// stream: no allocation, no synchronisation. The request may have other tensors than the plan's, if the
-    /// problem is equal; `launch` then validates them again.
+    /// stream. This method allocates nothing, and does not synchronise. The request must have the plan's
+    /// problem, and may have other tensors; `launch` validates other tensors again.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::bind`] and of [`Attention::enqueue`].

@@ -1,4 +1,5 @@
-//! Block masks that a kernel of the caller makes on the device, of a mask's own function.
+//! Launches kernels of the caller that make block masks on the device. Such a kernel calls the mask's own
+//! function.
 //!
 //! FlexAttention's `create_block_mask`. The caller compiles the kernel beside the attention kernels of a
 //! [variant](mod@crate::variant): `entry!(documents_lists: CreateBlockMask<Documents, 128, 64>);`.
@@ -15,9 +16,9 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BlockMaskRequest {
-    /// Sequences: the batch, or 1 if all sequences share their lists.
+    /// Number of sequences with lists: the batch, or 1 if all sequences share their lists.
     pub sequences: usize,
-    /// Query heads, or 1 if all heads share their lists.
+    /// Number of heads with lists: the query heads, or 1 if all heads share their lists.
     pub heads: usize,
     /// The largest number of queries per sequence, as in the attention request.
     pub seqlen_q: usize,
@@ -27,7 +28,7 @@ pub struct BlockMaskRequest {
     pub cu_seqlens_q: Option<Index>,
     /// Offsets of varlen keys; `sequences + 1` integers.
     pub cu_seqlens_k: Option<Index>,
-    /// Valid keys per sequence: of varlen keys, or of a KV cache; `sequences` integers.
+    /// Number of valid keys of each sequence, for varlen keys or a KV cache; `sequences` integers.
     pub seqused_k: Option<Index>,
     /// How queries align with keys.
     pub alignment: Alignment,
@@ -109,7 +110,7 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
         Ok(BlockMaskKernel { kernel, of: PhantomData })
     }
 
-    /// The numbers of 32-bit integers that the lists take: of tiles, and of blocks.
+    /// Returns the number of 32-bit integers of the tiles, and the number of 32-bit integers of the blocks.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a size is 0; [`Error::Unsupported`] if there are 2^31 integers or more.
@@ -117,8 +118,9 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
         Ok(request.shape(K::TILE)?.1.map(|integers| integers as usize))
     }
 
-    /// Enqueues the kernel. It fills `lists`: the integers of tiles, and the integers of blocks. Both have at
-    /// least [`BlockMaskKernel::room`]. Returns the block mask, for parameters of later launches on `stream`.
+    /// Enqueues the kernel. The kernel fills `lists`: the integers of tiles, and the integers of blocks. Both
+    /// have at least [`BlockMaskKernel::room`]. Returns the block mask, for parameters of later launches on
+    /// `stream`.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the memory that is too small or misaligned; the errors of

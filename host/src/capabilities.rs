@@ -1,4 +1,4 @@
-//! A device's limits: everything that planning knows about the device.
+//! A device's limits. Planning knows nothing else about the device.
 use crate::Error;
 use spec::{Contract, TensorMap};
 use std::borrow::Cow;
@@ -83,8 +83,8 @@ impl Capabilities {
     }
 
     /// Returns a number of thread blocks of a kernel that an SM certainly holds at once. Shared memory,
-    /// threads and registers limit this number. A thread counts as 255 registers, or as the number that the
-    /// kernel's `.minnctapersm` allows.
+    /// threads and registers limit this number. This function assumes 255 registers per thread, or the number
+    /// that the kernel's `.minnctapersm` allows.
     pub const fn blocks_per_sm(&self, kernel: &Contract) -> u32 {
         // The driver reserves 1 KiB of shared memory per block.
         let by_smem = self.smem_per_sm / kernel.smem_bytes.saturating_add(1024);
@@ -111,7 +111,7 @@ impl Capabilities {
             let (major, minor) = self.compute_capability;
             let target = kernel.target;
             let reason = format_args!(
-                "the kernel is code {target}; the device has compute capability {major}.{minor}"
+                "the kernel's target: {target}; the device has compute capability {major}.{minor}"
             );
             return Err(Error::unsupported(feature, reason));
         }
@@ -130,7 +130,7 @@ impl Capabilities {
     }
 }
 
-/// Returns a card's limits from its data sheet. Shared memory is in KiB: `[of a block, of an SM]`.
+/// Returns a card's limits from its data sheet. `[of a block, of an SM]` is shared memory in KiB.
 const fn card(
     name: &'static str,
     compute_capability: (u32, u32),

@@ -5,7 +5,7 @@ use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
     HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
-    RaggedMap, SinkParams, SplitParams, TensorMap, VarlenParams,
+    RaggedMap, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -20,6 +20,9 @@ pub struct Launch {
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
+    /// The description of the bias that the first kernel reads through a tensor map, and the map's offset
+    /// among the kernel's parameters behind `maps`.
+    bias: Option<(MapDescription, u16)>,
     /// The parameters of all kernels, without tensor maps.
     params: Bytes,
     reason: &'static str,
@@ -62,7 +65,8 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, DecodeParams, CombineParams,
     FewParams, ManyParams,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams;
+    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams,
+    TmaBiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }
@@ -98,7 +102,7 @@ impl Launch {
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
         let first = Kernel { place, grid, params: [0, (own - from) as u16] };
-        Launch { first, second: None, third: None, maps, params: bytes, reason: "" }
+        Launch { first, second: None, third: None, maps, bias: None, params: bytes, reason: "" }
     }
 
     /// Adds a kernel with parameters `params`. No kernel that is added later has parameters of its own.
@@ -122,7 +126,19 @@ impl Launch {
         self
     }
 
-    /// Adds the bytes of a variant's parameters in the way of [`Launch::with`].
+    /// Adds a bias that the first kernel reads through a tensor map, as [`Launch::with`].
+    pub(crate) fn with_bias(mut self, map: MapDescription) -> Self {
+        let [.., heads, batches] = map.extents;
+        self.bias = Some((map, self.first.params[1]));
+        self.with(&TmaBiasParams {
+            map: TensorMap { words: [0; 16] },
+            of_batches: u32::from(batches > 1),
+            of_heads: u32::from(heads > 1),
+            reserved: [0; 14],
+        })
+    }
+
+    /// Adds the bytes of a variant's parameters, as [`Launch::with`] adds parameters.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
         self
@@ -190,8 +206,8 @@ impl Launch {
     }
 
     /// Descriptions of the launch's tensor maps.
-    pub(crate) fn maps(&self) -> &[MapDescription] {
-        self.maps.as_ref().map_or(&[], |maps| maps)
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &MapDescription> {
+        self.maps.iter().flatten().chain(self.bias.iter().map(|(map, _)| map))
     }
 
     /// Calls `launch` for each kernel in launch order, with its grid and the bytes of its parameters.
@@ -211,15 +227,12 @@ impl Launch {
                 let mut all = WithMaps([0; MAPS + MOST]);
                 let (places, rest) = all.0.split_at_mut(MAPS);
                 for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
-                    let TensorMap { words } = encode(map)?;
-                    bytes
-                        .as_chunks_mut()
-                        .0
-                        .iter_mut()
-                        .zip(words)
-                        .for_each(|(b, word)| *b = word.to_ne_bytes());
+                    encode(map)?.write(bytes);
                 }
                 rest[..own.len()].copy_from_slice(own);
+                if let Some((map, at)) = &self.bias {
+                    encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
+                }
                 launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
@@ -236,7 +249,7 @@ mod tests {
     fn every_launch_has_room_for_its_parameters() {
         let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
         let ours = masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
-        let variant = ours.max(MAX_BYTES);
+        let variant = ours.max(size_of::<TmaBiasParams>()).max(MAX_BYTES);
         let maps = 4 * size_of::<TensorMap>();
         let tiles = [
             size_of::<FwdParams>(),

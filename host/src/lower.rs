@@ -16,7 +16,7 @@ use crate::Error;
 /// The reason why a kernel cannot be launched for valid tensors.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The kernel does not accept these tensors; a portable kernel may.
+    /// The kernel does not accept these tensors. A portable kernel may accept them.
     Tensors(&'static str),
     /// No kernel accepts the request.
     Request(Error),

@@ -2,11 +2,11 @@
 use lzma_rust2::LzmaReader;
 use std::io::{self, Read};
 
-/// Maximum declared size, in bytes, so that a damaged size cannot request all memory. A block of modules has
-/// 2 MB, machine code less than 1 MB.
+/// Maximum declared size, in bytes. This limit prevents that a damaged size requests all memory. A block of
+/// modules has at most 2 MB. The machine code of one kernel has less than 1 MB.
 const MOST: u64 = 64 << 20;
 
-/// KiB that a decoder needs in addition to its dictionary.
+/// Memory in KiB that a decoder needs in addition to its dictionary.
 const DECODER: u32 = 64;
 
 /// Decompresses a stream in xz's format `alone`. Decompression needs twice the declared size in memory.

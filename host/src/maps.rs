@@ -4,7 +4,8 @@ use crate::{Driver, Error, MapDescription};
 use spec::TensorMap;
 use std::sync::{Mutex, OnceLock};
 
-/// Capacity: 64 layers with four tensors each, and spare places against collisions. The cache takes 100 KB.
+/// The number of places. 64 layers with four tensors each need 256 places; further places make collisions
+/// rare. The cache takes 100 KB.
 const PLACES: usize = 512;
 
 /// A tensor map and its description.

@@ -5,7 +5,7 @@ use crate::{Contract, KERNELS};
 /// The place of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
-    /// The kernel with this index in [`KERNELS`].
+    /// The kernel of the table with this index in [`KERNELS`].
     Table(u16),
     /// A variant's kernel.
     Variant(&'static Compiled),

@@ -1,4 +1,4 @@
-//! Planning: pure functions from requests to launches. Planning touches no device.
+//! Plans launches. Planning consists of pure functions from requests to launches. Planning touches no device.
 //!
 //! Planning validates every request, selects a kernel, schedules its work, and lowers both to a [`Launch`]. A
 //! [`Plan`] stores everything that does not depend on tensors. [`Plan::bind`] lowers again, for other tensors
@@ -30,7 +30,7 @@ pub(crate) mod sealed {
     pub trait Request {
         type Subject: Subject;
 
-        /// Returns the part of a request on which launches depend. Plans store it.
+        /// Returns the part of the request on which launches depend. Plans store it.
         fn subject(&self) -> Result<Self::Subject, Error>;
 
         /// Validates the request.
@@ -112,13 +112,13 @@ pub struct ScratchBytes {
 /// Validates a request and plans its launch on a device with these capabilities.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the invalid field; [`Error::Unsupported`] names the feature that this crate or
-/// this device lacks.
+/// Returns [`Error::Invalid`], which names the invalid field, or [`Error::Unsupported`], which names the
+/// feature that this crate or this device lacks.
 pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Error> {
     plan_with(request, on, &Tuning::new())
 }
 
-/// Does the work of [`plan`] with measured choices for this device, which override the selection tables.
+/// Like [`plan`], but with measured choices for this device, which override the selection tables.
 ///
 /// # Errors
 /// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
@@ -186,8 +186,9 @@ impl<S: Subject> Plan<S> {
     /// Binds the plan to `request`, which must have the plan's problem and may have other tensors. Validates
     /// all parts of `request` that differ from the planned request.
     ///
-    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] explains it. If TMA does not
-    /// accept the tensors, the plan binds a portable kernel, unless the plan or the request names a kernel.
+    /// [`Launch::contract`] describes the bound kernel, and [`Launch::reason`] gives the reason for this
+    /// kernel. If TMA does not accept the tensors, the plan binds a portable kernel, unless the plan or the
+    /// request names a kernel.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
@@ -250,8 +251,7 @@ pub fn supports(problem: &Problem, on: &Capabilities) -> Result<&'static Contrac
     explain(problem, on, Scratch::None).map(|(contract, _)| contract)
 }
 
-/// Does the work of [`supports`] with this scratch memory, and also returns the reason, as in
-/// [`Plan::reason`].
+/// Like [`supports`], but with this scratch memory. Also returns the reason, as in [`Plan::reason`].
 ///
 /// # Errors
 /// Returns the errors of [`supports`].

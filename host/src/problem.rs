@@ -1,5 +1,5 @@
-//! A problem: sizes and scores of a request without its tensors. Mask kind, window and base-2 scale of
-//! kernels follow from the problem.
+//! A problem: sizes and scores of a request without its tensors. The problem determines the mask kind, the
+//! window and the base-2 scale of the kernels.
 mod meaning;
 
 use crate::request::{
@@ -191,7 +191,8 @@ impl Problem {
         self.variant.map_or(asked, |variant| asked.and(variant.scores()))
     }
 
-    /// Returns the simplest mask that shows the same keys as the problem's mask, for these lengths.
+    /// Returns the simplest mask under which each query sees the keys that it sees under the problem's mask,
+    /// for these lengths.
     fn cheapest_mask(&self) -> Mask {
         let longest = self.seqlen_q.max(self.seqlen_k);
         match self.mask {
@@ -218,8 +219,8 @@ impl Problem {
         self.alignment == Alignment::BottomRight || self.seqlen_q == self.seqlen_k || sees_all
     }
 
-    /// Returns whether a query's position does not matter: with these sides, each query sees every key, and
-    /// there are no slopes.
+    /// Returns true if each query sees every key with these sides, and there are no slopes. A query's
+    /// position then does not matter.
     fn is_anywhere(&self, sides: (i32, i32)) -> bool {
         sides == (Window::UNBOUNDED, Window::UNBOUNDED) && !self.alibi && self.variant.is_none()
     }
@@ -268,7 +269,8 @@ impl Problem {
         self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
     }
 
-    /// Returns the maximum number of queries and keys of all sequences together, as far as the host knows.
+    /// Returns the maximum number of queries and the maximum number of keys of all sequences together, as far
+    /// as the host knows them.
     pub(crate) fn totals(&self) -> [usize; 2] {
         let [queries, keys] = self.varlen.unwrap_or([self.batch * self.seqlen_q, 0]);
         match self.cache {

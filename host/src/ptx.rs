@@ -15,7 +15,7 @@ enum Block<'a> {
     Text(&'a [u8]),
 }
 
-/// A text: the number of its block, and its range in the block's content.
+/// The place of a text: the number of the text's block, and the text's range in the block's content.
 type Part = (usize, core::ops::Range<usize>);
 
 /// The kernels that a folder replaces in this process.
@@ -51,7 +51,7 @@ pub unsafe fn replace_from(folder: &Path) -> Result<&'static [&'static str], Err
     let replacement = Replacement { folder: folder.to_owned(), symbols };
     REPLACEMENT
         .set(replacement)
-        .map_err(|_| invalid("a process replaces kernels once; put all files into one folder"))?;
+        .map_err(|_| invalid("a process can replace kernels only once; put all files into one folder"))?;
     Ok(REPLACEMENT.get().map_or(&[], |replacement| &replacement.symbols))
 }
 
@@ -149,8 +149,8 @@ mod tests {
             module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]).expect("whole");
         let check = |packed: &[u8], what: &dyn Fn() -> String| {
             match module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]) {
-                // A larger dictionary in the header changes nothing, and neither do bytes that the decoder
-                // does not read.
+                // Two changes do not affect the decompressed text: a larger dictionary in the header, and
+                // bytes that the decoder does not read.
                 Ok(text) => assert!(text == whole, "{}", what()),
                 Err(error) => {
                     assert!(matches!(error, Error::Unsupported { .. }), "{error}");

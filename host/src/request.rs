@@ -1,6 +1,6 @@
-//! Requests: attention ([`AttentionRequest`]), append to a KV cache ([`Append`]), merge of partial states
-//! ([`Merge`]). A request describes the caller's memory. A request checks nothing; planning validates the
-//! request once.
+//! Requests describe the caller's memory: [`AttentionRequest`] asks for attention, [`Append`] for an append
+//! to a KV cache, and [`Merge`] for a merge of partial states. A request checks nothing; planning validates
+//! the request once.
 mod append;
 mod cache;
 mod mask;
@@ -29,8 +29,8 @@ pub const MAX_SEQLEN: usize = (1 << 30) - 256;
 pub const MAX_HEAD_DIM: usize = 512;
 /// Maximum columns of a latent cache's keys, and of its values.
 pub const MAX_LATENT_DIMS: [usize; 2] = [576, 512];
-/// Exclusive bound of the bytes between two rows: the device computes the distance of a tile's rows in 32
-/// bits.
+/// Two adjacent rows must be less than this number of bytes apart: the device computes the distance of a
+/// tile's rows in 32 bits.
 pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
@@ -144,8 +144,8 @@ pub struct AttentionRequest<'a> {
 }
 
 impl<'a> AttentionRequest<'a> {
-    /// Creates a request for attention without a mask, on any layouts. [`dense`](Self::dense),
-    /// [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
+    /// Creates a request for attention without a mask, on queries, keys and values of any layout.
+    /// [`dense`](Self::dense), [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
     pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
         AttentionRequest {
             q,
@@ -235,12 +235,15 @@ impl<'a> AttentionRequest<'a> {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
-    /// Sets the layout of the queries. Varlen queries on a KV cache may be a mixed batch: one launch runs a
-    /// decode kernel on the sequences of few queries and a prefill kernel on the others. docs/limits.md,
-    /// "Mixed batches", lists the conditions. Otherwise prefill kernels take all sequences, without split-KV.
-    /// In this case, split a batch of single queries and prompts into two requests: the first `n` sequences
-    /// as `[n, 1, heads, head_dim]`, which run decode kernels, and the others as varlen. The `cu_seqlens_q`,
-    /// block table and lengths of the second request begin at index `n`.
+    /// Sets the layout of the queries.
+    ///
+    /// Varlen queries on a KV cache may be a mixed batch: one launch runs a decode kernel on the sequences of
+    /// few queries and a prefill kernel on the others. docs/limits.md, "Mixed batches", lists the conditions.
+    ///
+    /// If the conditions do not hold, prefill kernels take all sequences, without split-KV. Two requests are
+    /// then faster. The first request has the first `n` sequences, which have one query each: its `q` and `o`
+    /// have the shape `[n, 1, heads, head_dim]`, and decode kernels run it. The second request has the other
+    /// sequences, as varlen. Its `cu_seqlens_q`, block table and lengths begin at index `n`.
     pub const fn queries(mut self, queries: Queries) -> Self {
         self.queries = queries;
         self
@@ -272,8 +275,8 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that it
-    /// needs ([`Scratch::Fastest`]).
+    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that
+    /// this kernel needs ([`Scratch::Fastest`]).
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
         self.scratch = scratch;
         self

@@ -19,9 +19,9 @@ pub struct Scheduled {
     /// The place of the kernel.
     pub place: Place,
     pub schedule: Schedule,
-    /// The merge kernel that adds sinks to the output, if the kernel itself does not.
+    /// The merge kernel that adds sinks to the output, if the main kernel cannot add them.
     pub merge: Option<Place>,
-    /// The schedule of the decode kernel beside it, for a mixed batch's sequences of few queries.
+    /// For a mixed batch: the schedule of the decode kernel, which takes the sequences of few queries.
     pub few: Option<Few>,
     /// The number of rows of Q in all heads.
     rows: u64,
@@ -39,9 +39,10 @@ pub struct Few {
     pub many: ManySequences,
 }
 
-/// Returns the decode kernel beside a prefill kernel of mixed batches, and the maximum number of queries per
-/// sequence that it takes: one thread block holds their rows. Returns `None` if a thread block cannot hold
-/// one query with all its heads, or if `kernel` is for other batches.
+/// Returns the decode kernel that accompanies a prefill kernel of mixed batches. Also returns the maximum
+/// number of queries per sequence that the decode kernel takes: one thread block must hold their rows.
+/// Returns `None` if a thread block cannot hold one query with all its heads, or if `kernel` is for other
+/// batches.
 pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
     let is_its_own = |e: &&AttnInfo| (e.dtype, e.head_dim) == (kernel.dtype, kernel.head_dim);
     let few = MIXED_FEW.iter().find(is_its_own).filter(|_| kernel.queries == Queries::Mixed)?;

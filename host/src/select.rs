@@ -1,4 +1,4 @@
-//! Selection: tables of kernels, with the reason in each line.
+//! Selects kernels from tables. Each line of a table names a kernel and the reason for choosing it.
 mod append;
 mod cache;
 mod decode;
@@ -61,7 +61,7 @@ impl Choice {
 
 /// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "the request names this kernel";
-/// The reason if sequences on a KV cache stay unsplit that would run faster if they were split.
+/// The reason if sequences on a KV cache would run faster with splits, but stay unsplit.
 pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
@@ -106,7 +106,8 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if p.varlen.is_some() {
         return varlen::choose(q, mask);
     }
-    // A size class does not consider slopes, and a card's name does not contain the driver's version.
+    // The measured kernel may be wrong for this request: a size class does not include slopes, and a card's
+    // name does not include the driver's version.
     let measured = q.tuning.best(&on.name, p);
     if let Some(name) = measured.filter(|name| !hopper::is_out_of_reach(name, p, on)) {
         let measured = named(name, q, mask).map_err(|e| {
@@ -150,7 +151,8 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let scored = entry.scores == ScoreKinds { sink: scores.sink && !merges, alibi: sloped, ..scores };
     let sequences = if p.varlen.is_some() { "varlen" } else { "equally long" };
     if entry.is_varlen() != p.varlen.is_some() {
-        // The planner's choice is a valid example, even if the named kernel has other faults.
+        // The error names the planner's choice as an example. The choice solves the problem, even if the
+        // named kernel has further faults.
         let any = Query { tensors: None, scratch: Scratch::None, tuning: &Tuning::new(), ..*q };
         let other = attention(&any, None)?.kernel.contract.symbol;
         let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");

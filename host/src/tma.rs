@@ -1,11 +1,13 @@
 //! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
 //! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
-use crate::request::{AttentionRequest, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
+use crate::request::{AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
 use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
-/// Exclusive bound of a tensor map's strides, in bytes.
+/// The strides of a tensor map must be less than this number of bytes.
 const MAX_STRIDE: u64 = 1 << 40;
+/// Alignment of addresses and strides, in bytes.
+const ALIGNMENT: u32 = 16;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
 
@@ -60,6 +62,45 @@ pub(crate) fn maps(
             Ok(Some([q, k, v, o]))
         }
     }
+}
+
+/// Returns the tensor map of a valid request's bias, or none if the kernel reads the bias without a map.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the bias.
+pub(crate) fn bias(
+    r: &AttentionRequest<'_>,
+    kernel: &AttnInfo,
+) -> Result<Option<MapDescription>, &'static str> {
+    let Some(bias) = &r.scores.bias else { return Ok(None) };
+    if !kernel.has_maps() || kernel.scores.bias.is_none() || r.variant.is_some() {
+        return Ok(None);
+    }
+    let Bias { address, dtype, shape: [batches, heads, rows, keys], strides: [batch, head, row, _], .. } =
+        *bias;
+    let broadcasts = |extent: usize, stride: i64| extent == 1 || stride == 0;
+    if broadcasts(rows, row) && r.problem().seqlen_q > 1 {
+        return Err("all queries share one row of the bias, which TMA does not support");
+    }
+    // Dimensions that broadcast have an extent of 1. TMA never uses their strides.
+    let row_bytes = (keys as u64 * dtype.bytes() as u64).next_multiple_of(u64::from(ALIGNMENT));
+    let dim = |extent, stride: i64| match broadcasts(extent, stride) {
+        true => (1, row_bytes),
+        false => (extent as u32, (stride as u64).saturating_mul(dtype.bytes() as u64)),
+    };
+    let [(rows, row), (heads, head), (batches, batch)] =
+        [dim(rows, row), dim(heads, head), dim(batches, batch)];
+    let strides = [row, head, batch];
+    if !address.is_multiple_of(u64::from(ALIGNMENT)) {
+        return Err("the bias does not begin at a multiple of 16 bytes, which TMA needs");
+    }
+    if strides.iter().any(|stride| !stride.is_multiple_of(u64::from(ALIGNMENT)) || *stride >= MAX_STRIDE) {
+        return Err(
+            "rows, heads or batches of the bias are not a multiple of 16 bytes apart, which TMA needs",
+        );
+    }
+    let (extents, box_shape, kind) = ([keys as u32, rows, heads, batches], kernel.bias_box(), MapKind::Whole);
+    Ok(Some(MapDescription { address, strides, extents, box_shape, dtype, kind }))
 }
 
 /// Checks that TMA accepts a valid tensor.

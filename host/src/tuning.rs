@@ -1,10 +1,11 @@
-//! Measured choices: the fastest kernel for a size of problem on a device. The feature `tuning` reads and
-//! writes tuning files.
+//! Measured choices. A choice is the fastest kernel for problems of one size class on a device. The feature
+//! `tuning` reads and writes tuning files.
 use crate::Problem;
 use crate::capabilities::SIMULATED;
 use std::collections::BTreeMap;
 
-/// The measurements of `ferroflash sweep`, by device. The planner prefers them to its selection table.
+/// The measurements of `ferroflash sweep`, by device. The planner prefers these measurements to its selection
+/// table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// The measurements by the device's name, then by size class ([`size`]).
@@ -38,8 +39,9 @@ impl Tuned {
 /// The environment variable that names the file for `Tuning::from_environment`.
 pub const TUNING_VARIABLE: &str = "FERROFLASH_TUNING";
 
-/// Returns the size class of a problem: dtype, head dim, mask, and three numbers rounded up to a power of
-/// two: heads of all batches, queries, keys. A measurement holds for its whole size class.
+/// Returns the size class of a problem. The class consists of the dtype, the head dim, the mask, and three
+/// numbers rounded up to powers of two: the heads of all batches, the queries, and the keys. A measurement
+/// holds for its whole size class.
 pub fn size(p: &Problem) -> String {
     // An invalid problem also has a size class, so the rounding must not overflow.
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
@@ -106,12 +108,12 @@ mod file {
             Some(cache.join("ferroflash/tuning.json"))
         }
 
-        /// Reads the file that `FERROFLASH_TUNING` names. If the variable is unset or empty, reads the
-        /// default file, if it exists.
+        /// Reads the file that `FERROFLASH_TUNING` names. If this environment variable is unset or empty,
+        /// reads the default file, if that file exists.
         ///
         /// # Errors
-        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the variable
-        /// names it.
+        /// Returns [`Error::Invalid`] if the file cannot be read, or does not exist although the environment
+        /// variable names it.
         pub fn from_environment() -> Result<Self, Error> {
             match std::env::var_os(TUNING_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(path) => Self::read(Path::new(&path)),

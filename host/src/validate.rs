@@ -39,7 +39,7 @@ pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks a workspace, without regard to other memory.
+/// Checks a workspace. Does not check whether the workspace overlaps other memory.
 fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
     address(&WORKSPACE, workspace.address, 16)?;
     bytes_from(&WORKSPACE, workspace.address, workspace.bytes)
@@ -82,7 +82,7 @@ names!(
     MASK_BITS "mask.bits" WORKSPACE "workspace"
 );
 
-/// Checks an output, without regard to other tensors.
+/// Checks an output. Does not check whether the output overlaps other tensors.
 fn output(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     let footprint = input(name, view)?;
     if footprint.overlaps_itself() {
@@ -98,8 +98,8 @@ fn strides(name: &Names, view: &TensorView, expected: impl std::fmt::Display) ->
     Error::invalid(name.strides, format!("{:?} for shape {:?}", view.strides, view.shape), expected)
 }
 
-/// Checks an input, without regard to other tensors. The rows, heads and batches of an input may overlap or
-/// repeat.
+/// Checks an input. Does not check whether an output overlaps it. The rows, heads and batches of an input may
+/// overlap or repeat.
 fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
     address(name, view.address, 16)?;
     let wrong = |expected: &dyn std::fmt::Display| Err(strides(name, view, expected));

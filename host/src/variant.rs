@@ -1,8 +1,9 @@
 //! Attention variants: kernels with the caller's own masks and scores. The caller compiles these kernels.
 //!
-//! A [`Variant`] is a list of kernels with one mask `M`. A request names it ([`AttentionRequest::variant`])
-//! with the mask's parameters. The host then validates, plans and launches the request like any other, and
-//! the planner selects among the variant's kernels. `docs/your-own-attention.md` shows the kernels' side.
+//! A [`Variant`] is a list of kernels with one mask `M`. A request names the variant
+//! ([`AttentionRequest::variant`]), with the parameters of the mask. The host then validates, plans and
+//! launches the request like any other, and the planner selects among the variant's kernels.
+//! `docs/your-own-attention.md` shows the kernels' side.
 //!
 //! [`AttentionRequest`]: crate::request::AttentionRequest
 //! [`AttentionRequest::variant`]: crate::request::AttentionRequest::variant
@@ -66,7 +67,7 @@ pub struct Compiled {
     /// The number of bytes of the kernel's parameters.
     params: usize,
     ptx: &'static str,
-    /// Machine code by architecture; 80 stands for sm_80.
+    /// Machine code, each with the number of its architecture: 80 is sm_80.
     cubins: &'static [(u32, &'static [u8])],
 }
 

@@ -45,8 +45,8 @@ fn general_entries_are_told() {
 
 #[test]
 fn every_key_is_seen_from_somewhere() {
-    // Without slopes, the position of a query that sees all keys does not matter. With slopes, the position
-    // matters.
+    // Without slopes, a query that sees all keys gives the same result at every position. With slopes, the
+    // position matters.
     let aligned = |f: AttentionRequest<'static>| {
         plan(&f, l4()).and_then(|made| made.bind(&f.alignment(Alignment::TopLeft)))
     };

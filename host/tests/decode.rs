@@ -16,8 +16,8 @@ const LLAMA: Shape = Shape {
     max_k: 8192,
 };
 
-/// A card, a shape, the request, and its plan with the full workspace: the entry, the number of blocks, and
-/// the bytes of workspace and of counters.
+/// A card, a shape, a change of the request, and the plan of the request with the full workspace. The plan
+/// has an entry, a number of blocks, and the bytes of workspace and of counters.
 type Planned = (
     &'static str,
     Shape,
@@ -29,21 +29,22 @@ type Planned = (
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // With at most two waves of work items, there is one block per place. There are 16 places of 8 key heads
-    // of 4 rows, with 129 floats each.
+    // With at most two waves of work items, each place for a partial result has one block. There are 16
+    // places of 8 key heads of 4 rows, with 129 floats each.
     ("h200", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles", 128, [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 1, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
         [16 * 8 * 4 * 129 * 4, 32]),
-    // With more work items than SMs, there are two blocks per SM. With equal lengths, each sequence gets 1.75
-    // shares. The launch has the number of blocks that fit together, at most two shares per work item.
+    // With more work items than SMs, there are two blocks per SM. If all sequences are equally long, each
+    // gets 1.75 shares of the device. The launch has the number of blocks that fit together, at most two
+    // shares per work item.
     ("h200", Shape { batch: 20, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 280,
         [35 * 8 * 4 * 129 * 4, 20 * 8 * 4]),
     ("h200", Shape { batch: 33, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 712,
         [57 * 8 * 4 * 129 * 4, 33 * 8 * 4]),
     ("h200", Shape { batch: 34, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [33 * 8 * 4 * 129 * 4, 34 * 8 * 4]),
-    // With more than two waves, there is one block per work item. With more than four, splits are made for
-    // three quarters of the places.
+    // With more than two waves, there is one block per work item. With more than four waves, splits fill only
+    // three quarters of the block slots.
     ("h200", Shape { batch: 64, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 768,
         [33 * 8 * 4 * 129 * 4, 64 * 8 * 4]),
     ("h200", Shape { batch: 256, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", (255 + 24) * 8,
@@ -53,14 +54,15 @@ const PLANS: &[Planned] = &[
     // The device has 3 shares for all sequences, which are too few for a split.
     ("h200", Shape { batch: 64, heads: [40, 40], page: Some(1), ..LLAMA }, |d| d,
         "decode_f16_d128_causal_8_rows", (63 + 3) * 40, [3 * 40 * 129 * 4, 64 * 40 * 4]),
-    // The launch has all blocks of the wave, although whole shares would need fewer.
+    // The launch has all blocks of one wave, although whole shares would need fewer blocks.
     ("h200", Shape { batch: 6, heads: [48, 48], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles_w4", 264,
         [5 * 48 * 129 * 4, 6 * 48 * 4]),
     // With equal numbers of key heads and SMs, nothing is split.
     ("orin", Shape { heads: [32, 8], ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     // This card has 99 KiB of shared memory per block.
     ("l4", LLAMA, |d| d, "decode_f16_d128_causal_8_tiles_w4", 176, [7 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
-    // The cases have pages that no tile divides; a dense cache of any capacity; pages of whole tiles.
+    // The first case has pages that are no multiple of a tile, the second a dense cache of any capacity, and
+    // the third pages of whole tiles.
     ("h200", Shape { page: Some(1), ..LLAMA }, |d| d, "decode_f16_d128_causal_8_rows", 128,
         [16 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { page: None, max_k: 1000, ..LLAMA }, |d| d, "decode_f16_d128_causal_8_tiles", 128,
@@ -71,20 +73,21 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
-    // With very few sequences, blocks of 8 rows share each sequence, if each sequence has at least four
-    // splits: twice 2, or 1 x 4.
+    // With very few sequences, two or four blocks of 8 rows share the rows of each sequence, if each sequence
+    // still has at least four splits.
     ("h200", Shape { batch: 2, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [8 * 8 * 16 * 129 * 4, 2 * 2 * 8 * 4]),
     ("h200", Shape { batch: 3, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [16 * 8 * 16 * 129 * 4, 3 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 8, max_k: 4096, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_tiles", 128, [4 * 8 * 32 * 129 * 4, 4 * 8 * 4]),
-    // With more keys, four blocks would read the same keys four times.
+    // With more keys than this, four blocks per sequence would read too many bytes, because each of them
+    // reads all keys.
     ("h200", Shape { batch: 1, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_16_tiles", 128, [8 * 8 * 32 * 129 * 4, 2 * 8 * 4]),
     ("h200", Shape { batch: 1, queries: 4, page: Some(3), ..LLAMA }, |d| d.mask(Mask::Causal),
         "decode_f16_d128_causal_8_rows", 128, [8 * 8 * 16 * 129 * 4, 2 * 8 * 4]),
-    // With chunks, the plan depends on the sequence alone.
+    // With chunks, the splits of a sequence depend on the sequence alone.
     ("h200", Shape { batch: 1, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal).splits(Splits::CHUNK),
         "decode_f16_d128_causal_16_tiles_w4", 264, [8 * 8 * 16 * 129 * 4, 8 * 4]),
     // With few sequences, two blocks share the rows, on SMs that would be idle. With some more sequences,
@@ -181,12 +184,12 @@ fn e4m3(d: &mut AttentionRequest<'static>) {
     cache(d).pages.values.dtype = DType::E4m3;
 }
 
-/// Returns a request with equal numbers of key heads and query heads, of 8 columns.
+/// Returns a request with equal numbers of key heads and query heads. The head dim is 8.
 fn many_heads(batch: usize, heads: usize) -> AttentionRequest<'static> {
     decode(Shape { batch, heads: [heads; 2], head_dim: 8, page: Some(1), max_k: 4, ..LLAMA })
 }
 
-/// The change that makes a request wrong, and words of its refusal.
+/// A change that makes a request wrong, and words of the refusal.
 type Refused = (fn(&mut AttentionRequest<'static>), bool, &'static [&'static str]);
 
 #[rustfmt::skip]

@@ -145,7 +145,7 @@ fn drivers_that_are_too_old() {
     });
 }
 
-/// This is the first program of docs/using.md, complete.
+/// This test contains the first program of docs/using.md, in full.
 #[test]
 #[cfg(feature = "cust")]
 fn the_first_program_of_the_manual() {

@@ -180,7 +180,7 @@ impl Packed {
         self.shape[2] * self.shape[3]
     }
 
-    /// Returns the number of elements from a tensor's first to one past its last.
+    /// Returns the number of elements from a tensor's first element to the end of its last element.
     fn span(self) -> usize {
         (self.shape[0] - 1) * self.batch + (self.shape[1] - 1) * self.row + self.width()
     }

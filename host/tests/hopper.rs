@@ -58,7 +58,8 @@ const CASES: &[Case] = &[
     ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
     // With few tiles, or half a tile of queries, a portable kernel runs.
     ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
-    // A portable kernel pads these head dims less, no Hopper kernel has them, or the card is not Hopper.
+    // In these cases, a portable kernel runs: it pads the head dim less, no Hopper kernel has the head dim,
+    // or the card is not a Hopper card.
     ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
     ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
     ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
@@ -88,7 +89,7 @@ const ROOM: Scratch = Scratch::Fastest;
 const NONE: Scratch = Scratch::None;
 #[rustfmt::skip]
 const FEW: &[Few] = &[
-    // There is one SM per share, with 128 shares.
+    // 128 splits run on 128 SMs, one split per SM.
     ("h200", [8, 8192], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 128, 16),
     ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
     ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
@@ -361,7 +362,7 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
         word(&launches[launch].params, offset_of!(VarlenParams<HopperParams<RaggedMap>>, cu_seqlens_q))
     };
     assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
-    // The same rows as a batch have another tensor map.
+    // A batch of equal lengths at the same address has another tensor map.
     assert!(attention.plan(&long(1 << 44)).is_ok());
     Ok(())
 }

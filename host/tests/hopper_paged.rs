@@ -69,7 +69,7 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { page: None, max_k: 4099, ..PROMPTS }, |d| d, D128, 4 * 16 * 32 / 2, PAGES),
     ("h200", Shape { page: Some(4), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
     ("h200", Shape { page: Some(1), ..PROMPTS }, |d| d, PORTABLE, 4 * 16 * 32, "multiple of 8 keys"),
-    // The cases have short sequences, few sequences, other masks and head dims, or other cards.
+    // In these cases, sequences are short or few, or the mask, the head dim or the card is another.
     ("h200", Shape { queries: 33, batch: 5, ..PROMPTS }, |d| d, D128, 5 * 32 / 2, PAGES),
     ("h200", Shape { queries: 33, ..PROMPTS }, |d| d, PORTABLE, 4 * 32, FEW),
     ("h200", Shape { queries: 256, max_k: 128, ..PROMPTS }, |d| d, D128, 8 * 32 / 2, PAGES),

@@ -1,4 +1,4 @@
-//! Tests the arguments that reach the driver.
+//! Tests the arguments that the driver receives for a launch.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;

@@ -70,7 +70,7 @@ fn a_problem_that_no_portable_kernel_takes() {
     }
 }
 
-/// A plan uses the offered workspace. A request may offer too small a workspace, at any address.
+/// If the offered workspace is too small, the plan must not use it, whatever its address is.
 #[test]
 fn a_workspace_that_ends_where_addresses_do() {
     let [q, o] = [1, 4].map(|n| view(n, [1, 128, 32, 128], [0, 4096, 128, 1]));

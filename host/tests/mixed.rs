@@ -58,13 +58,15 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("h200", BATCH, 8 * 32, same, D128),
     ("h200", BATCH, 8 * 32 + 1, same, HOPPER),
     ("h200", SINGLE, 256, same, D128),
-    // In these cases, every sequence may have many queries; there is one sequence; splits are chunks.
+    // In the first case, every sequence may have many queries. The second case has one sequence. In the third
+    // case, splits are chunks.
     ("l4", BATCH, 8 * 512, same, PORTABLE),
     ("l4", Shape { batch: 1, ..BATCH }, 300, same, PORTABLE),
     ("l4", Shape { batch: 1, queries: 5, ..BATCH }, 5, same, PORTABLE),
     ("l4", BATCH, 1000, |d| d.splits(Splits::CHUNK), PORTABLE),
     ("l4", BATCH, 1000, |d| d.splits(Splits::Exactly(1)), PORTABLE),
-    // In these cases, there are more query heads than a block has rows, or more sequences than decode counts.
+    // In these cases, there are more query heads than a block has rows, or more sequences than decode kernels
+    // can count.
     ("l4", Shape { heads: [17, 1], ..BATCH }, 1000, same, PORTABLE),
     ("l4", Shape { batch: 4097, queries: 4, max_k: 64, ..BATCH }, 5000, same, PORTABLE),
     // The kernels lack these masks, scores and head dims.

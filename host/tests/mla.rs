@@ -34,7 +34,8 @@ fn decode(
 /// bytes of workspace and of counters.
 type Planned = (&'static str, [usize; 3], &'static str, u32, [u64; 2]);
 
-/// Returns the number of bytes of this number of places, each with rows of 512 columns and an LSE.
+/// Returns the number of bytes of `slots` places in f32. Each place has `rows` rows, and each row has 512
+/// columns and an LSE.
 const fn places(slots: u64, rows: u64) -> u64 {
     slots * rows * 513 * 4
 }
@@ -55,7 +56,7 @@ const PLANS: &[Planned] = &[
     ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, [places(54, 64), 8 * 2 * 4]),
     ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, [places(66, 128), 8 * 2 * 4]),
     ("l4", [8, 1, 128], "mla_f16_d576_causal_32x32", 56, [places(14, 128), 8 * 4 * 4]),
-    // 4 queries of 128 heads are 8 blocks of rows.
+    // The rows of 4 queries of 128 heads fill 8 blocks of 64 rows.
     ("h200", [2, 4, 128], "mla_f16_d576_causal_64x32_s4", 128, [places(16, 512), 2 * 8 * 4]),
 ];
 
@@ -103,7 +104,7 @@ fn a_kernel_can_be_named_and_another_kind_is_refused() {
         assert!(error.starts_with("config") && error.contains("--family mla"), "{error}");
     }
     let error = plan(&request.config("mla_f16_d576_causal_64x32_s4"), card("a100")).expect_err("too large");
-    assert!(error.to_string().contains("code from sm_90"), "{error}");
+    assert!(error.to_string().contains("target: from sm_90"), "{error}");
 }
 
 /// Returns an error's text without the words with which all errors begin.

@@ -95,7 +95,7 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
 }
 
 /// Launches a request with tensors at two addresses. `loaded` is the number of kernels that are loaded after
-/// it.
+/// the launch.
 fn measure<R: Request>(
     by: &Measure,
     attention: &Attention<FakeDriver>,

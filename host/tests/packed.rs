@@ -89,8 +89,9 @@ fn the_planner_chooses() {
     CASES.iter().for_each(check);
 }
 
-/// There are few queries beside many keys, as for new tokens. With enough keys, Hopper's kernel runs at head
-/// dim 128. Hopper's kernel does not run for a window, in which a sequence sees only some keys.
+/// The sequences have few queries and many keys, like new tokens in a long context. With enough keys,
+/// Hopper's kernel runs at head dim 128. Hopper's kernel does not run for a window, in which a sequence sees
+/// only some keys.
 #[test]
 fn few_queries_on_many_keys() {
     let check = |rows: usize, keys: usize, head_dim: usize, mask: Mask, entry: &str| {
@@ -132,7 +133,8 @@ fn single_queries_take_decode_kernels() {
     assert!(made.scratch_bytes().workspace > 0, "sequences may differ in length, so they are split");
     assert_eq!(explain(&f.problem(), h200, f.scratch), Ok((made.contract(), made.reason())));
     assert!(!is_decode(&f.scratch(Scratch::None)), "without the workspace that splits need");
-    // The changes: rows behind the queries; a second query; another alignment; different strides of K and V.
+    // Each change prevents decode kernels: rows behind the queries, a second query, another alignment, and
+    // different strides of K and V.
     let change = |change: fn(&mut AttentionRequest<'static>)| {
         let mut changed = f;
         change(&mut changed);
@@ -231,7 +233,8 @@ fn what_makes_no_sense_is_refused_by_name() {
         change(&mut forward);
         let outcome = plan(&forward, h200);
         if words.is_empty() {
-            // A bound that is far too large costs nothing, because the number of rows also bounds the blocks.
+            // If the maximum number of queries is far too large, the launch has no more blocks, because the
+            // number of rows also bounds the blocks.
             assert_eq!(outcome.expect("valid").grid(), [(128 + 8) * 32 / 2, 1, 1]);
             continue;
         }

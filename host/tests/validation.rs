@@ -1,4 +1,4 @@
-//! Tests every refused request, with words of its error. No other request makes planning fail or panic.
+//! Tests every refused request, with words of its error. With every other request, planning succeeds.
 
 use crate::parts::{forward_params, k, v};
 use ferroflash::{plan::*, request::*, *};

@@ -17,7 +17,7 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
-/// Returns a request with equally long sequences, one behind the other, of 150 rows in all.
+/// Returns a varlen request with equally long sequences of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
     let view = |n: u64, heads| TensorView::bshd(n * FAR, 1 << 20, DType::F16, [1, 150, heads, 64]);
@@ -190,6 +190,9 @@ const SELECTED: &[Selected] = &[
     (wide, |f| f.mask(Mask::Chunked { chunk: 9 }), "h200", "hopper_f16_d128_chunked_128x128"),
     (wide, |f| f.mask(Mask::Prefix(Prefix::All(9))), "h200", "hopper_f16_d128_prefix_128x112"),
     (wide, |f| f.mask(Mask::Prefix(Prefix::All(9))), "l4", "fwd_f16_d128_prefix_128x48"),
+    (long, |f| f.bias(rows(4096)), "h200", "hopper_f16_d64_full_bias_128x128"),
+    (wide, |f| f.mask(Mask::Causal).bias(rows(4096)), "h200", "hopper_f16_d128_causal_bias_128x96"),
+    (wide, |f| f.bias(rows(4096)), "l4", "fwd_f16_d128_full_bias_128x32"),
     (long, |f| f.mask(Mask::Causal).alibi(slopes()), "h200", "hopper_f16_d64_causal_alibi_128x128"),
     (wide, |f| f.mask(Mask::Causal).alibi(slopes()), "h200", "hopper_f16_d128_causal_alibi_128x128"),
     (long, |f| f.sinks(SINKS), "h200", "hopper_f16_d64_local_sink_128x128"),
@@ -212,6 +215,29 @@ fn middle() -> AttentionRequest<'static> {
 
 fn wide() -> AttentionRequest<'static> {
     filling(4096, 128)
+}
+
+/// Returns a bias of 4096 queries and keys, with rows `row` elements apart.
+fn rows(row: usize) -> Bias {
+    Bias::rows(12 * FAR, 1 << 30, DType::F16, [1, 4, 4096, 4096], row)
+}
+
+/// A bias that TMA does not accept has the portable kernel, and the plan names the reason.
+#[test]
+fn a_bias_that_tma_does_not_accept_has_a_portable_kernel() {
+    let shared = Bias { shape: [1, 4, 1, 4096], ..rows(4096) };
+    let apart = Bias { address: 12 * FAR + 4, ..rows(4096) };
+    for (bias, words) in [(rows(4098), "16 bytes apart"), (shared, "one row"), (apart, "does not begin")] {
+        let f = long().bias(bias);
+        let made = plan(&f, card("h200")).expect("valid");
+        assert_eq!(made.contract().symbol, "fwd_f16_d64_full_bias_128x32", "{words}");
+        assert!(made.reason().contains(words), "{}", made.reason());
+        let named = plan(&f.config("hopper_f16_d64_full_bias_128x128"), card("h200"));
+        assert!(named.expect_err("by name").to_string().contains(words), "{words}");
+    }
+    let batches = Bias { strides: [0, 1 << 24, 4096, 1], shape: [8, 4, 4096, 4096], ..rows(4096) };
+    let made = plan(&long().bias(batches), card("h200")).expect("valid");
+    assert_eq!(made.contract().symbol, "hopper_f16_d64_full_bias_128x128");
 }
 
 fn slopes() -> AlibiSlopes {
@@ -276,7 +302,8 @@ fn the_simplest_kernel_of_a_mask_runs() {
     assert_eq!(prefix.params(), causal.params());
 }
 
-/// Head dim 192 has no kernel with sinks. A merge kernel adds them in place, from an LSE in the workspace.
+/// Head dim 192 has no kernel with sinks. A merge kernel adds the sinks in place, from an LSE in the
+/// workspace.
 #[test]
 fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     with_ptx();
@@ -309,7 +336,7 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
         let error = plan(&wrong, card("a100")).expect_err("no room").to_string();
         assert!(error.contains("workspace.bytes") && error.contains("needs 19200"), "{error}");
     }
-    // The plan has a merge. The other request has no merge.
+    // The plan has a merge. The launch of the other request has no merge kernel.
     let mut none = launch;
     none.scores.sinks = None;
     let error = made.bind(&none).expect_err("no sinks").to_string();

@@ -1,5 +1,5 @@
-//! Tests random caches, appends and merges, mostly invalid. Planning returns a plan or an error and never
-//! panics. An accepted request stays inside its buffers.
+//! Tests random requests on caches, random appends and random merges. Most of them are invalid. Planning
+//! returns a plan or an error and never panics. An accepted request stays inside its buffers.
 use ferroflash::{request::*, *};
 use proptest::prelude::*;
 

@@ -10,7 +10,7 @@ use tile::mma::{Acc, RowBounds};
 /// The slope of a work tile's head.
 #[derive(Clone, Copy)]
 pub struct Alibi {
-    /// Whether the problem has slopes. The parameters alone decide this, so no branch on this flag diverges.
+    /// Whether the problem has slopes. The parameters alone determine this flag, so no branch on it diverges.
     wanted: bool,
     /// The amount that a score loses per key of distance, before scaling.
     slope: f32,

@@ -29,7 +29,8 @@ impl<E: LoadEight, C: StoreEight> Run for Append<E, C> {
     fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
         if let Some((own, row @ [_, _, head], place)) = own(&p, &block) {
             let (k, v) = (own.load::<E>(&p.k, row), own.load::<E>(&p.v, row));
-            // This is a division, as in other libraries: a product with the inverse would give other bits.
+            // The kernel divides by the scale, as other libraries do. A product with the inverse would give
+            // other bits.
             let (k_scale, v_scale) =
                 (load_per_head(&p.scales[0], 0, head), load_per_head(&p.scales[1], 0, head));
             place.store_eight::<C>(&own, [k.map(|x| x / k_scale), v.map(|x| x / v_scale)]);

@@ -1,11 +1,12 @@
-//! What the queries of a work tile see of a key block, by the mask's own functions. Host and device make
-//! block masks with it: the host pair by pair, a warp with 32 lanes.
+//! Finds how much of a key block the queries of a work tile see, by the mask's own functions. Host and device
+//! make block masks with this code. The host evaluates the mask for one pair at a time, and a warp for 32
+//! pairs at a time.
 use crate::mask::MaskMod;
 use crate::rows::Sequence;
 use core::ops::Range;
 use tile::Warp;
 
-/// What the queries of a work tile see of a key block.
+/// How much of a key block the queries of a work tile see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// No query sees a key.
@@ -16,7 +17,7 @@ pub enum BlockKind {
     Full,
 }
 
-/// Threads that share the pairs of a block, and agree on the result.
+/// The threads that share the pairs of a block. All of them get the same result.
 pub trait Lanes: Copy {
     /// Number of threads.
     const COUNT: i32;
@@ -53,20 +54,21 @@ impl Lanes for Warp {
     }
 }
 
-/// The keys of the query at position `p`. They exist.
+/// The keys that the query at position `p` sees, all of which exist.
 #[inline(always)]
 fn keys<M: MaskMod>(mask: &M, of: &Sequence, p: i32) -> Range<i32> {
     let Range { start, end } = mask.keys(p);
     (if M::LEFT { start.max(0) } else { 0 })..end.min(of.keys)
 }
 
-/// What the queries `of.tile` see of block `n` of `tile_n` keys. As everywhere, bounds of `mask.keys` never
-/// fall, and `mask.whole` has no holes.
+/// How much of block `n` of `tile_n` keys the queries `of.tile` see. As everywhere, bounds of `mask.keys`
+/// never fall, and `mask.whole` has no holes.
 #[inline(always)]
 pub fn kind_of<M: MaskMod>(mask: &M, of: &Sequence, [n, tile_n]: [u32; 2], lanes: impl Lanes) -> BlockKind {
     let block = (n * tile_n) as i32..((n + 1) * tile_n) as i32;
     let [first, last] = of.tile.map(|query| query + of.shift);
-    // All begins lie between both begins, and all ends between both ends.
+    // The interval of every query of the tile begins between the begins of the first and the last query's
+    // intervals, and it ends between their ends.
     let (upper, lower) = (keys(mask, of, first), keys(mask, of, last));
     if block.start >= lower.end || block.end <= upper.start {
         return BlockKind::Empty;
@@ -81,7 +83,7 @@ pub fn kind_of<M: MaskMod>(mask: &M, of: &Sequence, [n, tile_n]: [u32; 2], lanes
     }
 }
 
-/// [`kind_of`] a block without holes that is not inside of all intervals.
+/// [`kind_of`] for a block without holes that is not inside of all intervals.
 #[inline(always)]
 fn by_intervals<M: MaskMod, L: Lanes>(mask: &M, of: &Sequence, block: Range<i32>, lanes: L) -> BlockKind {
     let [first, last] = of.tile.map(|query| query + of.shift);
@@ -95,7 +97,8 @@ fn by_intervals<M: MaskMod, L: Lanes>(mask: &M, of: &Sequence, block: Range<i32>
     if lanes.any(is_seen) { BlockKind::Partial } else { BlockKind::Empty }
 }
 
-/// [`kind_of`] a block that may have holes: corners first, then each pair, until the result is certain.
+/// [`kind_of`] for a block that may have holes. The function asks for the corners first, and then for each
+/// pair until the result is certain.
 #[inline(always)]
 fn by_pairs<M: MaskMod, L: Lanes>(mask: &M, of: &Sequence, block: Range<i32>, lanes: L) -> BlockKind {
     let [first, last] = of.tile.map(|query| query + of.shift);

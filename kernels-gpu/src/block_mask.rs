@@ -43,7 +43,7 @@ impl<Mask: MaskFn, const TILE_M: u32, const TILE_N: u32> Run for CreateBlockMask
         let of = sequence(p, number, head);
         let n_blocks = p.lists.shape[3];
 
-        // The tile's room: one for each full block, then one for each partial block.
+        // The tile's part of `blocks`: room for all full blocks, and behind it room for all partial blocks.
         let (is_mine, blocks) = (warp.lane() == 0, FillInts::new(&p.lists.blocks));
         let full0 = index.wrapping_mul(2).wrapping_mul(n_blocks);
         let (mut full, mut partial) = (full0, full0.wrapping_add(n_blocks));

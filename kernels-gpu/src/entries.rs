@@ -2,7 +2,9 @@
 //! caller's kernels.
 #[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
-use spec::{AttnKernel, Forward, Kernel, ManyQueries, Paged, Sm80, Split, VariantParams, Varlen, With};
+use spec::{
+    AttnKernel, Forward, Kernel, ManyQueries, MaskMarker, Paged, Sm80, Split, VariantParams, Varlen, With,
+};
 use tile::{Block, Smem};
 
 /// A configuration that has a kernel body.
@@ -46,6 +48,7 @@ pub trait Portable: AttnKernel<Isa = Sm80> {
 impl<K: Portable> RunAs<With<K>, Sm80> for K {
     #[inline(always)]
     fn run_as(p: <With<K> as Kernel>::Params, block: Block<With<K>>, smem: Smem<With<K>>) {
+        const { assert!(K::Mask::STAGED_BYTES == 0, "only Hopper's kernels take `TmaBias`") }
         K::body(&p.kernel, &p.variant, block, smem)
     }
 }

@@ -43,8 +43,8 @@ pub fn score<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32,
     let mask = M::keys(params, of);
     let Range { start, end } = mask.keys(p);
     let start = if M::LEFT { start } else { 0 };
-    // A kernel does not call `sees` for keys in `whole`. A wrong `whole` therefore shows as a difference from
-    // the kernel.
+    // A kernel does not call `sees` for keys in `whole`. This function does. If `whole` is wrong, the result
+    // therefore differs from the kernel's result.
     let is_hole = || M::Keys::HOLES && !mask.sees(p, k);
     if !(start..end.min(of.keys)).contains(&k) || is_hole() {
         return f32::NEG_INFINITY;
@@ -55,7 +55,7 @@ pub fn score<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32,
 
 /// Attention of the query at position `p`: writes the query's row of O, and returns the LSE. `product`
 /// returns the product of the query and a key; `value` returns a column of a key's value. Without a key, O is
-/// 0 and the LSE is minus infinity. A sink counts in O and in the LSE.
+/// 0 and the LSE is minus infinity. A sink changes O and the LSE.
 pub fn attend<M: MaskFn>(
     params: &M::Params,
     of: &Sequence,

@@ -59,7 +59,7 @@ impl<
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
-                // There was no prologue, so this call copies the block that the end of the keys may cut.
+                // Without a prologue, this call copies the first block, which the end of the keys may cut.
                 slot.k.copy_edge(k, block);
                 slot.v.copy_edge(v, block);
             } else if n + 1 >= *start + STAGES as u32 {
@@ -70,7 +70,7 @@ impl<
     }
 }
 
-/// A portable kernel whose blocks process any work tile.
+/// A portable kernel. Its blocks can process any work tile.
 pub trait Tile: Forward + AttnKernel<Isa = Sm80> {
     /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
     fn tile<C: Kernel, P: TensorTile>(

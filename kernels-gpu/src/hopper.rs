@@ -6,6 +6,7 @@
 //!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
 //!   split-KV.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
+//!   [`staged`]: numbers that scores read from shared memory.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
 //!   if it must.
 //!
@@ -18,21 +19,22 @@ pub mod paged;
 pub mod scheduler;
 pub mod softmax;
 pub mod split;
+pub mod staged;
 pub mod varlen;
 pub mod wide;
 
 use crate::entries::{Run, RunAs};
 use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use spec::{
-    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, VariantParams,
-    With,
+    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, Told,
+    VariantParams, With,
 };
 use tile::{Block, Smem};
 
 /// A schedule. A schedule processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<VariantParams<Self>>>>(
         p: &ParamsOf<S>,
         variant: &VariantParams<Self>,
         source: impl Fn(u32, u32) -> S,
@@ -46,7 +48,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
     /// The kernel's forward parameters, which contain the tensor maps.
     type Forward;
     /// Runs one thread block.
-    fn enter<C: Kernel<Params: AsRef<Self::Forward>>>(
+    fn enter<C: Kernel<Params: AsRef<Self::Forward> + Told<VariantParams<Self>>>>(
         p: &Self::Params,
         variant: &VariantParams<Self>,
         block: Block<C>,
@@ -57,7 +59,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
 impl<K: Body<Params = HopperParams>> HopperKernel for K {
     type Forward = HopperParams;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams> + Told<VariantParams<K>>>>(
         p: &HopperParams,
         variant: &VariantParams<K>,
         block: Block<C>,

@@ -45,7 +45,7 @@ impl Unchecked {
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
     }
 
-    /// This number if `is_taken`; otherwise 0.
+    /// Returns this number if `is_taken` is true, otherwise 0.
     #[inline(always)]
     pub fn or_none(self, is_taken: bool) -> Self {
         if is_taken { self } else { Unchecked(0) }
@@ -132,7 +132,8 @@ impl Span {
         if used.is_empty() { self } else { self.cut(used.get(index)) }
     }
 
-    /// This span, if it has 1 to `most` rows. Decode takes such sequences of a mixed batch.
+    /// This span, if it has 1 to `most` rows. In a mixed batch, the decode kernel takes the sequences with
+    /// such spans.
     #[inline(always)]
     pub fn few(self, most: u32) -> Option<Self> {
         (1..=most).contains(&self.rows).then_some(self)

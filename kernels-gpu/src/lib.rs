@@ -1,5 +1,5 @@
-//! FerroFlash's attention kernels. They read like the papers: they contain no `asm!`, byte offset, barrier
-//! phase or thread count.
+//! FerroFlash's attention kernels. The kernels read like the papers: they contain no `asm!`, byte offset,
+//! barrier phase or thread count.
 //!
 //! - [`mainloop`]: FlashAttention-2's order of work. [`forward`] runs it in blocks whose warps all copy and
 //!   compute; [`specialised`] runs it in blocks with a producer warp.

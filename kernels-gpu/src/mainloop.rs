@@ -73,7 +73,7 @@ pub fn attend<
         stages.next(n, |stage| {
             let key0 = n * stage_n + team.index() * tile_n;
             let mut at = At { rows: &rows, row0, key0, warp };
-            // Not a call for every mask: even one that does nothing changes the kernels of local masks.
+            // Masks without lists make no call: a call that does nothing changes the kernels of local masks.
             if Mask::LISTED {
                 at = mask.place(at, n, stage_n);
             }

@@ -14,14 +14,16 @@ use tile::global::GlobalBytes;
 /// The keys that a query sees. A kernel loads a value of this type for a work tile.
 ///
 /// The functions receive a query's position `p` among the keys of its sequence, on dense, varlen and paged
-/// tensors alike. Query `q` of a sequence stands at position `q + shift` ([`Sequence::shift`]).
+/// tensors alike. Query `q` of a sequence has position `q + shift` ([`Sequence::shift`]).
 ///
-/// The functions may branch, but the lanes of a warp then run both sides: selects are faster. No function
+/// The functions may branch, but the lanes of a warp then run both sides, so selects are faster. No function
 /// receives a warp or a block, so none can make a warp diverge around a barrier.
 pub trait MaskMod: MaskMarker {
-    /// Whether [`MaskMod::keys`] may begin after key 0. If not, the kernel ignores the interval's start.
+    /// Whether [`MaskMod::keys`] may begin after key 0. If this constant is false, the kernel ignores the
+    /// interval's start.
     const LEFT: bool = true;
-    /// Whether [`MaskMod::sees`] may be false. If not, the kernel does not call it.
+    /// Whether [`MaskMod::sees`] may be false. If this constant is false, the kernel does not call that
+    /// function.
     const HOLES: bool = true;
     /// Whether every query sees every key of its sequence.
     const SEES_ALL: bool = false;

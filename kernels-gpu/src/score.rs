@@ -15,11 +15,12 @@ use tile::mma::{Acc, RowBounds};
 ///
 /// As with [`crate::mask::MaskMod`], selects are faster than branches.
 pub trait ScoreMod: ScoreMarker {
-    /// Whether [`ScoreMod::score`] changes a score. If not, no kernel calls it.
+    /// Whether [`ScoreMod::score`] changes a score. If this constant is false, no kernel calls that function.
     const CHANGES: bool = true;
     /// Whether [`ScoreMod::score`] receives scaled products of queries and keys, which costs one
-    /// multiplication per score. If not, it receives unscaled products, and the kernel scales the result:
-    /// multiply a number by [`Sequence::unscale`] before you add it to a score.
+    /// multiplication per score. If this constant is false, the function receives unscaled products, and the
+    /// kernel scales the result. Then multiply a number by [`Sequence::unscale`] before you add it to a
+    /// score.
     const SCALED: bool = true;
 
     /// Loads the data that the scores need for a sequence and a head.
@@ -75,7 +76,7 @@ impl ScoreMod for CausalAlibi {
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
         fma((k - p) as f32, self.slope, s)
     }
-    /// Distances as floats: a conversion per score would take as long as an exponential.
+    /// Computes distances as floats, because a conversion per score would take as long as an exponential.
     #[inline(always)]
     fn change<const W: usize, const N: usize>(&self, acc_s: &mut Acc<W, N>, _: Option<f32>, at: At) {
         let [position, key] = at.first();

@@ -6,15 +6,15 @@ use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 
 /// The running maximum may lag behind the largest score by this much (log2) before O is rescaled.
-/// Probabilities then stay below 256, which is exact in f32 sums and safe in f16. Measured on an H200,
-/// against rescaling at every block: 10 to 15 % faster at D = 128, up to 10 % at D = 64
+/// Probabilities then stay below 256, which is exact in f32 sums and safe in f16. Kernels that rescale at
+/// every block are slower (H200): a lazy maximum is 10 to 15 % faster at D = 128, and up to 10 % at D = 64
 /// (docs/performance-log.md).
 pub const SLACK: f32 = 8.0;
 /// A maximum below every score. The number is finite, so that rows that have seen no key produce no NaN.
 pub const NONE: f32 = f32::MIN;
 
-/// The natural logit of a sink, made finite. An infinite logit becomes the largest number of base 2, which
-/// takes all weight: infinity minus itself would be NaN.
+/// Returns the natural logit of a sink as a finite number. An infinite logit becomes the largest number of
+/// base 2, which takes all weight: infinity minus itself would be NaN.
 #[inline(always)]
 pub fn finite_logit(sink: f32) -> f32 {
     const MOST: f32 = f32::MAX * LN_2;
@@ -36,9 +36,9 @@ impl<const M: usize> Softmax<M> {
         Softmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowSum::zero() }
     }
 
-    /// If at least one row grew by more than `SLACK`, raises the maxima to a block's scores and rescales O
-    /// and the sums. This is rare after the first block. The common case costs one maximum per lane and one
-    /// vote, but no shuffle and no multiplication.
+    /// If the maximum of at least one row would grow by more than `SLACK`, raises the maxima to a block's
+    /// scores, and rescales O and the sums. After the first block, maxima rarely grow so much. If they do
+    /// not, this function costs one maximum per lane and one vote, but no shuffle and no multiplication.
     #[inline(always)]
     pub fn observe<const N: usize, const D: usize>(
         &mut self,
@@ -76,7 +76,8 @@ impl<const M: usize> Softmax<M> {
     }
 
     /// Merges the state of another warp, which saw other keys of the same rows (FlashDecoding's combine,
-    /// within a block). Returns two factors: of this warp's O, and of the other warp's O, in the sum of both.
+    /// within a block). The merged O is a weighted sum. Returns the weight of this warp's O, and the weight
+    /// of the other warp's O.
     #[inline(always)]
     pub fn merge(&mut self, mut other: (RowVec<M>, RowSum<M>)) -> (RowVec<M>, RowVec<M>) {
         let new = self.minus_max.zip(other.0, f32::min);

@@ -11,7 +11,7 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// The tensors of a tile of queries. The keys and values of its head have type `Keys`.
+/// The tensors of a tile of queries. The keys and values of the tile's head have type `Keys`.
 pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,

@@ -1,5 +1,5 @@
-//! The mask of a work tile, which says which key blocks a loop takes. A mask takes a range of blocks. A mask
-//! with a block mask takes the blocks of a list.
+//! The mask of a work tile. It determines the key blocks that a loop takes. With an ordinary mask, the loop
+//! takes a range of blocks. With a block mask, it takes the blocks of a list.
 use crate::blocks::{At, BlockRange};
 use crate::mask::MaskMod;
 use crate::rows::Rows;
@@ -8,8 +8,8 @@ use spec::Element;
 use tile::copy::TileWalk;
 use tile::group::ThreadGroup;
 
-/// The mask of a work tile. Loops count key blocks from the last down: blocks of a range, or positions in a
-/// list.
+/// The mask of a work tile. Loops count down from the last key block. The count is a block of a range, or a
+/// position in a list.
 pub trait TileMask: Copy {
     /// The keys that queries see.
     type Keys: MaskMod;
@@ -29,13 +29,13 @@ pub trait TileMask: Copy {
     fn keys(self) -> Self::Keys;
     /// The key blocks of `tile_n` keys.
     fn range(self, rows: &Rows, tile_n: u32) -> BlockRange;
-    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. `at` is their place if
-    /// `n` is the block's number.
+    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. If `n` is already the
+    /// block's number, returns `at`.
     fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r>;
     /// The last block of `range`, which the loop takes first.
     fn next(&self, range: BlockRange) -> Self::Next;
-    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `tiles` tiles are a block. The walk
-    /// that takes a block last says so.
+    /// Lets a walk down the tiles take the loop's blocks, from `next` on. `order` has the number of tiles per
+    /// block, and says whether this walk takes each block last.
     fn lead<'n, E: Element, const R: usize, const C: usize, G: ThreadGroup, T: TileWalk<E, R, C, G>>(
         self,
         walk: T,

@@ -2,6 +2,7 @@
 use crate::alibi::Alibi;
 use crate::blocks::At;
 use crate::capped::Capped;
+use crate::hopper::staged::{BiasStages, Staged};
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
@@ -11,9 +12,9 @@ use crate::tile_mask::{Listed, TileMask};
 use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
-use spec::{BlockSparse, Local, MaskMarker, Scored, Window};
+use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window};
 use tile::Warp;
-use tile::mma::Acc;
+use tile::mma::{Acc, Unpack};
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
 pub trait MaskFn: MaskMarker {
@@ -23,6 +24,8 @@ pub trait MaskFn: MaskMarker {
     type Tile: TileMask<Keys = Self::Keys>;
     /// The score modification.
     type Scores: Scores;
+    /// The numbers that scores read beside keys.
+    type Staged: Staged<Self::Params>;
 
     /// Whether intervals of keys may begin after key 0.
     const LEFT: bool = <Self::Keys as MaskMod>::LEFT;
@@ -67,7 +70,8 @@ pub trait Scores: Copy {
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
     /// Changes the product of the query at position `p` and key `k`, in addition to softcap and slopes. Only
-    /// decode kernels call it: each column is a query of some head, and each has its own value of this type.
+    /// decode kernels call this function. In decode kernels, each column is a query of some head, and each
+    /// column has its own value of this type.
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s
@@ -135,6 +139,7 @@ impl<M: MaskMod> MaskFn for M {
     type Keys = M;
     type Tile = M;
     type Scores = ();
+    type Staged = ();
     #[inline(always)]
     fn keys(params: &M::Params, of: &Sequence) -> M {
         M::load(params, of)
@@ -151,6 +156,7 @@ impl MaskFn for Local {
     type Keys = Windowed;
     type Tile = Windowed;
     type Scores = CapAndSlope;
+    type Staged = ();
     #[inline(always)]
     fn keys(params: &(), of: &Sequence) -> Windowed {
         Windowed::load(params, of)
@@ -169,12 +175,14 @@ impl<M: MaskFn> MaskFn for BlockSparse<M> {
     type Keys = M::Keys;
     type Tile = Listed<M::Keys>;
     type Scores = M::Scores;
+    type Staged = ();
     const LEFT: bool = M::LEFT;
     /// Blocks that no list has are not seen.
     const SEES_ALL: bool = false;
     const SINK: bool = M::SINK;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        const { assert!(M::STAGED_BYTES == 0, "`TmaBias` must be the outermost type") }
         M::keys(&params.a, of)
     }
     #[inline(always)]
@@ -198,9 +206,11 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Keys = M::Keys;
     type Tile = M::Tile;
     type Scores = Then<M::Scores, S>;
+    type Staged = ();
     const SEES_ALL: bool = M::SEES_ALL;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        const { assert!(M::STAGED_BYTES == 0, "`TmaBias` must be the outermost type") }
         M::keys(&params.a, of)
     }
     #[inline(always)]
@@ -220,5 +230,31 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
             (_, true) if counts => finite_logit(S::load(&params.b, of).sink()),
             _ => f32::NEG_INFINITY,
         }
+    }
+}
+
+/// The bias is no [`Scores`]: the stages carry the bias.
+impl<M: MaskFn, T: Unpack> MaskFn for TmaBias<M, T> {
+    type Keys = M::Keys;
+    type Tile = M::Tile;
+    type Scores = M::Scores;
+    type Staged = BiasStages<T>;
+    const SEES_ALL: bool = M::SEES_ALL;
+    #[inline(always)]
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        const { assert!(M::STAGED_BYTES == 0, "scores have two biases: one is supported") }
+        M::keys(&params.b, of)
+    }
+    #[inline(always)]
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> M::Tile {
+        M::tile(&params.b, of, tile, warp)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> M::Scores {
+        M::scores(p, &params.b, of)
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
+        M::sink(&params.b, of, counts)
     }
 }

@@ -55,8 +55,8 @@ impl TensorTile for SequenceTile {
     }
 
     /// Computes the tensors of the results again, from parameters and from integers on the device. If the
-    /// main loop kept them, they would take registers there (128x64 at head dim 128 on sm_90: 12 bytes of
-    /// spills).
+    /// main loop kept these tensors, they would take registers there: 128x64 at head dim 128 on sm_90 would
+    /// spill 12 bytes.
     #[inline(always)]
     fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
         &self,

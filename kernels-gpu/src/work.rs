@@ -167,7 +167,7 @@ impl QueryTile for TileNumber {
 }
 
 /// A tile of one sequence. Its rows count from the tile's first query, and the window's shift includes the
-/// queries before it. The main loop then needs one number less.
+/// queries before this query. The main loop then needs one number less.
 #[derive(Clone, Copy)]
 pub struct SequenceTile {
     /// The work tile, whose query block is 0.

@@ -1,4 +1,4 @@
-//! The parsed module. Every register, variable and label in it is resolved.
+//! The parsed module. Every register, variable and label in the module is resolved.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ pub(crate) struct Variable {
     /// Size in bytes; 0 for an `extern` array without length.
     pub size: u64,
     pub init: Vec<u8>,
-    /// The positions in `init` that hold addresses.
+    /// The parts of `init` that contain addresses of variables and functions.
     pub relocations: Vec<Relocation>,
     pub external: bool,
     /// Whether the variable is a texture, sampler or surface, which instructions can name but not load.
@@ -59,7 +59,7 @@ pub(crate) struct Relocation {
     /// Name of the variable or function.
     pub symbol: Box<str>,
     pub addend: i64,
-    /// The lowest bit of the address that the bytes contain.
+    /// Number of the lowest bit of the address that the bytes contain.
     pub shift: u32,
 }
 
@@ -93,7 +93,7 @@ pub(crate) enum Operand {
     Symbol(Symbol, i64),
     /// A special register, such as `%tid.x`.
     Special(Box<str>),
-    /// An address: `[base+offset]`. The third field holds the coordinates that follow the comma in a tensor
+    /// An address: `[base+offset]`. The third field has the coordinates that follow the comma in a tensor
     /// address.
     Address(Base, i64, Vec<Operand>),
     /// A vector: `{a, b}`.
@@ -133,7 +133,7 @@ pub(crate) struct Function {
     pub n_params: usize,
     pub n_returns: usize,
     pub variables: Vec<Variable>,
-    /// For each range of registers: the width, and the names for reports.
+    /// For each range of registers, its width, and the names of the registers in reports.
     pub registers: Vec<RegRange>,
     pub n_registers: u32,
     pub instructions: Vec<Instruction>,
@@ -201,7 +201,7 @@ pub struct Module {
     /// Directives of the module that the simulator does not know. If there are any, the simulator refuses
     /// every launch.
     pub(crate) refused: Vec<Refused>,
-    /// Aliases of functions, with the functions that they name.
+    /// Aliases of functions: the name of each alias, and the function that the alias stands for.
     pub(crate) aliases: HashMap<Box<str>, Box<str>>,
 }
 

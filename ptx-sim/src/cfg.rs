@@ -44,7 +44,7 @@ fn ends_block(instruction: &Instruction) -> bool {
 }
 
 /// For every instruction, the start of the block that is its immediate post-dominator, or [`NEVER`]. Only the
-/// values for branches have a use.
+/// values of branches are used.
 pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     let n = function.instructions.len();
     let mut leader = vec![false; n + 1];

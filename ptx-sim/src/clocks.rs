@@ -1,4 +1,4 @@
-//! Vector clocks of one block. The clocks contain each agent's knowledge of the other agents.
+//! Vector clocks of one block. A clock row contains an agent's knowledge of all agents.
 //!
 //! The agents are the warps, each warpgroup's tensor cores, and each warp's bulk stores and other
 //! asynchronous copies (see [`Agents`]). A block adds one agent for each mbarrier that watches copies.
@@ -14,7 +14,7 @@ impl Agents {
         Agents { warps }
     }
 
-    /// Number of warpgroups. Each has four warps; the last one may have fewer.
+    /// Number of warpgroups. Each warpgroup has four warps; the last one may have fewer.
     pub fn warpgroups(self) -> usize {
         self.warps.div_ceil(4)
     }
@@ -71,7 +71,7 @@ impl Agents {
 pub(crate) struct Clocks {
     /// The number of agents for which a row has room.
     n: usize,
-    /// For each agent that knows of others, a row of clocks.
+    /// For each agent that can know of other agents, a row of clocks.
     rows: Vec<u32>,
     /// For each agent, the sites of the synchronisations that began its clock values.
     log: Vec<Vec<u32>>,
@@ -118,8 +118,8 @@ impl Clocks {
         row.iter_mut().zip(from).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
     }
 
-    /// Advances the clock of `agent` after it has published its knowledge, which does not cover its later
-    /// accesses.
+    /// Advances the clock of `agent` after `agent` has published its knowledge. The published knowledge then
+    /// does not cover later accesses of `agent`.
     pub fn tick(&mut self, agent: usize, site: u32) {
         self.rows[agent * self.n + agent] += 1;
         self.log[agent].push(site);

@@ -5,8 +5,8 @@ use crate::{
     report::SourceLine,
 };
 
-/// The folders of the standard library, as rustc and `cuda_builder` write them. Lines in these folders only
-/// show how an iterator works.
+/// The folders of the standard library, as rustc and `cuda_builder` write them. Source lines in these folders
+/// do not help the user, because they show only the code of iterators.
 const LIBRARY: [&str; 2] = ["library/core/", "rust-src/"];
 
 /// The source lines of instruction `at`, innermost first: the position in its `.loc`, then the inlined calls

@@ -1,4 +1,4 @@
-//! Errors of the simulator. Findings about a kernel are no errors: they are [`crate::Report`]s.
+//! Errors of the simulator. A finding about a kernel is no error but a [`crate::Report`].
 
 /// A text that is not PTX.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,8 +91,8 @@ pub enum LaunchError {
         /// The device's architecture as a number: 80 for sm_80.
         compute_capability: u32,
     },
-    /// The module's `.target` or `.version` does not have an instruction of the kernel, whether threads reach
-    /// it or not.
+    /// The kernel contains an instruction that the module's `.target` or `.version` does not have. The error
+    /// does not depend on whether threads reach the instruction.
     #[error("ptx line {line}: `{text}` needs {needs}, but the module declares {says}")]
     Needs {
         /// Number of the line in the PTX.
@@ -243,7 +243,7 @@ pub enum LaunchError {
         line: u32,
         /// The line's text.
         text: String,
-        /// The reason why the simulator does not execute it.
+        /// The reason why the simulator does not execute this part.
         reason: String,
     },
 }

@@ -70,7 +70,7 @@ impl Gpu {
         self.memory.alloc(name, bytes, align, None)
     }
 
-    /// [`Self::alloc`] with initial content, which is computed at the first access: `content` fills in the
+    /// Like [`Self::alloc`], but with initial content. At the first access to a page, `content` computes the
     /// bytes from an offset on.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Gpu {
     /// Copies bytes from `address`.
     ///
     /// # Errors
-    /// The errors of [`Self::write`], and [`MemoryError::Uninitialised`] for uninitialised bytes.
+    /// Returns the errors of [`Self::write`], or [`MemoryError::Uninitialised`] for uninitialised bytes.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, out.len())?;
         if let Some(at) = (offset..offset + out.len()).find(|&at| !allocation.is_written(at)) {

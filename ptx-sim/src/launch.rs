@@ -83,8 +83,8 @@ impl Launch<'_> {
     /// Checks that the registers of one block fit the device.
     fn check_registers(&self, profile: &Profile, entry: &Entry) -> Result<(), LaunchError> {
         // Measured with ptxas 13.0: `.maxnreg` replaces the limit that follows from `.reqntid` or `.maxntid`
-        // alone. A kernel of 1024 threads can thus get 254 registers. With `.minnctapersm`, the lower of both
-        // limits holds, and the block fits.
+        // alone. A kernel of 1024 threads can thus get 254 registers. With `.minnctapersm`, the lower of the
+        // two limits holds, and with this limit the block fits.
         let shaped = entry.reqntid.or(entry.maxntid).is_some();
         let allowed = entry.maxnreg.filter(|_| !(shaped && entry.minnctapersm.is_some()));
         let Some(registers) = self.registers.or(allowed) else { return Ok(()) };

@@ -36,7 +36,7 @@ pub(crate) const PAGE_CELLS: u64 = (PAGE / CELL) as u64;
 #[derive(Debug)]
 struct Page {
     words: [AtomicU32; WORDS],
-    /// One bit per byte, which makes four bits per word.
+    /// For each byte, a bit that says whether the byte was written.
     written: [AtomicU8; WORDS],
     /// The accesses of this launch to the page.
     shadow: Mutex<Option<Box<Shadow>>>,
@@ -95,7 +95,8 @@ impl GlobalMemory {
         Ok(base)
     }
 
-    /// Frees the allocation at `address` and drops its content, but remembers the allocation.
+    /// Frees the allocation at `address`, and drops its content. The allocation stays in the list, so that
+    /// later accesses are reported.
     pub fn free(&mut self, address: u64) {
         let index = self.owner(address).map(|(index, _)| index);
         let Some(allocation) = index.and_then(|index| self.allocations.get_mut(index)) else { return };
@@ -123,7 +124,7 @@ impl GlobalMemory {
         Ok((allocation, offset))
     }
 
-    /// [`Self::resolve`] for accesses of the host.
+    /// Like [`Self::resolve`], for accesses of the host.
     pub fn host(&self, address: u64, bytes: usize) -> Result<(&Allocation, usize), MemoryError> {
         self.resolve(address, bytes).map_err(|fault| match fault {
             Fault::Wild => MemoryError::Unknown { address },
@@ -156,7 +157,7 @@ impl GlobalMemory {
     }
 }
 
-/// A fresh shadow of one page.
+/// An empty shadow of one page.
 pub(crate) fn page_shadow(readers: Readers) -> Box<Shadow> {
     Box::new(Shadow::new(PAGE_CELLS as usize, readers))
 }

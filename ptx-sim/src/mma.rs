@@ -24,7 +24,7 @@ pub(crate) fn execute(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     execute_any(mma, regs, mode);
 }
 
-/// [`execute_any`] with vectors of eight numbers, which is 2.5 times as fast.
+/// Like [`execute_any`], with vectors of eight numbers. This code is 2.5 times as fast.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn execute_wide(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
@@ -37,7 +37,8 @@ fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     let mut b = [[0f32; N]; K];
     let mut c = [[0f32; N]; M];
     for (r, &reg) in mma.a.iter().enumerate() {
-        // The registers of a fragment first go down by 8 rows, then right by 8 columns.
+        // From one register of a fragment to the next, the place in the matrix goes down by 8 rows first, and
+        // then right by 8 columns.
         let (row, column) = (r % 2 * 8, r / 2 * 8);
         let values = unpack(regs.row32(reg, FULL), mma.element);
         for (lane, [low, high]) in pairs(&values) {
@@ -111,7 +112,7 @@ fn unpack(row: &Row32, element: Element) -> [[f32; LANES]; 2] {
 }
 
 /// Computes a chain of fused multiply-adds in f32, in order of k. Products of 16-bit floats are exact in f32,
-/// so fused operations change nothing.
+/// so a fused operation has the same result as a product and a sum.
 #[inline(always)]
 fn fast(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
     for (a, c) in a.iter().zip(c) {
@@ -163,8 +164,10 @@ pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c:
     dot_add(terms, c, 25)
 }
 
-/// Computes one step: the sum of `c` and the products of `terms`, aligned with `fraction` fraction bits. A
-/// subnormal 16-bit input has the exponent that it has as an f32.
+/// Computes the sum of `c` and the products of `terms`, as one step of the tensor core does. The function
+/// shifts every term to the largest exponent, and truncates it to `fraction` fraction bits. It then adds the
+/// terms exactly, and rounds the sum toward zero. A subnormal 16-bit input has the exponent that it has as an
+/// f32.
 fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
     let nan = f32::from_bits(0x7fff_ffff);
     // Only infinities and NaN among the inputs are special. Products of finite inputs are exact, even large
@@ -188,7 +191,7 @@ fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u3
         let negative = c.is_sign_negative() && terms.clone().all(|(a, b)| (a * b).is_sign_negative());
         return if negative { -0.0 } else { 0.0 };
     }
-    // This function converts a term to units of 2^(top - fraction), truncated toward zero.
+    // Converts a term to units of 2^(top - fraction), truncated toward zero.
     let align = |sign: bool, exponent: i32, significand: u64, scale: i32| {
         let shift = exponent - scale - (top - fraction as i32);
         let units = if shift >= 0 {

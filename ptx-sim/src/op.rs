@@ -198,7 +198,7 @@ pub(crate) enum ReduxOp {
     Xor,
 }
 
-/// A call. Its parameters lie in the frame memory of the caller.
+/// A call. The parameters of the function lie in the frame memory of the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub target: Callee,
@@ -298,7 +298,7 @@ pub(crate) enum Op {
     Fence(Scope),
     Proxy(Proxy),
     Wgmma(Box<Wgmma>),
-    /// `setmaxnreg`: takes registers, or releases some.
+    /// `setmaxnreg`: takes or releases registers.
     SetRegisters {
         more: bool,
         count: u32,

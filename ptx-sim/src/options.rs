@@ -34,7 +34,7 @@ pub enum MmaMode {
     Fast,
     /// The rounding of the hardware.
     Exact(MmaArch),
-    /// Sums in f64, which are rounded once.
+    /// The sum is computed in f64, and rounded once.
     F64,
 }
 

@@ -1,4 +1,4 @@
-//! The registers of a warp. Each is a row of 32 lanes, with a mask of the lanes that were written.
+//! The registers of a warp. A register is a row of 32 lanes, with a mask of the lanes that were written.
 
 use std::cell::Cell;
 
@@ -26,8 +26,9 @@ pub(crate) struct Regs {
     pub flying: Vec<bool>,
     /// The last register of a product in flight that an instruction has accessed. The executor clears it.
     pub disturbed: Cell<Option<R>>,
-    /// The number of `wgmma.fence`s so far, and for each 32-bit register, this number at the last access.
+    /// The number of `wgmma.fence`s that the warp has executed.
     pub fences: u32,
+    /// For each 32-bit register, the number of `wgmma.fence`s before the last access.
     pub touched: Vec<Cell<u32>>,
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A register file. The file also determines how literals of its type are read.
+/// A register file. The register file also determines the form of the literals of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pred,

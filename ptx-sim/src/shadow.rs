@@ -17,7 +17,7 @@ pub(crate) const CELL: usize = 16;
 /// A mask of all bytes of a cell.
 const WHOLE: u16 = u16::MAX;
 
-/// A stamp for each record. Records past the end of the column have no stamp.
+/// A stamp for each record. A record past the end of its column has no stamp.
 #[derive(Debug, Default)]
 struct Column(Vec<Stamp>);
 
@@ -37,7 +37,7 @@ impl Column {
     }
 }
 
-/// The reads of a record that the shadow remembers.
+/// The reads of each record that the shadow stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
     /// The shadow remembers the last read of each warp of one block. The number is the number of warps.
@@ -230,7 +230,7 @@ impl Shadow {
     fn note(&mut self, now: &impl Knows, at: usize, mut actor: Actor<'_>, access: Access) {
         match access {
             Access::Write | Access::Atomic | Access::Copy => return self.note_write(now, at, actor, access),
-            // Every write that the shadow still has is reported.
+            // Every write that the shadow still has conflicts with this access.
             Access::ReadOnly => {
                 let first = self.constant.slot(at, self.records);
                 if first.is_none() {
@@ -278,7 +278,7 @@ impl Shadow {
             let ordered = last.same_agent(new) || now.knows(last);
             if !(ordered && last.reaches_as_far(new)) {
                 if self.readers == Readers::Last && last.block != new.block {
-                    // Nothing orders the blocks, as with reads.
+                    // As with reads, nothing orders the blocks.
                     self.rest.forget(at, |role, _| role == Role::Writes);
                 }
                 self.rest.add(at, Role::Writes, *last);
@@ -305,7 +305,8 @@ impl Shadow {
     }
 }
 
-/// Merges another read of the same warp into `read`. The lanes of all reads within one epoch count.
+/// Merges another read of the same warp into `read`. If both reads are in one epoch, the merged read has the
+/// lanes of both.
 fn merge_read(read: &mut Stamp, actor: Actor<'_>) {
     if read.is_none() || read.epoch != actor.stamp.epoch || !read.same_agent(actor.stamp) {
         *read = actor.stamp();

@@ -17,7 +17,7 @@ fn lanes_differ(first: Words, second: Words) -> bool {
     first.iter().zip(second).any(|(&a, b)| a != UNKNOWN && b != UNKNOWN && (a != b || a == SEVERAL))
 }
 
-/// The strength of an access, as other accesses to its address see it.
+/// The strength of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strength {
     Weak,
@@ -59,7 +59,8 @@ pub(crate) struct Stamp {
     pub pending: bool,
 }
 
-/// A stamp is a byte and a half per byte of memory that only one block reads, or that is only written.
+/// The size of a stamp matters: if only one block reads memory, or if memory is only written, stamps take 1.5
+/// bytes per byte of memory.
 const _: () = assert!(size_of::<Stamp>() == 24);
 
 impl Stamp {

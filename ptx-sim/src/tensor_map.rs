@@ -55,11 +55,11 @@ pub enum Swizzle {
     /// No swizzle.
     #[default]
     None,
-    /// The chunks are permuted within 32 bytes.
+    /// Chunks change places within 32 bytes.
     B32,
-    /// The chunks are permuted within 64 bytes.
+    /// Chunks change places within 64 bytes.
     B64,
-    /// The chunks are permuted within 128 bytes.
+    /// Chunks change places within 128 bytes.
     B128,
 }
 
@@ -78,7 +78,7 @@ impl Swizzle {
     }
 }
 
-/// The reason why a tensor map cannot be encoded. The driver also refuses it, unless the message says
+/// The reason why a tensor map cannot be encoded. The driver also refuses such a map, unless the message says
 /// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor map: {0}")]
@@ -277,7 +277,7 @@ impl Tiled {
     }
 }
 
-/// The part of one row of a box that is inside the tensor.
+/// One row of a box: the part of the row that is inside the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,

@@ -1,4 +1,4 @@
-//! Products of a warpgroup: the layout of operands in shared memory, and the arithmetic.
+//! Products of a warpgroup. This file finds operands in shared memory, and computes products.
 
 use crate::{
     MmaMode, Swizzle,
@@ -62,8 +62,8 @@ impl Descriptor {
         Ok(found)
     }
 
-    /// The addresses of the operand's chunks of eight elements. The addresses are in order of depth within
-    /// each row, or, if `across`, along the rows for each depth.
+    /// The addresses of the operand's chunks of eight elements. The chunks are ordered by row, and within a
+    /// row by depth. If `across` is true, the chunks are ordered by depth, and within a depth by row.
     pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
         let Descriptor { start, leading, stride, swizzle } = self;
         let span = swizzle.span();

@@ -177,8 +177,8 @@ fn a_warp_may_arrive_for_itself() {
     caught(Kind::BarrierCount, 64, twice, ("bar.arrive 2, 64; E:", "bar.sync 2, 64; E:"));
 }
 
-/// LLVM selects between two values of which one is undefined. It is an error to use the selected value if it
-/// is undefined.
+/// LLVM selects between two values of which one is undefined. The use of the selected value is an error if
+/// this value is undefined.
 #[test]
 fn selections_move_what_they_take() {
     let used = "setp.lt.u32 %p1, t, 16; mov.u32 %r1, 7; selp.b32 %r2, %r1, %r3, %p1; st.global.u32 [O], \

@@ -1,5 +1,5 @@
-//! Tests of mbarriers: the order that they create, wrong uses of them, and that each step of a handover
-//! through them is needed.
+//! Tests mbarriers: the order that mbarriers create, and the reports on wrong uses. Also tests that a
+//! handover through mbarriers needs each of its steps.
 
 use crate::common::{COPY, caught, caught_as, launch};
 use ptx_sim::{

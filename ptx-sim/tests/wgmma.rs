@@ -32,7 +32,8 @@ fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usi
     let span = case.span;
     let (line, column, lines) = if across { (k, row, 16) } else { (row, k, extent) };
     if span == 16 {
-        // The blocks follow each other along the line, and then the next lines follow.
+        // The blocks of eight lines follow each other. After the blocks of all lines, the blocks of the next
+        // columns follow.
         let blocks = lines / 8;
         return (column / 8 * blocks + line / 8) * 128 + line % 8 * 16 + column % 8 * 2;
     }
@@ -51,7 +52,7 @@ fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usi
 fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
     let lines = if across { 16 } else { extent };
     let (leading, stride) = match (case.span, across) {
-        // These are the strides between blocks along k, and along the rows.
+        // Each pair has the stride between blocks along k, and the stride between blocks along the rows.
         (16, false) => (lines / 8 * 128, 128),
         (16, true) => (128, lines / 8 * 128),
         (span, false) => (1, 8 * span),

@@ -39,9 +39,10 @@ impl Garbage {
     }
 }
 
-/// Launches that together need every clamp of paged kernels: lengths that are off by one, invalid lengths,
-/// starts behind all rows, a start before its predecessor, and unused pages in every tile of a sequence. Some
-/// of the page sizes divide no tile.
+/// Launches with invalid device data. If a paged kernel loses any one clamp, at least one of these launches
+/// goes wrong. The data has lengths that are off by one, invalid lengths, starts behind all rows, a start
+/// before its predecessor, and unused pages in every tile of a sequence. Some of the page sizes divide no
+/// tile.
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
@@ -108,7 +109,7 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]
 pub struct WithoutClamp {
     /// The removed instruction, and the lines of Rust from which it comes.
     pub clamp: String,
-    /// The number of the operand that replaces it, 1 or 2.
+    /// The number of the operand that replaces the instruction, 1 or 2.
     pub operand: usize,
     /// The text of the changed module.
     pub text: String,

@@ -24,7 +24,8 @@ pub struct KnownKeys {
     pub max_keys: usize,
     /// Number of splits of each sequence; with 0, the device decides.
     pub splits: u32,
-    /// For varlen tensors: the number of rows of K and V, and `cu_seqlens_k`, which may contain garbage.
+    /// Only for varlen tensors: the number of rows of K and of V, and `cu_seqlens_k`. These integers may be
+    /// garbage.
     pub varlen: Option<(usize, Vec<i32>)>,
     /// Number of used keys of each sequence, which may be garbage; `None` if the host knows the lengths.
     pub used: Option<Vec<i32>>,
@@ -78,7 +79,7 @@ impl KnownKeys {
         let (first, rows) = match &self.varlen {
             None => (b * self.max_keys, self.max_keys),
             Some((rows, starts)) => {
-                // A negative number is large if it is read as an unsigned number.
+                // As an unsigned number, a negative number is large.
                 let (first, end) = (starts[b] as u32 as usize, (starts[b + 1] as u32 as usize).min(*rows));
                 (first, end.saturating_sub(first))
             }

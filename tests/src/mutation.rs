@@ -51,7 +51,8 @@ pub enum Change {
     /// The survivor does not differ: on every path through the kernel, other instructions keep the order that
     /// the mutant removes.
     Redundant,
-    /// The survivor differs. A known reason may explain why this does no harm.
+    /// The survivor differs. The survivor differs from the unbroken kernel. A known reason may explain why
+    /// the difference does no harm.
     Some,
 }
 

@@ -53,7 +53,7 @@ pub fn check_lengths_on(
     }
 }
 
-/// [`check_lengths`] with the lengths of the case.
+/// Like [`check_lengths`], with the lengths of the case.
 ///
 /// # Panics
 /// Panics as [`check_lengths`] does.

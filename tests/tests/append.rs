@@ -12,7 +12,8 @@ fn a_slot_that_is_not_skipped_is_reported() {
     let text = ptx::source(symbol).expect("this build carries it");
     const CLAMP: &str = "setp.ge.u64";
     assert_eq!(text.matches(CLAMP).count(), 1, "the one comparison of 64 bits");
-    // Each variant lacks one half of the slot check: first for a slot past all rows, then for negative slots.
+    // In each variant, one half of the slot check is missing. The first variant accepts a slot past all rows,
+    // the second accepts negative slots.
     for removed in ["setp.gt.u64", "setp.ge.s64"] {
         let attention = simulator(copy, Options::default());
         // SAFETY: the simulator checks every access.

@@ -1,5 +1,5 @@
-//! Block masks: kernels that take listed key blocks only, against f64; lists that host and device make of one
-//! mask function; lists of garbage. Needs the device compiler.
+//! Block masks: compares kernels that take only listed key blocks with f64, compares the lists that host and
+//! device make from one mask function, and launches with lists of garbage. Needs the device compiler.
 #[path = "block_masks/attention.rs"]
 mod attention;
 #[path = "block_masks/garbage.rs"]
@@ -73,7 +73,7 @@ fn neighbours() -> NeighboursParams {
 }
 
 /// Kernel `K`, with the lists of its own mask function `M`, made on the host, gives the definition's results.
-/// A list without one block, and a partial block among the full ones, do not.
+/// If a list lacks one block, or if a partial block is among the full blocks, the results differ.
 fn check<K, M>(
     symbol: &'static str,
     (front, lengths, heads): (Front, &[Seq], u32),
@@ -109,7 +109,7 @@ fn check<K, M>(
     if counts[0] == 0 {
         return;
     }
-    // The lists of two tiles change places.
+    // In this case, the lists of two tiles are exchanged.
     let mut wrong = lists.clone();
     let (first, second) = wrong.tiles.split_at_mut(4);
     first.swap_with_slice(&mut second[..4]);
@@ -162,7 +162,7 @@ fn masks_with_lists_of_their_own_functions() {
     );
 }
 
-/// Lists of random blocks: `percent` of them, which need no mask but at the end of the keys.
+/// Lists of random blocks, with `percent` of all blocks. The blocks need a mask only at the end of the keys.
 fn random_lists(shape: [u32; 4], tile: [u32; 2], keys: usize, percent: u32) -> BlockLists {
     let seen: Vec<_> = {
         let mut random = random(u64::from(percent), 100);

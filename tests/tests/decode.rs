@@ -36,7 +36,7 @@ fn blocks_of_rows() {
             );
         }
     }
-    // There is a single sequence. On a card of 16 SMs, its blocks of 8 rows leave SMs for four splits.
+    // There is a single sequence. On a card of 16 SMs, the blocks of 8 rows leave enough SMs for four splits.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
         let one =
             DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
@@ -91,8 +91,9 @@ fn garbage_lengths_and_pages() {
     }
 }
 
-/// Launches that together need every clamp of decode kernels: few and many sequences, lengths that are off by
-/// one, invalid lengths, unused pages.
+/// Launches with invalid device data. If a decode kernel loses any one clamp, except those in
+/// [`SUPERFLUOUS`], at least one of these launches goes wrong. The launches have few and many sequences,
+/// lengths that are off by one, invalid lengths, and unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
     let plain =

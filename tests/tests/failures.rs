@@ -64,7 +64,7 @@ fn without(text: &str, words: &str, n: usize) -> String {
 
 const RACES: &[Kind] = &[Kind::ReadAfterWrite, Kind::WriteAfterRead, Kind::WriteAfterWrite];
 
-// The bug of fa_s512: `misaligned address`, intermittently.
+// The bug of fa_s512: some runs failed with the error `misaligned address`.
 
 #[test]
 fn an_access_off_its_alignment_is_reported() {
@@ -237,8 +237,8 @@ fn rows_with_no_key_give_zero_and_no_nan() {
     }
 }
 
-/// 0 times infinity is NaN in products that the rows of a tile share. Values that other rows see must
-/// therefore not reach a row that sees no key.
+/// 0 times infinity is NaN in products that the rows of a tile share. The infinite values that other rows see
+/// must therefore not change a row that sees no key.
 #[test]
 fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
@@ -258,8 +258,8 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     }
 }
 
-/// The kernel first takes a key whose score is far above all others. The sum of the other keys weighs at
-/// least the same. The result therefore depends on the precision of their probabilities.
+/// The kernel first takes a key whose score is far above all others. The other keys together have at least
+/// the weight of this key. The result therefore depends on the precision of the other keys' probabilities.
 #[test]
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;
@@ -296,7 +296,8 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
             _ => half::bf16::from_bits(outcome.o()[0]).to_f32(),
         };
         let expected = far / (1.0 + far);
-        // The largest score is rounded too: by 2^-11 of it in f16, by 2^-8 in bf16.
+        // The largest score is also rounded. The rounding changes it by up to 2^-11 of its value in f16, and
+        // by up to 2^-8 in bf16.
         let allowed = if dtype == DType::F16 { 0.01 } else { 0.06 } * expected;
         assert!((o - expected).abs() <= allowed, "{name}, {powers}: {o}, not {expected}");
     }

@@ -62,7 +62,7 @@ fn problems_for_a_gpu_are_valid() {
         let other = Other::new(random.bits(), Limits::GPU);
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
     }
-    // These are some subjects of each other family.
+    // The loop takes some subjects of each other family.
     let others = subjects().filter(|subject| !["forward", "split"].contains(&subject.family()));
     for subject in others.step_by(31) {
         for task in subject.grid(1).into_iter().chain(subject.corrupt(1)) {

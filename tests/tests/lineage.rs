@@ -1,5 +1,5 @@
 //! Tests the predecessor's configurations by name: their entries, their results, and that the planner never
-//! selects one that the request does not name.
+//! selects such a configuration unless the request names it.
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, MaskKind, Path, Schedule, entry};
 use ferroflash::lineage::{CONFIGURATIONS, Configuration, names};

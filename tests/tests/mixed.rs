@@ -146,8 +146,9 @@ fn garbage_lengths_and_starts() {
     }
 }
 
-/// Launches that together need every clamp: the launches for paged kernels, and the launches for decode
-/// kernels with few and many sequences.
+/// Launches with invalid device data. If a kernel of mixed batches loses any one clamp, at least one of these
+/// launches goes wrong. They are the launches for paged kernels, and the launches for decode kernels with few
+/// and many sequences.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 300;
     let mut all = garbage_on_pages(Pages::Hnd(5));

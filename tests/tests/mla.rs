@@ -40,7 +40,8 @@ fn other_lengths_under_one_plan() {
     }
 }
 
-/// Tests scores that outgrow the lazy maximum in one warp only, stage after stage.
+/// Tests scores that exceed the lazy maximum by so much that a warp must rescale, in one warp only, stage
+/// after stage.
 #[test]
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
@@ -52,8 +53,9 @@ fn maxima_of_one_warp_reach_all() {
     }
 }
 
-/// Launches that together need every clamp: few and many sequences, lengths that are off by one, invalid
-/// lengths, and page indices that name no page.
+/// Launches with invalid device data. If an MLA kernel loses any one clamp, at least one of these launches
+/// goes wrong. The launches have few and many sequences, lengths that are off by one, invalid lengths, and
+/// page indices that name no page.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 160;
     let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };

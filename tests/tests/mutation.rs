@@ -23,7 +23,7 @@ fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }
 
-/// [`check`] for forward kernels of head dim 64.
+/// Like [`check`], for forward kernels of head dim 64.
 #[track_caller]
 fn check_forward(is_of_kind: impl Fn(&AttnInfo) -> bool) {
     check(SAMPLE, |subject| {

@@ -112,7 +112,7 @@ fn a_callers_copy_of_a_mask_has_the_built_in_kernels_ptx() {
     // times.
     let [one, other] = ["causal_hopper", "own_causal_hopper"].map(|symbol| instructions(module(symbol)));
     assert_eq!(one, other);
-    // This comparison of two masks shows that the comparison can fail.
+    // This comparison of two different masks shows that the check above can fail.
     assert_ne!(code(module("causal"), "kernel"), code(module("chunked"), "kernel"));
 }
 
@@ -230,8 +230,8 @@ fn a_callers_softcap_and_slopes_give_the_built_in_results() -> Result<(), Error>
     let own = run(&card, false, |request| request.variant(alibi, params))?;
     assert!(worst(&own.o, &sloped.o) <= 1e-3, "{}", worst(&own.o, &sloped.o));
     assert!(worst(&own.o, &plain.o) > 0.01, "the slopes change nothing");
-    // The table has fewer slopes than there are heads: reads stay within the table, and the last slope serves
-    // the other heads.
+    // The list has fewer slopes than there are heads. Reads must stay within the list, and the last slope
+    // counts for the remaining heads.
     let params = And::new((), Integers { base, count: 1, reserved: 0 });
     run(&card, false, |request| request.variant(alibi, params))?;
     Ok(())

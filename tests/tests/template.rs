@@ -51,7 +51,8 @@ fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> 
     folder
 }
 
-/// Runs cargo in a folder, and returns its output. No variable tells the build to leave kernels out.
+/// Runs cargo in a folder, and returns its output. No environment variable tells the build to leave kernels
+/// out.
 fn cargo(folder: &Path, arguments: &[&str]) -> String {
     let compiler = DeviceCompiler::locate(&repository()).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("template");

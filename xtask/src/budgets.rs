@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::process::Result;
 
-/// The compressed code of the kernels that every user's library embeds, in MB: all kernels but the lineage's,
-/// without source lines, which only a simulator needs. Every program that uses FerroFlash contains this code.
-/// This code once had 2.4 MB, and 4.2 MB when each module was compressed alone.
+/// The compressed code of the kernels that every user's library embeds, in MB: all kernels except the
+/// lineage's. The code is without source lines, which only a simulator needs. Every program that uses
+/// FerroFlash contains this code. At one time, this code had 2.4 MB. At that time, it would have had 4.2 MB
+/// with each module compressed alone.
 pub const EMBEDDED_MB: f64 = 4.0;
 
 /// Size of the largest package, in MB: a registry accepts 10 MiB.
@@ -25,8 +26,8 @@ pub const DEMO_MINUTES: f64 = 6.0;
 /// Processor time of `cargo xtask test` alone, in minutes: six minutes on two cores.
 pub const TEST_MINUTES: f64 = 12.0;
 
-/// Prints the processor time of a task beside its budget, if the system reports the time. This never fails,
-/// because a user's machine may be slow.
+/// Prints the processor time of a task beside its budget, if the system reports the time. This function never
+/// fails, because a user's machine may be slow.
 pub fn show(what: &str, most: f64) {
     if let Some(used) = processor_time() {
         let used = used.as_secs_f64() / 60.0;

@@ -2,9 +2,9 @@
 //! the result. On a shared or slow core, or beside a busy hardware thread, the same work takes up to three
 //! times as long.
 //!
-//! The work is a compilation, because compilers use most of ci's time. Sorting numbers in a tree was not
-//! representative: one machine sorted in 0.70 times the time of the reference machine, but ran ci in 1.0
-//! times its time.
+//! The work is a compilation, because compilers use most of ci's time. A sort of numbers in a tree was not
+//! representative work. One machine needed 0.70 times the reference machine's time for this sort, but 1.0
+//! times the reference machine's time for ci.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -14,11 +14,12 @@ use std::{env, fs, thread};
 
 use crate::budgets::processor_time;
 
-/// Processor time of the work in seconds, on the reference machine, both of whose cores do the work at the
-/// same time. The budgets were measured on that machine.
+/// Processor time of the work in seconds, on the reference machine. Both of its cores do the work at the same
+/// time. The budgets were measured on that machine.
 const REFERENCE: f64 = 0.9;
 
-/// Number of functions in the compiled source. Each function has its own copy of the sort.
+/// Number of functions in the compiled source. The compiler instantiates the standard library's sort once per
+/// function.
 const FUNCTIONS: u32 = 8;
 
 /// Samples of the machine's speed during a measurement.

@@ -1,6 +1,6 @@
 //! `cargo xtask candle`: tasks of the workspace in candle/. That workspace has its own lock file, and its
-//! build runs nvcc. The nvcc comes from the machine or from wheels; a stand-in replaces it in tasks that run
-//! no kernel.
+//! build runs nvcc. The nvcc comes from the machine or from wheels. In tasks that run no kernel, a stand-in
+//! replaces nvcc.
 
 mod pack;
 mod package;

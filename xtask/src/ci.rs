@@ -12,7 +12,7 @@ use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
 use crate::{budgets, candle, evidence, package, setup, stats, tidy};
 
-/// The entries on which the demo's problem may run, on any card, begin with this text.
+/// On every card, the demo's problem runs on an entry whose name begins with this text.
 /// *`host/cli/tests/program/options.rs` checks it.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
@@ -107,8 +107,9 @@ pub fn ci(root: &Path) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// The mutants that ci runs: for two small kernels, one mutant per operator. The step tests the way from the
-/// mutation to the page of scores. The tests run more mutants.
+/// The mutants that ci runs: for two small kernels, one mutant per operator. This step of ci tests the whole
+/// mutation tool: it mutates the PTX, runs the mutants, and writes the page of scores. The tests run more
+/// mutants.
 const MUTANTS: [&str; 8] =
     ["--entry", "merge_f16", "--entry", "append_copy", "--sample", "1", "--out", "target/ci-mutants"];
 
@@ -133,7 +134,7 @@ fn kernels_hold(root: &Path) -> Result {
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
     gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
     stats::check(root, &reports)?;
-    // Instructions of a newer target must at least compile.
+    // For a newer target, this step only checks that the instructions compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;
     if let Some(gone) = NEWER.iter().find(|name| made.iter().all(|module| module.contract.symbol != **name)) {

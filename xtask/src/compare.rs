@@ -19,8 +19,8 @@ enum Verdict<'a> {
     Renumbered,
     /// The folder has no such module.
     New,
-    /// The first line that differs: its number among lines of code, the line in the module, the line in the
-    /// folder.
+    /// The first line that differs: its number (only lines of code count), its text in the module, and its
+    /// text in the folder's file.
     Different(usize, &'a str, &'a str),
 }
 
@@ -86,12 +86,14 @@ fn compare<'a>(today: &'a str, before: Option<&'a str>) -> Verdict<'a> {
     Verdict::Equal
 }
 
-/// The code in which the virtual registers of each class are numbered in order of first use.
+/// Returns the code with new numbers for the virtual registers. In each class, the numbers follow the order
+/// of first use.
 fn renumbered(code: &str) -> String {
     let mut numbers: HashMap<(&str, &str), usize> = HashMap::new();
     let mut next: HashMap<&str, usize> = HashMap::new();
     let mut out = String::with_capacity(code.len());
-    // This drops the declarations of registers, which only count registers that the instructions show.
+    // This line drops the declarations of registers. A declaration only gives the number of registers, and
+    // the instructions show all registers.
     for line in code.lines().filter(|line| !line.trim_start().starts_with(".reg")) {
         let mut rest = line;
         while let Some(at) = rest.find('%') {

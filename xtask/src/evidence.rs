@@ -42,7 +42,7 @@ pub struct Evidence {
 pub struct Piece {
     /// The path of the file, relative to docs/evidence.
     pub path: String,
-    /// The content of the file. For a plot, it is the SVG as text.
+    /// The content of the file. The content of a plot is the SVG as text.
     pub data: Value,
 }
 
@@ -51,11 +51,12 @@ pub struct Piece {
 pub struct Pack {
     /// The commit from which this page was made.
     pub commit: String,
-    /// For each folder: machine, date, commit and commands of its files, if they are known.
+    /// For each folder, the machine, date, commit and commands of the folder's files, as far as they are
+    /// known.
     pub runs: BTreeMap<String, Value>,
     /// The pieces of each part. A part without pieces is missing.
     pub parts: BTreeMap<&'static str, Vec<Piece>>,
-    /// The plots, whose data is also among the pieces.
+    /// The plots. Their data is also among the pieces.
     #[serde(skip)]
     pub plots: Vec<Piece>,
 }
@@ -145,8 +146,8 @@ fn read(path: &Path) -> Result<Value> {
     Ok(compact(first.ok_or_else(|| named(&"it is empty"))?.map_err(|e| named(&e))?))
 }
 
-/// The same value in fewer bytes: numbers have five digits, which is more than the precision of any
-/// measurement, and null fields are omitted.
+/// The same value in fewer bytes: numbers get five digits, and null fields are omitted. Five digits are more
+/// than the precision of any measurement.
 fn compact(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(compact).collect(),

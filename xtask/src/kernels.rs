@@ -12,7 +12,7 @@ use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
 use crate::process::{Result, bar};
 use crate::setup;
 
-/// The default targets. On each of them, every kernel must assemble and keep the rules.
+/// The default targets. On each target, every kernel must assemble and keep the rules.
 pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
 /// The targets for which machine code exists.
@@ -110,7 +110,7 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     let progress = bar("assembling", modules.len());
     let (mut bytes, mut count) = (0, 0);
     for module in modules {
-        // The source lines are split off, because they would be five sixths of a cubin.
+        // This function removes the source lines, because they would be five sixths of a cubin.
         let (symbol, (code, _)) = (module.contract.symbol, lines::split(&module.text));
         let packed = |target: Arch| out.join(target.name()).join(format!("{symbol}.cubin.lzma"));
         let bare = ptx.join(format!("{symbol}.ptx"));
@@ -138,7 +138,7 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-/// Number of compressed bytes of the kernels that every user's library embeds, which are all kernels but the
+/// Number of compressed bytes of the kernels that every user's library embeds: all kernels except the
 /// lineage's.
 pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
@@ -243,7 +243,7 @@ pub fn reports<'m>(
     Ok(reports)
 }
 
-/// The folder of cached reports. The builder uses this folder too, so that no module is assembled twice.
+/// The folder of cached reports. The builder also uses this folder, so that no module is assembled twice.
 pub fn cache(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/reports")
 }

@@ -49,7 +49,7 @@ pub fn run(root: &Path) -> Result {
     for (name, file) in programs.into_iter().chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
-    // Both folders have a README; the README about GPU machines is the one that stays.
+    // Both folders have a README. The README about GPU machines must replace the other.
     let scripts = ["bench", "tests/gpu"].map(|folder| fs::read_dir(root.join(folder)));
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;

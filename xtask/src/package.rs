@@ -1,8 +1,8 @@
 //! `cargo xtask package`: packages the published crates, and builds from the packages.
 //!
 //! The published `ferroflash` contains its compiled kernels, so that users need no device compiler. This task
-//! adds kernels, licences and README to a copy of the sources. In the checkout itself, the library would use
-//! these kernels instead of those under development.
+//! adds kernels, licences and README to a copy of the sources. The task does not add the kernels to the
+//! checkout itself: there, the library would use them instead of the kernels under development.
 
 mod elsewhere;
 

@@ -69,7 +69,7 @@ pub fn device_compiler(root: &Path) -> Result<DeviceCompiler> {
     fetch_packages(&downloads, &COMPILER_PACKAGES).map_err(|e| format!("{e}\n{missing}"))?;
     unpack(&downloads, &partial, &COMPILER_PACKAGES)?;
     let rustc = partial.join("usr/bin/rustc");
-    // The libraries that a round adds may need further libraries.
+    // The libraries that one round adds may need further libraries, so there may be several rounds.
     for _ in 0..4 {
         let packages = missing_libraries(&partial)?;
         if packages.is_empty() {
@@ -167,7 +167,8 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
         let deb = found.ok_or_else(|| format!("apt-get download left no file of {name}"))?;
         progress.set_message(format!("unpacking {name}"));
         if name == "rust-web-src" {
-            // The library is a tenth of the sources; the other sources belong to the compiler and its tests.
+            // Only a tenth of the sources belongs to the library. The other sources belong to the compiler
+            // and its tests.
             let script = "dpkg-deb --fsys-tarfile \"$0\" \
                           | tar -x -C \"$1\" --wildcards './usr/src/*/library' './usr/lib/*'";
             process::quiet(Command::new("sh").args(["-c", script]).arg(&deb).arg(into))?;
@@ -179,7 +180,7 @@ fn unpack(downloads: &Path, into: &Path, packages: &[&str]) -> Result {
     Ok(())
 }
 
-/// The packages of those libraries that the unpacked compiler needs and that the loader does not find.
+/// The packages of the libraries that the unpacked compiler needs, but the loader does not find.
 fn missing_libraries(root: &Path) -> Result<Vec<&'static str>> {
     let mut paths = Vec::new();
     for lib in [root.join("usr/lib"), root.join("lib")] {

@@ -46,7 +46,7 @@ struct Row<'a> {
     local_depot: bool,
     static_smem_bytes: u32,
     dynamic_smem_bytes: u32,
-    /// The GPU for which the occupancy is computed.
+    /// The occupancy is computed for this GPU.
     device: &'static str,
     blocks_per_sm: u32,
     warps_per_sm: u32,
@@ -96,9 +96,9 @@ pub fn bless(root: &Path) -> Result {
 }
 
 /// Compares the figures with the golden figures. If the tools have other versions, their figures would not
-/// show changes of the kernels, so the task compares nothing and says so. In CI, the task fails if ptxas has
-/// another version, because setup installs a fixed version. The compiler may come from any toolchain that has
-/// the sources of `core`.
+/// show changes of the kernels, so the task compares nothing, and prints a note. In CI, the task fails if
+/// ptxas has another version, because setup installs a fixed version. The compiler may come from any
+/// toolchain that has the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
     let path = root.join(GOLDEN);
     let old =
@@ -128,7 +128,7 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
 }
 
 /// Prints clearly that the figures were not compared. In CI, returns an error, unless only the compiler
-/// differs, which the first line names.
+/// differs. The first line names the compiler.
 fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let versions = format!("they belong to\n{old_tools}and this machine has\n{new_tools}");

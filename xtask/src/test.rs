@@ -25,7 +25,7 @@ const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
 const LEFT_OUT: [(&str, &str); 8] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
-    ("device/cuda_builder/tests/device", "the builder's compiles of a small device crate, 78 s"),
+    ("device/cuda_builder/tests/device", "compilations of a small device crate by the builder, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
     ("tests/tests/debug", "a kernel compiled with its assertions"),
@@ -99,7 +99,8 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// Compiles the kernels, and returns the environment for building a library that contains them.
+/// Compiles the sample of the kernels, or all kernels. Returns the environment for the build of a library
+/// that contains these kernels.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
     if all {
         kernels::ptx(root, &Build::all())?;
@@ -112,7 +113,8 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
     Ok(Some((PTX_DIR, folder)))
 }
 
-/// Runs every test of the workspace on the sample of the kernels, or on all of them.
+/// Runs the tests of the workspace. With `all`, the library contains all kernels, and every test program
+/// runs. Without `all`, the library contains the sample, and the programs of [`LEFT_OUT`] do not run.
 pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
@@ -133,21 +135,22 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Runs every test that launches kernels on the sample, like `cargo xtask test`. This is a step of `ci`.
-/// After it, `ci` runs all tests on all kernels, each kernel on its edge cases.
+/// Runs the tests of the packages in [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci`
+/// calls this function before it runs all tests on all kernels.
 pub fn on_sample(root: &Path) -> Result {
     let environment = modules(root, false)?;
     let packages = LAUNCHING.map(|package| ["--package", package]).concat();
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
     for job in &mut jobs {
-        // With this variable, tests of random problems draw more problems.
+        // If the environment variable `CI` is set, tests of random problems draw more problems. The long test
+        // runs later, on all kernels.
         job.command.args(["--skip", "every_kernel_on_its_edges"]).env_remove("CI");
     }
     queue::run(jobs, &times(root))
 }
 
-/// The file that keeps the run time of each test program, because the longest programs start first.
+/// The file that stores the run time of each test program. The programs with the longest times start first.
 fn times(root: &Path) -> PathBuf {
     root.join("target/test-times.json")
 }

@@ -162,8 +162,8 @@ fn wide_lines(name: &str, text: &str) -> Vec<String> {
     wide.map(|(at, (_, n))| format!("{name}:{}: {n} columns; at most {MAX_COLUMNS}", at + 1)).collect()
 }
 
-/// The places in a text that name a folder of one machine. A folder of the same name below another folder
-/// does not count.
+/// The places in a text that name a folder of one machine. If a folder has the same name, but is below
+/// another folder, it does not count.
 fn machine_paths(name: &str, text: &str) -> Vec<String> {
     let continues = |c: char| c.is_alphanumeric() || "_-.~})]>".contains(c);
     let names = |line: &str, folder: &str| {

@@ -45,7 +45,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
                 let slopes = alibi.then(|| Tensor::from_vec(slopes, h, device)).transpose()?;
                 let scale = 1.0 / (d as f32).sqrt();
                 // Each tensor (batch, heads, sequence, head dim) is transposed to the layout of the
-                // functions, which gives it strides and offsets.
+                // functions. The transposed tensor has other strides and an offset.
                 let s = sq.max(sk);
                 let all = Tensor::randn(0f32, 1., (b, h + 2 * hk, s, d), device)?.to_dtype(dtype)?;
                 let part =
@@ -113,7 +113,8 @@ pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
             Ok(most)
         });
         tally.say(&format!("varlen {dtype:?} h{h}/{hk} d{d}"), error, allowed(dtype));
-        // Padding rows before the first sequence and after the last one. A merge gives them no weight.
+        // Padding rows before the first sequence and after the last one. A merge gives these padding rows no
+        // weight.
         let two = Tensor::new(&[3u32, 9, 20], device)?;
         let attend = Attend::causal(scale);
         let both = ferroflash_candle::flash_attn_varlen_with_lse(&q, &k, &v, &two, &two, 11, 11, &attend);
@@ -163,7 +164,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
         let mut pool = PagePool::new(200, page);
         let mut step = Step::new(8, 600, 80, page, device)?;
         let mut sequences: Vec<_> = (0..3).map(|_| Sequence::new()).collect();
-        // All keys and values of each sequence. The steps take their keys and values from these.
+        // All keys and values of each sequence. Every step takes its keys and values from these tensors.
         let all: Vec<[Tensor; 2]> = (0..3)
             .map(|_| -> Result<_> {
                 let one = || Tensor::randn(0f32, 1., (500, hk, d), device)?.to_dtype(dtype);
@@ -172,7 +173,7 @@ pub fn pages(device: &Device, tally: &mut Tally) -> Result<()> {
             .collect::<Result<_>>()?;
         let scale = 1.0 / (d as f32).sqrt();
         let whole: &[[usize; 3]] = &[[100, 7, 33], [1, 1, 1], [1, 50, 20], [2, 2, 2], [1, 1, 90], [1, 1, 1]];
-        // Kernels for many queries do not read e4m3, so each step has few.
+        // Kernels for many queries do not read e4m3, so each step has few queries.
         let few: &[[usize; 3]] = &[[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]];
         for counts in if e4m3 { few } else { whole } {
             let q: Tensor = Tensor::randn(0f32, 1., (counts.iter().sum(), h, d), device)?.to_dtype(dtype)?;

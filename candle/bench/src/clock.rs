@@ -14,7 +14,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns the seconds of one call of `work`: median, minimum and maximum of each side's turns.
+    /// Returns the seconds per call of `work` of each side: the median, the minimum and the maximum of the
+    /// side's turns.
     pub fn measure(
         &self,
         device: &Device,
@@ -59,8 +60,8 @@ pub fn summary(mut times: Vec<f64>) -> [f64; 3] {
     [times[times.len() / 2], times[0], times[times.len() - 1]]
 }
 
-/// Returns a row of results: the fields of `what`, then `{side}_{unit}` and its range for each side.
-/// `of_a_second` is the number of units per second.
+/// Returns a row of results: the fields of `what`, then `{side}_{unit}` and its range for each side. A second
+/// has `of_a_second` units.
 pub fn row(mut what: Value, sides: &[Side], times: &[[f64; 3]], unit: &str, of_a_second: f64) -> Value {
     for side in [Side::Ours, Side::Theirs, Side::Plain] {
         what[format!("{}_{unit}", side.name())] = Value::Null;

@@ -1,4 +1,4 @@
-//! A Llama with random weights and a paged KV cache. Each of the compared libraries can compute its
+//! A Llama with random weights and a paged KV cache. Each of the compared libraries can compute the model's
 //! attention.
 use crate::side::{Shared, Side};
 use candle::{DType, Device, Result, Tensor};

@@ -160,7 +160,7 @@ impl Side {
     }
 }
 
-/// A step's integers for the libraries that have no [`Step`].
+/// The integers of a step, for the libraries that do not have the type [`Step`].
 pub struct Shared {
     /// `cu_seqlens_q`.
     pub seqlens_q: Tensor,

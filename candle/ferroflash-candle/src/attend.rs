@@ -1,4 +1,4 @@
-//! Parameters of scores for every kind of keys, and operations with two results.
+//! Parameters of the scores, for keys of every layout. Also defines operations with two results.
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
@@ -184,7 +184,7 @@ pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> 
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation on three tensors. The operation also stores a second result, the LSE.
+/// An operation on three tensors. Computes O, and stores a second result, the LSE.
 struct WithLse<F> {
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,

@@ -128,7 +128,7 @@ impl KvCache {
                 true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
-            // Each sequence before a part has one row.
+            // Each sequence before this part has one row.
             let attend = attend.sequences(part.first_row, part.sequences)?;
             let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);

@@ -60,8 +60,8 @@ impl CustomOp3 for FlashAttn {
     }
 }
 
-/// Offsets of varlen sequences, u32 or i32, one more than there are sequences; and the maximum number of rows
-/// per sequence.
+/// The offsets of `n` varlen sequences, which are `n + 1` integers (u32 or i32), and the maximum number of
+/// rows per sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Starts<'a> {
     pub q: &'a Tensor,

@@ -1,4 +1,4 @@
-//! State per device: its kernels, and the scratch memory of each stream.
+//! The state of each device: loaded kernels, and the scratch memory of each stream.
 use crate::errors::refused;
 use candle::Result;
 use candle::cuda_backend::cudarc::driver::{CudaContext, CudaStream};

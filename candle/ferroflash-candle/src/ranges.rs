@@ -35,7 +35,7 @@ pub(crate) fn with_ranges(
     }
     match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
         Mask::Causal if count > 0 => {}
-        // A full mask already shows the keys of every range.
+        // With a full mask, every row already sees the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
         mask => {
             let reason =

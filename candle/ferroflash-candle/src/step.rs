@@ -14,7 +14,7 @@ use ferroflash::Error;
 pub struct Step {
     most: Most,
     page: usize,
-    /// Lengths, offsets, positions, last rows, block table.
+    /// The integers: lengths, offsets, positions, last rows and block table, one after another.
     integers: Tensor,
     slots: Tensor,
     host: (Vec<u32>, Vec<i64>),
@@ -52,7 +52,8 @@ pub(crate) struct Part {
     pub sequences: usize,
     pub first_row: usize,
     pub rows: usize,
-    /// The number of queries per sequence if all have the same number, otherwise the maximum.
+    /// The number of queries per sequence, if all sequences have the same number. Otherwise the maximum
+    /// number.
     pub widest: usize,
     pub even: bool,
     /// The offsets of the part's sequences.

@@ -1,6 +1,6 @@
 //! The calls of mistral.rs and text-embeddings-inference, in the form that these programs would use with
 //! ferroflash-candle. docs/migrating.md lists the changes. CI compiles the calls. On a machine with a GPU,
-//! they also run.
+//! the calls also run.
 use candle::{D, DType, Device, Result, Tensor};
 
 /// The calls of mistral.rs 0.9.2 to `mistralrs-flash-attn`, `candle-flash-attn-v3` and
@@ -108,9 +108,9 @@ mod mistralrs {
             )
         }
 
-        /// Stands for `flashinfer_decode` and `paged_attention`, with one query, `[sequences, heads, head
-        /// dim]`, per sequence. Tables and lengths suffice, so the seven tensors of FlashInfer's plan and its
-        /// scratch memory are not needed.
+        /// Replaces the calls of `flashinfer_decode` and `paged_attention`. Each sequence has one query:
+        /// `[sequences, heads, head dim]`. Tables and lengths suffice, so the seven tensors of FlashInfer's
+        /// plan and its scratch memory are not needed.
         pub fn decode(&self, q: &Tensor, context_lens: &Tensor, params: Params) -> Result<Tensor> {
             let [keys, values] = self.views()?;
             let mut cache = PagedKv::new(&keys, &values, self.tables, context_lens);
@@ -119,13 +119,13 @@ mod mistralrs {
         }
     }
 
-    /// Stands for `flash_attn_sinks`, with tensors `[batch, heads, sequence, head dim]`.
+    /// Replaces the call of `flash_attn_sinks`, with tensors `[batch, heads, sequence, head dim]`.
     pub fn sinks(q: &Tensor, k: &Tensor, v: &Tensor, params: Params) -> Result<Tensor> {
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         flash_attn_with_lse(&q, &k, &v, &params.attend())?.0.transpose(1, 2)
     }
 
-    /// Stands for `flash_attn_sinks_varlen`, with varlen queries and keys.
+    /// Replaces the call of `flash_attn_sinks_varlen`, with varlen queries and keys.
     pub fn sinks_varlen(
         [q, k, v]: [&Tensor; 3],
         [cu_q, cu_k]: [&Tensor; 2],

@@ -1,5 +1,5 @@
 //! Biases, sinks, and masks of bits, in the shapes of models' calls: T5, MPNet, DeBERTa, gpt-oss, trees of
-//! drafts. CI compiles these calls. On a machine with a GPU, they also run. docs/migrating.md shows the
+//! drafts. CI compiles these calls. On a machine with a GPU, the calls also run. docs/migrating.md shows the
 //! changes to each model.
 use candle::{D, DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, PagedKv, append};
@@ -26,7 +26,7 @@ mod models {
         turned(&flash_attn_bias(&turned(q)?, &turned(k)?, &turned(v)?, &bias, scale, false)?)
     }
 
-    /// MPNet without padding has texts behind each other, `(rows, heads, head_dim)`.
+    /// Without padding, MPNet's texts follow one another in `(rows, heads, head_dim)`.
     pub fn mpnet_varlen(
         [q, k, v]: [&Tensor; 3],
         position_bias: &Tensor,
@@ -80,8 +80,8 @@ fn check(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Checks a result, or that the planner refuses the request by name: the table has no kernel for biases and
-/// bits yet. A call becomes a [`check`] when its kernel exists.
+/// Checks a result. If the table has no kernel for the request, checks that the planner's error names the
+/// missing feature. A call becomes a [`check`] when its kernel exists.
 fn check_or_refused(what: &str, named: &str, found: Result<Tensor>, expected: &Tensor) -> Result<()> {
     match found {
         Ok(found) => check(what, &found, expected),

@@ -94,7 +94,7 @@ pub struct F16;
 /// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16;
-/// OCP's E4M3, with eight bits. Kernels convert it by integer arithmetic.
+/// OCP's E4M3, with eight bits. Kernels convert this type by integer arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub struct E4m3;
 

@@ -1,8 +1,9 @@
 //! The launch contract as a value, for code that builds, loads or launches a compiled kernel.
 use crate::{Kernel, Target};
 
-/// The contract of a compiled kernel. [`Contract::of`] derives it from the kernel's type. The builder writes
-/// it into the PTX, so that ptxas relies on it. The host loads and launches the kernel with these numbers.
+/// The contract of a compiled kernel. [`Contract::of`] derives the contract from the kernel's type. The
+/// builder writes the contract into the PTX, so that ptxas relies on it. The host loads and launches the
+/// kernel with these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Contract {
@@ -10,7 +11,7 @@ pub struct Contract {
     pub symbol: &'static str,
     /// GPUs that can run the kernel.
     pub target: Target,
-    /// Exact number of threads per block, along x. The builder writes it into the PTX as `.reqntid`.
+    /// Exact number of threads per block, along x. The builder writes this number into the PTX as `.reqntid`.
     pub threads: u32,
     /// Dynamic shared memory per block, in bytes.
     pub smem_bytes: u32,
@@ -20,7 +21,7 @@ pub struct Contract {
     /// Alignment of the parameter's address in bytes. The builder writes it into the PTX as `.align`; 0 keeps
     /// the alignment that rustc wrote.
     pub param_align: u32,
-    /// Permitted spills, or `None` permits no spill.
+    /// The permitted spills. `None` permits no spill.
     pub spills: Option<SpillAllowance>,
 }
 

@@ -1,8 +1,8 @@
 //! Parameters as bytes. A launch copies the bytes of parameters, so there must be no padding bytes, whose
 //! values are undefined.
 
-/// A value without padding bytes. Numbers and arrays have none; [`no_padding!`](crate::no_padding) checks a
-/// struct and implements this trait for it.
+/// A value without padding bytes. Numbers and arrays have no padding. [`no_padding!`](crate::no_padding)
+/// checks a struct, and implements this trait for the struct.
 ///
 /// ```compile_fail,E0277
 /// #[repr(C)]
@@ -19,7 +19,7 @@
     label = "may have padding",
     note = "give it `#[repr(C)]`, and list all of its fields behind it: `no_padding! {{ {Self} {{ .. }} }}`"
 )]
-pub trait Plain: Copy {
+pub trait Plain: Copy + 'static {
     /// Writes the bytes of the value to `to`, which must have the value's size.
     fn write(&self, to: &mut [u8]);
 }

@@ -4,8 +4,8 @@ use core::fmt;
 /// The GPUs that can run a kernel, by compute capability times 10: 80 is sm_80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// This generation and every later one. The PTX is portable, and the driver compiles it for the installed
-    /// GPU.
+    /// This generation of GPUs, and every later generation. The PTX is portable, and the driver compiles it
+    /// for the installed GPU.
     From(u32),
     /// This generation only. The PTX has the suffix `a`, and uses instructions that later generations may
     /// lack (`wgmma`, TMA's tensor maps, `setmaxnreg`).

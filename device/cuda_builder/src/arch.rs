@@ -36,8 +36,8 @@ impl Arch {
         }
     }
 
-    /// The architecture for which a target is compiled: the oldest GPU that can run it. Returns `None` for an
-    /// unknown target.
+    /// The architecture for which kernels of a target are compiled: the oldest GPU that can run them. Returns
+    /// `None` for an unknown target.
     pub fn of(target: Target) -> Option<Arch> {
         let name = match target {
             Target::From(oldest) => format!("sm_{oldest}"),
@@ -59,7 +59,7 @@ impl Arch {
     pub(crate) const fn ptx_feature(self) -> &'static str {
         match self {
             Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
-            // This version has conversions of eight-bit types.
+            // PTX has conversions of eight-bit types since this version.
             Arch::Sm89 => "+ptx81",
             Arch::Sm90a => "+ptx83",
         }

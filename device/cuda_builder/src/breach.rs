@@ -13,7 +13,7 @@ pub struct Breach {
     pub rule: Rule,
 }
 
-/// A rule of `gate`, as it was broken.
+/// A broken rule of `gate`, with the details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     /// The disassembly could not be parsed, so the rules about loops were not checked.
@@ -73,10 +73,7 @@ impl fmt::Display for Breach {
                 )
             }
             Rule::Spill { stores, loads, allowed: None } => {
-                write!(
-                    f,
-                    "spills {stores} bytes of stores and {loads} of loads; its line in the table allows none"
-                )
+                write!(f, "spills {stores} bytes of stores and {loads} of loads; its contract permits none")
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(

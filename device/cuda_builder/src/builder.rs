@@ -125,7 +125,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Builds only the entries `symbols`. This is much faster, and is meant for work on one kernel.
+    /// Builds only the entries `symbols`. Such a build is much faster. Use it while you work on one kernel.
     pub fn only<S: Into<String>>(mut self, symbols: impl IntoIterator<Item = S>) -> Self {
         self.only = Some(symbols.into_iter().map(Into::into).collect());
         self
@@ -179,16 +179,17 @@ impl CudaBuilder {
     ///
     /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
     /// LLVM uses one core, so `build` distributes the entries over several compilers. Each compiler compiles
-    /// the entries in the variable `CUDA_BUILDER_ENTRIES` (symbols, separated by commas; unset means all),
-    /// because `#[kernel]` of `cuda_std` omits all other kernels. If a crate ignores the variable, every
-    /// compiler compiles the whole crate, and the result is the same.
+    /// the entries in the environment variable `CUDA_BUILDER_ENTRIES` (symbols, separated by commas; unset
+    /// means all), because `#[kernel]` of `cuda_std` omits all other kernels. If a crate ignores this
+    /// environment variable, every compiler compiles the whole crate, and the result is the same.
     ///
     /// # Errors
     /// Returns an [`Error`] if there is no device compiler, the crate does not compile, kernels and contracts
     /// do not match, or a kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // The lock is needed because a build script and a task may build the same modules at the same time.
+        // This function takes a lock, because a build script and a task may build the same modules at the
+        // same time.
         let lock = site.folder.join("lock");
         let held =
             fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
@@ -295,7 +296,7 @@ impl CudaBuilder {
         self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }
 
-    /// The contracts to build, each symbol once.
+    /// The contracts to build. Each symbol occurs once.
     fn wanted(&self) -> Result<Vec<&Contract>, Error> {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.contracts.iter().find(|c| !seen.insert(c.symbol)) {

@@ -1,5 +1,5 @@
-//! A cache of modules. Its key is the content of the sources, of the compiler, and of the code that splits
-//! modules.
+//! A cache of modules. The key of a module is the content of the sources, of the compiler, and of the code
+//! that splits modules.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,7 +61,7 @@ impl<'a> Cache<'a> {
     }
 
     /// Caches the output of compilers that read `inputs` and began at `started`. If an input has changed
-    /// since then, it caches nothing.
+    /// since then, this function caches nothing.
     pub(crate) fn keep(
         &self,
         inputs: &BTreeSet<PathBuf>,

@@ -79,18 +79,19 @@ impl Invocation<'_> {
             command.arg("--verbose");
         }
         command.args(["--", "--emit=asm"]).args(self.llvm_flags());
-        // Features that kernels and `cuda_std`'s macros need. Crates may enable them themselves, but need
-        // not.
+        // Features that kernels and `cuda_std`'s macros need. Crates need not enable these features
+        // themselves.
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
         command.args(["-Aduplicate-features", "-Aunused-features"]);
         if self.debug == DebugInfo::Lines {
-            // The directives themselves do not contain the inlined calls. The comments behind them do.
+            // A `.loc` directive does not contain the inlined calls. With this argument, a comment behind
+            // each directive contains them.
             command.arg("-Zverbose-asm");
         }
         if !symbols.is_empty() {
             let list = symbols.join(",");
-            // Cargo does not track the variable. Cargo does track the arguments of the last crate, which
-            // therefore contain a hash of the list.
+            // Cargo does not notice a change of this environment variable. Cargo does notice changed
+            // arguments of the last crate, so these arguments contain a hash of the list.
             command.arg(format!("--cfg=cuda_builder_entries=\"{:016x}\"", hash(&list)));
             command.env("CUDA_BUILDER_ENTRIES", list);
         }
@@ -215,8 +216,8 @@ fn name_in_table(manifest: &str, table: &str) -> Option<String> {
     })
 }
 
-/// Whether the variable was set by the outer cargo, which runs this process as a build script or a task. The
-/// inner cargo must not see such a variable.
+/// Whether the outer cargo has set this environment variable. The outer cargo runs this process, as a build
+/// script or a task. The inner cargo must not see such a variable.
 fn is_of_outer_cargo(name: &str) -> bool {
     const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
     const OUTER: [&str; 12] = [

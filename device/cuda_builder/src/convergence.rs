@@ -1,5 +1,5 @@
-//! The guards that keep LLVM from cloning convergent instructions. This file checks that every guard is
-//! present, and removes the guards from the PTX.
+//! The guards that keep LLVM from cloning convergent instructions. This file checks that no guard is missing,
+//! and removes the guards from the PTX.
 //!
 //! LLVM treats neither inline assembly nor its intrinsics of matrix instructions as `convergent`. LLVM may
 //! therefore clone or sink them into the arms of a divergent branch. `cuda_std` therefore sets an
@@ -21,8 +21,8 @@ const TOGETHER: [&str; 8] = ["bar", "barrier", "vote", "shfl", "match", "redux",
 /// Returns the first instruction of `text` that lacks a guard. `text` is the PTX of one function as rustc
 /// wrote it. A matrix instruction needs a guard, and so does a convergent instruction in inline assembly.
 ///
-/// In a basic block, each guard covers the next piece of assembly. LLVM keeps the order of both, but may put
-/// other instructions between them.
+/// In a basic block, each guard covers the next piece of assembly. LLVM keeps the order of the guard and the
+/// assembly, but may put other instructions between them.
 pub(crate) fn unguarded(text: &str) -> Option<&str> {
     let (mut guards, mut in_assembly, mut covered) = (0u32, false, false);
     for line in text.lines().map(str::trim) {

@@ -18,9 +18,9 @@ struct Step {
 }
 
 /// Number of uniform registers that contain parts of descriptors and that consumer warps may read before any
-/// write. Consumer warps begin with the instruction that takes registers. A write under a predicate counts as
-/// a write, because the predicate may also decide the path. The check does not detect a register that holds a
-/// value for another purpose.
+/// write. The code of consumer warps begins with the `setmaxnreg` that takes registers. A write under a
+/// predicate counts as a write, because the predicate may also decide the path. If ptxas uses a lost register
+/// for another value, the check does not detect the loss.
 pub(crate) fn lost(text: &str) -> u32 {
     let steps = steps(text);
     // An unreachable instruction starts with all registers marked as written.

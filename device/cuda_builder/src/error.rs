@@ -31,7 +31,7 @@ pub enum Error {
         tool: &'static str,
         /// The environment variable that overrides the search.
         variable: &'static str,
-        /// The project's folder, which is searched last.
+        /// The project's folder, in which the search ends.
         folder: PathBuf,
     },
     /// A target has an unknown name.

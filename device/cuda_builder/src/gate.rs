@@ -1,4 +1,5 @@
-//! The rules that every kernel must keep. This file checks them on the reports of ptxas and the disassembler.
+//! The rules that every kernel must keep. This file checks the rules on the reports of ptxas and the
+//! disassembler.
 
 pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;

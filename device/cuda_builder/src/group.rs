@@ -12,12 +12,12 @@ use crate::module::Ptx;
 use crate::progress::Progress;
 use crate::{Contract, Error, stamp};
 
-/// A compiler that compiles this number of entries spends half of its time on `core`. Every compiler compiles
-/// `core` for itself.
+/// Every compiler compiles `core` for itself. A compiler that compiles this number of entries spends half of
+/// its time on `core`.
 const WORTH_A_COMPILER: usize = 4;
 
-/// Largest number of entries per run of a compiler. The cache receives modules at the end of each run, so an
-/// interrupted build loses little, and progress advances in steps.
+/// Largest number of entries per run of a compiler. At the end of each run, the cache receives the modules of
+/// the run. An interrupted build therefore loses little. The progress also advances only at the end of a run.
 const BATCH: usize = 24;
 
 /// The part of a build for one target.
@@ -193,8 +193,8 @@ struct Workplace {
 }
 
 impl Workplace {
-    /// Takes one of the `count` working folders in `compilers`: number `n` if it is free, else another free
-    /// one; if none is free, waits for number `n`.
+    /// Takes one of the `count` working folders in `compilers`: number `n`, or, if it is in use, another
+    /// folder that is free. If no folder is free, waits for number `n`.
     fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
         fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
         let open = |n: usize| {

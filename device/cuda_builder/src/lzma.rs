@@ -18,7 +18,7 @@ pub fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let mut options = LzmaOptions::with_preset(PRESET);
     // The dictionary is no larger than the content, because decompression allocates the dictionary.
     options.dict_size = size.max(DICT_SIZE_MIN);
-    // Text is not aligned to words. This makes the result 1 % smaller.
+    // Text is not aligned to words. This setting makes the result 1 % smaller.
     options.pb = 0;
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(size.into()))?;
     writer.write_all(content)?;

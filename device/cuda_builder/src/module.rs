@@ -149,7 +149,7 @@ impl<'a> Renumber<'a> {
     fn append(&mut self, out: &mut String, text: &'a str) {
         let idle = convergence::idle_guards(text);
         for line in text.lines() {
-            // This branch omits labels of debug sections, and guards that only LLVM needed.
+            // This branch skips labels of debug sections, and guards that only LLVM needs.
             if line.starts_with("$L__tmp")
                 || line.starts_with("$L__func_")
                 || convergence::guarded(line).is_some_and(|register| idle.contains(register))
@@ -163,7 +163,8 @@ impl<'a> Renumber<'a> {
             // LLVM separates its comments about blocks and loops by blanks. Comments after a tab belong to
             // the text.
             let code = line.split_once("  //").map_or(line, |(code, _)| code.trim_end());
-            // Where LLVM writes only a comment, a blank line would remain.
+            // If a line contains only a comment of LLVM, the code drops the line. A blank line would
+            // otherwise remain.
             let is_blank = line.is_empty() || line.ends_with("// -- End function");
             if is_blank || !code.is_empty() && !code.starts_with("//") {
                 self.append_labels(out, code);

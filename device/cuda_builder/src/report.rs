@@ -111,7 +111,8 @@ impl Reporter {
     pub fn report(&self, module: &Module, target: Arch) -> Result<EntryReport, Error> {
         let (ptx, _) = lines::split(&module.text);
         let kept = self.cache.join(format!("{}.json", self.key(&ptx, target)));
-        // A file that does not parse comes from another version of this crate, and is written anew.
+        // If a file cannot be parsed, another version of this crate wrote it. This function then writes the
+        // file again.
         if let Some(report) = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(report);
         }

@@ -89,8 +89,8 @@ impl<'a> Code<'a> {
             if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
                 code.labels.insert(label, code.opcodes.len());
             } else if let Some((address, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
-                // A line that only has an encoding ends after the comment. Other comments contain no
-                // address.
+                // Behind the comment, a line that contains only an encoding has no instruction. Other
+                // comments contain no address.
                 if rest.trim().is_empty() || u32::from_str_radix(address, 16).is_err() {
                     continue;
                 }
@@ -114,7 +114,7 @@ impl<'a> Code<'a> {
 
     /// Every loop, as the positions of its first and last instruction: a backward branch closes a loop.
     ///
-    /// A branch to itself is not a loop, but the trap that pads the end of a kernel.
+    /// A branch to itself does not count as a loop: it is the trap behind the end of a kernel.
     fn loops(&self) -> Vec<(usize, usize)> {
         let span = |&(at, label): &(usize, &str)| self.labels.get(label).map(|&start| (start, at));
         self.branches.iter().filter_map(span).filter(|(start, end)| start < end).collect()

@@ -1,4 +1,4 @@
-//! Cuts a PTX text into its top-level items. The scanner knows PTX's brackets, strings and comments, but no
+//! Splits a PTX text into its top-level items. The scanner knows PTX's brackets, strings and comments, but no
 //! instruction.
 
 use crate::Error;

@@ -117,8 +117,8 @@ impl DeviceCompiler {
 
 /// The rustc that cargo would use in `workspace`.
 fn active_rustc(workspace: &Path) -> PathBuf {
-    // The rustup proxy in a build script's RUSTC would start one more process per call. The binary in the
-    // sysroot starts none.
+    // In a build script, RUSTC may be the rustup proxy, which starts another process in every call. The
+    // binary in the sysroot starts no other process.
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace).output();
     match output {
         Ok(output) if output.status.success() => {

@@ -25,7 +25,8 @@ fn builder() -> CudaBuilder {
     CudaBuilder::new(fixture("device")).jobs(1)
 }
 
-/// With this contract, `accumulate` may use 255 registers per thread, and with [`cramped`] 64.
+/// With this contract, `accumulate` may use 255 registers per thread. With the contract of [`cramped`], it
+/// may use 64.
 fn roomy() -> Contract {
     Contract::new("accumulate", 128)
 }

@@ -80,7 +80,7 @@ fn the_readmes_program_builds_and_runs() {
             (RUSTC_VARIABLE, compiler.rustc.clone()),
             ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme")),
         ]);
-        // This repository sets the variable for its own builds. On a reader's machine, the variable is not
+        // This repository sets the environment variable for its own builds. On a reader's machine, it is not
         // set.
         cargo.env_remove("CUDA_LIBRARY_PATH");
         cargo.envs(libcuda.map(|folder| ("CUDA_LIBRARY_PATH", folder)));

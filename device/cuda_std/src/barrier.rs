@@ -25,7 +25,7 @@ pub unsafe fn sync_threads() {
     unsafe { barrier_cta_sync_all(0) }
 }
 
-/// `bar.red.or.pred 0`: a [`sync_threads`] that returns true to every thread if `p` is true for any
+/// `bar.red.or.pred 0`: like [`sync_threads`], but returns true to every thread if `p` is true for any
 /// thread.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! Arithmetic instructions. The PTX ISA lists their errors.
+//! Arithmetic instructions. The PTX ISA lists the errors of these functions.
 use crate::gpu_only;
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -62,7 +62,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
 }
 
-/// Host version: exact, as on the device.
+/// Host version: the result equals the result of the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
@@ -121,7 +121,7 @@ pub fn unpack_f16(x: u32) -> [f32; 2] {
     [lo, hi]
 }
 
-/// Host version: exact, as on the device.
+/// Host version: the result equals the result of the device.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn unpack_f16(x: u32) -> [f32; 2] {
     [x & 0xffff, x >> 16].map(|half| {
@@ -161,7 +161,7 @@ pub fn stay_a_loop() {
     unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) }
 }
 
-/// Returns `x`, and forces LLVM to compute it before this call. Without this function, LLVM sinks a value to
+/// Returns `x`, and forces LLVM to compute `x` before this call. Without this function, LLVM sinks a value to
 /// its first use. The function emits a comment in the PTX, not an instruction.
 #[inline(always)]
 #[gpu_only]

@@ -8,7 +8,7 @@ use crate::gpu_only;
 
 /// A number of registers per thread.
 pub trait Registers {
-    /// The number, which is a multiple of 8 from 24 to 256.
+    /// The number of registers: a multiple of 8, from 24 to 256.
     const COUNT: u32;
 }
 

@@ -6,8 +6,8 @@
 /// `shared!(static NAME: T);` makes a constant `NAME` with two safe functions. `NAME.as_mut_ptr()` returns an
 /// ordinary `*mut T`. `NAME.address()` returns the address in the shared window, for functions of this crate
 /// that take a `u32`. Reading and writing through either address is `unsafe`, because only barriers order the
-/// accesses of threads. `T` must be `Copy`, because no code drops it. A kernel can have up to 48 KiB of it.
-/// The name becomes a symbol of the PTX, so it must be unique in the crate's PTX.
+/// accesses of threads. `T` must be `Copy`, because no code drops it. A kernel can have up to 48 KiB of
+/// static shared memory. The name becomes a symbol of the PTX, so it must be unique in the crate's PTX.
 ///
 /// On the GPU, the calling crate needs `#![feature(asm_experimental_arch)]`, which `CudaBuilder` sets.
 ///

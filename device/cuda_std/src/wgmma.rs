@@ -7,10 +7,10 @@
 //!
 //! A product runs while its warps continue. Until [`wait_group`], no thread may touch the product's
 //! accumulator, the registers of its A operand, or its tiles. Accumulators are both input and output of the
-//! assembly here, so LLVM sees plain values. The wait is assembly with these registers as input and output
-//! too, which separates the values of a product in flight from other computation. LLVM may still copy a value
-//! in flight; ptxas then reports that it serialises the products (C7510 to C7520), and `cuda_builder` refuses
-//! the kernel.
+//! assembly here, so LLVM sees plain values. The registers are also input and output of the assembly of the
+//! wait. LLVM therefore keeps other computation apart from the values of a product in flight. LLVM may still
+//! copy a value in flight; ptxas then reports that it serialises the products (C7510 to C7520), and
+//! `cuda_builder` refuses the kernel.
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;

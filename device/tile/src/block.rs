@@ -8,8 +8,8 @@ use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use cuda_std::{barrier, math, memory, thread, warp};
 
-/// The whole, converged thread block, under the launch contract `K`. It is not `Copy`: each block barrier
-/// takes it by `&mut`.
+/// The whole, converged thread block, under the launch contract `K`. `Block` is not `Copy`: each block
+/// barrier takes it by `&mut`.
 pub struct Block<K> {
     pub(crate) thread: u32,
     /// Generic address of the launch's parameter.
@@ -25,7 +25,7 @@ pub struct Warp {
     pub(crate) lane: u32,
 }
 
-/// All of the block's dynamic shared memory. It is not `Copy`: a kernel splits it once.
+/// All of the block's dynamic shared memory. `Smem` is not `Copy`: a kernel splits its shared memory once.
 pub struct Smem<K> {
     base: u32,
     contract: PhantomData<K>,
@@ -86,9 +86,9 @@ impl<K: Kernel> Block<K> {
         }
     }
 
-    /// Hides this thread's index from the compiler. LLVM then computes values that depend on the index after
-    /// this call, where a loop's body needs them. Without this call, LLVM hoists all of these values above
-    /// the loop, ahead of the first load.
+    /// Hides this thread's index from the compiler. If values depend on the index, LLVM then computes them
+    /// after this call, where a loop's body needs them. Without this call, LLVM hoists all of these values
+    /// above the loop, ahead of the first load.
     #[inline(always)]
     pub fn forget_thread(&mut self) {
         self.thread = math::opaque(self.thread)
@@ -196,7 +196,7 @@ impl Warp {
     }
 }
 
-/// One round of [`Smem::rounds`]. The result states whether another round follows.
+/// One round of [`Smem::rounds`]. The result of a round says whether another round follows.
 type Round<K, A> = fn(&<K as Kernel>::Params, A, u32, &mut Block<K>, Smem<K>) -> ControlFlow<()>;
 
 impl<K: Kernel> Smem<K> {

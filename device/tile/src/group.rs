@@ -14,8 +14,8 @@ pub(crate) mod sealed {
 
     /// A group that has a barrier.
     pub trait Synchronize {
-        /// Executes a barrier. After it, every thread of the group sees all copies and writes that any of
-        /// them made before it.
+        /// Executes a barrier. After the barrier, every thread of the group sees all copies and writes that
+        /// any thread of the group made before the barrier.
         fn sync_group(&mut self);
     }
 }

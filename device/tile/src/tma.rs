@@ -4,6 +4,6 @@ mod map;
 mod tile;
 mod transport;
 
-pub use map::{MapKind, Panels, RaggedRow, StoreMapKind, TmaTensor};
+pub use map::{MapKind, MatrixMap, Panels, RaggedRow, StoreMapKind, TmaTensor};
 pub use tile::TmaTile;
 pub use transport::{BroadcastTma, TileInfo, Tma, TmaTransport};

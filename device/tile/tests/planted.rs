@@ -7,8 +7,9 @@ use contract::Contract;
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 
-/// For each kernel: its name, its threads, and the kinds of reports that the simulator must make. For a
-/// correct kernel, it must make none.
+/// The name of each kernel, its number of threads, and kinds of reports. The simulator must report at least
+/// one of these kinds. A line without kinds names a correct kernel, for which the simulator must report
+/// nothing.
 const KERNELS: &[(&str, u32, &[Kind])] = &[
     ("right", 128, &[]),
     ("a_warps_own_ring", 128, &[]),

@@ -7,8 +7,9 @@ use contract::{Contract, Target};
 use cuda_builder::CudaBuilder;
 use ptx_sim::{Completion, ElementType, Gpu, Kind, Launch, Module, Options, Profile, Swizzle, TensorMap};
 
-/// For each kernel: its name, and the kinds of reports that the simulator must make under every schedule. For
-/// a correct kernel, it must make none.
+/// The name of each kernel, and kinds of reports. Under every schedule, the simulator must report at least
+/// one of these kinds. A line without kinds names a correct kernel, for which the simulator must report
+/// nothing.
 const KERNELS: &[(&str, &[Kind])] = &[
     ("right", &[]),
     ("loaded_too_few", &[Kind::Deadlock]),
@@ -33,8 +34,8 @@ const KERNELS: &[(&str, &[Kind])] = &[
 const SCHEDULES: [(Completion, u64); 4] =
     [(Completion::Late, 0), (Completion::Eager, 1), (Completion::Random, 2), (Completion::Random, 3)];
 
-/// Bytes of Q in two tiles; of keys and values in two stages each, with their mbarriers; and of O in two
-/// tiles.
+/// Size of shared memory in bytes. Q has two tiles, keys and values have two stages each with their
+/// mbarriers, and O has two tiles.
 const SMEM_BYTES: u32 = 16384 + 1024 + 2 * (16384 + 1024) + 16384;
 
 /// Size in bytes of an f16 tensor with 128 rows and 64 columns.

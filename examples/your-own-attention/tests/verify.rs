@@ -1,5 +1,6 @@
-//! Every kernel of each variant in the simulator (`reference::verify_against`): the kernel equals its
-//! functions, and the functions equal a second definition in f64 that shares no code with them.
+//! Verifies every kernel of each variant in the simulator (`reference::verify_against`). The kernel must
+//! agree with its functions, and the functions must agree with a second definition in f64. The definition
+//! shares no code with the functions.
 use ferroflash::driver::SimDriver;
 use ferroflash::spec::{And, FastDiv, SinkParams};
 use ferroflash::variant::Variant;
@@ -28,7 +29,7 @@ fn check<M: MaskFn>(
     Ok(())
 }
 
-/// The score if the query sees the key.
+/// Returns the score if the query sees the key.
 fn seen(sees: bool, s: f64) -> f64 {
     if sees { s } else { f64::NEG_INFINITY }
 }
@@ -54,7 +55,7 @@ fn documents() -> Result<(), Failure> {
 
 #[test]
 fn prefix_lm() -> Result<(), Failure> {
-    // Sequences behind the last prefix have its length.
+    // If there are more sequences than prefixes, the other sequences have the length of the last prefix.
     const PREFIXES: [u32; 3] = [5, 0, 70];
     let prefix = |sequence: u32| PREFIXES[(sequence as usize).min(2)] as i32;
     let behind = |by: u32| move |of: &Sequence, s, p, k| seen(k <= p || k < prefix(of.index + by), s);
@@ -66,7 +67,7 @@ fn prefix_lm() -> Result<(), Failure> {
 #[test]
 fn chunks() -> Result<(), Failure> {
     let of = |chunk: i32| {
-        // By steps, so that positions before key 0 are in no chunk.
+        // The definition goes from chunk to chunk, so that positions before key 0 are in no chunk.
         move |_: &Sequence, s, p: i32, k: i32| seen(k <= p && (k..p).all(|i| (i + 1) % chunk != 0), s)
     };
     let params = |_: &mut Buffers<'_, _>, _: &Case| {
@@ -130,7 +131,7 @@ fn t5() -> Result<(), Failure> {
         let bias = buffers.floats(table)?;
         Ok(And::new((), T5Params { bias, distances: DISTANCES as u32, reserved: 0 }))
     };
-    // Another head's bias, and distances that end one earlier.
+    // The errors: another head's bias, and a maximum distance that is one too small.
     check(&T5_BIAS, params, &by(0, DISTANCES - 1), &[&by(1, DISTANCES - 1), &by(0, DISTANCES - 2)])
 }
 
@@ -158,6 +159,7 @@ fn capped_window() -> Result<(), Failure> {
         let sinks = buffers.floats((0..case.heads[0]).map(|head| head as f32 - 1.0))?;
         Ok(And::new(30, And::new([2.0, 0.0], SinkParams { base: sinks.base })))
     };
-    // The sink is no score of a pair: verification compares it with the kernel alone.
+    // A sink is no score of a pair, so the definition does not contain it. Only the comparison of kernel and
+    // functions covers the sink.
     check(&CAPPED_WINDOW, params, &capped(30, 2.0), &[&capped(31, 2.0), &capped(30, 2.1)])
 }

@@ -196,7 +196,7 @@ typedef struct ferroflash_attention {
      * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. If a row has an odd
      * number of 16-bit elements, memory has one more element per row. NULL: off. */
     const void *bias;
-    /* Elements from one sequence, head and query to the next. In bytes, multiples of 4; 0: shared. */
+    /* Elements from one sequence, head and query to the next; each is a multiple of 4 bytes. 0: shared. */
     int64_t bias_strides[3];
     /* For FERROFLASH_MASK_PREFIX, in device memory: [batch], the number of keys of each prefix. NULL: every
      * prefix has mask_length keys. */

@@ -16,7 +16,8 @@ pub(crate) unsafe trait Args: Copy {
     const SIZE: &str;
     /// The macro that sets the size.
     const INIT: &str;
-    /// The smallest valid size in bytes. Fields behind it are optional.
+    /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after these
+    /// bytes.
     const LEAST: usize;
 }
 
@@ -24,7 +25,8 @@ pub(crate) unsafe trait Args: Copy {
 macro_rules! args {
     ($type:ty, $name:literal, $init:literal, $least:literal) => {
         impl $type {
-            /// The smallest valid size in bytes. Fields behind it are optional.
+            /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after
+            /// these bytes.
             pub const LEAST: usize = $least;
         }
 
@@ -101,7 +103,7 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
     }
 }
 
-/// Returns a mask, with its sides if it is a window.
+/// Returns the mask of a `FERROFLASH_MASK_` value. `left` and `right` are the sides of a window.
 pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
     let side = |what, keys: i32| match keys {
         -1 => Ok(None),
@@ -162,9 +164,9 @@ pub(crate) fn extent(what: &'static str, value: i64) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(what, value, "it must be 1 or more"))
 }
 
-/// Returns the number of elements from the first to one past the last. C callers state no buffer sizes, so
-/// this function assumes that buffers reach as far as the strides. Later checks refuse strides and extents
-/// that overflow here.
+/// Returns the number of elements from the first element to the end of the last one. C callers state no
+/// buffer sizes, so this function assumes that buffers reach as far as the strides. If strides and extents
+/// overflow here, later checks refuse them.
 pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))

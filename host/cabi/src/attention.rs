@@ -131,8 +131,8 @@ impl AttentionArgs {
         Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
     }
 
-    /// Returns keys and values. If keys have offsets, they are varlen. If they have only lengths, they are a
-    /// KV cache. Otherwise they are tensors.
+    /// Returns keys and values. If keys have offsets, they are varlen keys. If keys have only lengths, they
+    /// are in a KV cache. Otherwise they are tensors.
     fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let views = |[batches, rows]: [usize; 2], dtype| {
@@ -291,7 +291,7 @@ mod tests {
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));
-        // The mean is six queries per sequence, then 70.
+        // The first request has a mean of six queries per sequence, the second a mean of 70.
         assert_eq!(chosen(&varlen), "mixed_few_f16_d128_causal_16_rows_w4");
         let prompts = AttentionArgs { total_q: 16 * 70, lse: std::ptr::null_mut(), ..varlen };
         assert_eq!(chosen(&prompts), "hopper_paged_f16_d128_causal_128x128");

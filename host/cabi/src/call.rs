@@ -1,4 +1,4 @@
-//! The part that all calls share: statuses, the text of the last error, and a barrier against panics.
+//! Code that all calls use. This file defines statuses, stores the text of the last error, and stops panics.
 use ferroflash::Error;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -27,7 +27,7 @@ thread_local! {
 /// Returns the text of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_last_error() -> *const c_char {
-    // A thread that is ending no longer has a text.
+    // A thread that is ending no longer has an error text.
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 

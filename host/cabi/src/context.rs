@@ -17,7 +17,8 @@ impl Context {
 }
 
 /// Creates a context on the current CUDA context. Reads the measurements of `ferroflash sweep` from the file
-/// that `FERROFLASH_TUNING` names, or else from the user's default file, if it exists.
+/// that the environment variable `FERROFLASH_TUNING` names. If the variable is unset, reads the user's
+/// default file, if that file exists.
 ///
 /// # Safety
 /// `context` may be written. The CUDA context outlives the new context.

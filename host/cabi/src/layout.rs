@@ -1,4 +1,5 @@
-//! Structs of `ferroflash.h`. This file declares their fields once, and a test compares them with the header.
+//! Structs of `ferroflash.h`. This file declares the fields of all structs once, and a test compares the
+//! structs with the header.
 
 /// A field of a struct: its name, its offset and its size in bytes.
 pub type Field = (&'static str, usize, usize);

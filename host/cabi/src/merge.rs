@@ -35,7 +35,7 @@ c_struct! {
 }
 args!(MergeArgs, "merge", "FERROFLASH_MERGE_INIT", 152);
 
-/// Maximum number of states per call. A larger number is a caller's mistake.
+/// Maximum number of states per call. The library treats a larger number as a mistake of the caller.
 const MOST: u64 = 1 << 16;
 
 /// The smallest valid size of `ferroflash_state_t`. Fields behind it are optional.

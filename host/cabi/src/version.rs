@@ -50,7 +50,8 @@ mod tests {
     use crate::args::{Args, read};
     use ferroflash::Error;
 
-    /// Reads a struct of `size` bytes from memory of 8-byte words. All words except the size are `word`.
+    /// Reads a struct of `size` bytes from memory of 8-byte words. The first word is `size`, and every other
+    /// word is `word`.
     fn of_size<A: Args>(size: usize, words: usize, word: u64) -> Result<A, Error> {
         let mut memory = vec![word; words];
         memory[0] = size as u64;
@@ -64,7 +65,8 @@ mod tests {
         let (ours, least) = (size_of::<A>(), A::LEAST);
         let is_boundary = |(_, offset, bytes): &crate::Field| offset + bytes == least;
         assert!(fields.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
-        // This struct is older and smaller. The library reads nothing behind it, and unknown fields are 0.
+        // This struct is older and smaller. The library reads nothing behind this struct, and sets the fields
+        // that the struct lacks to 0.
         let older = of_size::<A>(least, least / 8, u64::from_ne_bytes([7; 8])).expect("an older struct");
         for (name, offset, bytes) in fields.iter().skip(1) {
             // SAFETY: the field contains numbers or pointers, so all of its bytes are initialised.
@@ -74,7 +76,8 @@ mod tests {
             assert!(field.iter().all(|byte| *byte == expected), "{}.{name}: {field:?}", A::NAME);
         }
         assert!(of_size::<A>(ours, ours / 8, 7).is_ok(), "{}", A::NAME);
-        // This struct is newer and larger. The new fields are unset at first, and then set.
+        // This struct is newer and larger. In the first case the additional fields are 0, in the second case
+        // they are not.
         assert!(of_size::<A>(ours + 8, ours / 8 + 1, 0).is_ok(), "{}", A::NAME);
         let error = of_size::<A>(ours + 8, ours / 8 + 1, 9).map(drop).expect_err(A::NAME);
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
@@ -92,7 +95,8 @@ mod tests {
         check::<MergeArgs>(MergeArgs::FIELDS);
     }
 
-    /// The sizes with which older programs were compiled stay valid when new fields follow.
+    /// These are the struct sizes of older programs. These sizes must stay valid when the structs get new
+    /// fields.
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);

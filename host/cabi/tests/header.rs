@@ -47,7 +47,8 @@ fn compile(name: &str) -> PathBuf {
 #[test]
 fn a_c_program_gets_clean_errors() {
     let program = compile("header");
-    // The folder has files that are not libraries. The loader finds them before any driver of this machine.
+    // This folder has files with the driver's names that are no libraries. The loader finds these files
+    // before any driver of this machine.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-driver");
     std::fs::create_dir_all(&folder).expect("a folder for the test");
     for name in ["libcuda.so", "libcuda.so.1"] {
@@ -55,7 +56,7 @@ fn a_c_program_gets_clean_errors() {
     }
     let without_driver = |tuning: Option<&str>| {
         let mut command = Command::new(&program);
-        // The test uses no measurements, neither the user's nor the caller's.
+        // The program must not read a tuning file of this machine.
         command
             .env("LD_LIBRARY_PATH", &folder)
             .env("XDG_CACHE_HOME", &folder)

@@ -75,7 +75,7 @@ pub(super) struct Args {
     /// Read the shapes from this file instead of the built-in suites.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// The state of the GPU's caches when a launch begins.
+    /// State of the GPU's caches when a launch begins.
     #[arg(long, value_enum, default_value_t)]
     timing: TimingChoice,
     /// Number of rounds over all shapes. Each round has a random order.
@@ -91,7 +91,7 @@ pub(super) struct Args {
     /// of both reports.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Measure the time from the start of a process to its first output, step by step, instead.
+    /// Instead of kernels, measure the time from the start of a process to its first output, step by step.
     #[arg(long, conflicts_with_all = ["suites", "file", "svg", "against"])]
     first_call: bool,
     #[command(flatten)]
@@ -105,7 +105,8 @@ struct Report {
     device: String,
     /// Clocks, power and temperature before and after, or the reason why they are unknown.
     clocks: [String; 2],
-    /// Host time of one launch of the first shape, or of the first forward shape if there is one.
+    /// Host time of one launch of the first forward shape, or of the first shape if there is no forward
+    /// shape.
     launch_overhead_us: Option<Overhead>,
     rows: Vec<Row>,
     /// Shapes that --seconds left out.
@@ -177,7 +178,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 /// The results of the jobs. The report contains all measurements, even if a job failed.
 struct Measured {
     rows: Vec<Row>,
-    /// Shapes for which no time remained.
+    /// Shapes that were not measured, because the time was over.
     left_out: Vec<String>,
     failed: Vec<String>,
     result: Result<(), Error>,

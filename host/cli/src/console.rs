@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The terminal of one command: reports on standard output, progress and errors on standard error.
 pub(super) struct Console {
     json: bool,
-    /// Whether a report has been printed. Standard output gets only one document.
+    /// Whether a report has been printed. The program prints only one document to standard output.
     reported: Cell<bool>,
     /// The kernels that `--ptx-dir` has replaced.
     replaced: &'static [&'static str],
@@ -44,17 +44,17 @@ impl From<&Error> for Failure {
 }
 
 impl Console {
-    /// Creates a console. With `json`, it prints reports as JSON documents.
+    /// Creates a console. With `json`, the console prints reports as JSON documents.
     pub(super) fn new(json: bool) -> Self {
         Console { json, reported: Cell::new(false), replaced: &[], ptx_dir: None }
     }
 
-    /// Prints the names of the kernels that come from a folder, and remembers them for the report.
+    /// Prints the names of the kernels that come from a folder, and stores them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
         self.ptx_dir = Some(folder.to_owned());
         let (folder, names) = (folder.display(), kernels.join(", "));
         let count = kernels.len();
-        self.note(format_args!("--ptx-dir replaces {count} of the kernels by files of {folder}: {names}"));
+        self.note(format_args!("--ptx-dir replaces kernels ({count}) by files of {folder}: {names}"));
         self.replaced = kernels;
     }
 
@@ -68,7 +68,8 @@ impl Console {
     /// contains the error beside the results.
     ///
     /// # Errors
-    /// Returns the error of `result`; otherwise an error if standard output cannot be written.
+    /// Returns the error of `result`. If there is none, returns an error if standard output cannot be
+    /// written.
     pub(super) fn report<R>(&self, report: &R, result: Result<(), Error>) -> Result<(), Error>
     where
         R: Serialize + Display,
@@ -105,7 +106,7 @@ impl Console {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Shows a step of unknown length, and its elapsed time.
+    /// Shows that a step of unknown length runs, and the elapsed time.
     pub(super) fn waiting(&self, what: impl Display) -> Progress {
         Progress::waiting(what.to_string())
     }

@@ -25,8 +25,8 @@ use products::{Products, Tally};
 ///
 /// The simulator rounds products as the GPU's tensor cores do. The simulator's exponentials and reciprocals
 /// differ from the GPU's approximations, so a probability may round differently. First the program runs
-/// random products (subnormals, infinities, cancellation) through the tensor cores alone: these must be equal
-/// in every bit.
+/// random products (subnormals, infinities, cancellation) through the tensor cores alone: the results of
+/// these products must be equal in every bit.
 ///
 ///   result          allowed difference
 ///   O               2 ulp of the largest element of the row
@@ -102,8 +102,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
-            // Only one kernel runs in parallel. With many kernels, a thread that waits for its blocks would
-            // start another kernel.
+            // Kernels run one after another; only the blocks of one kernel run in parallel. Otherwise a
+            // thread that waits for its blocks would start another kernel.
             let parallel = subjects.len() == 1;
             let options = Options { mma: arithmetic(profile), parallel, ..Options::default() };
             agree(&Attention::new(SimDriver::with_options(profile, options)?), &subjects, &args, console)
@@ -121,7 +121,7 @@ fn profile(capabilities: &Capabilities) -> &'static str {
     }
 }
 
-/// Returns the rounding of that card's tensor cores.
+/// Returns the rounding of the tensor cores of the card with these capabilities.
 fn arithmetic(profile: &str) -> MmaMode {
     MmaMode::Exact(if profile.starts_with('h') { MmaArch::Hopper } else { MmaArch::Ampere })
 }

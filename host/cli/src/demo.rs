@@ -44,7 +44,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         files::write_qkv(path, &[memory.q, memory.k, memory.v].map(tensor))?;
     }
     let device = Device::open(&args.device, console)?;
-    // The CPU's result is the reference, so there is nothing to check.
+    // On the CPU, the result is the reference itself, so there is nothing to check.
     let check = device.runner().is_some();
     run::attention(&device, &memory, None, check, console, |_, _| Ok(None))
 }

@@ -45,7 +45,7 @@ pub(super) trait Runner {
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Captures one launch as a graph, and enqueues the graph for each round.
     fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
-    /// Runs one attention, and returns the time of each step.
+    /// Runs one attention, and returns its results and the time of each step.
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
     /// Runs attention on a cache.
     fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
@@ -181,8 +181,9 @@ impl Device {
         })
     }
 
-    /// Checks that the user can want this number of launches. A soak takes hours in the simulator. If the
-    /// user named the simulator, this function prints the time; otherwise it refuses.
+    /// Checks that this number of launches is reasonable for the device. A soak takes hours in the simulator.
+    /// If the user named the simulator, this function prints the expected time. Otherwise it returns an
+    /// error.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if the device is the simulator and the user did not name it.
@@ -212,7 +213,8 @@ impl Device {
         Error::Invalid(format!("--config {name}: {what}"))
     }
 
-    /// Counts the time of a simulated kernel as the CPU's time, because it is not a kernel's time.
+    /// Counts the time of a simulated kernel as the CPU's time, because the simulation is not as fast as the
+    /// kernel.
     pub(super) fn timed(&self, mut results: Results) -> Results {
         if self.is_simulated() {
             results.took.cpu = results.took.kernel.take();
@@ -230,7 +232,7 @@ impl Device {
                 Ok(self.timed(Results { kernel, reason, o, lse, took }))
             }
             Device::Cpu => {
-                // Planning validates the problem, and needs no device.
+                // Planning validates the problem. It needs no device.
                 explain(&memory.problem, &Capabilities::PROFILES[0].1, Scratch::Fastest)?;
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;

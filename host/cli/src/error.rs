@@ -56,7 +56,8 @@ impl Error {
     }
 
     /// Returns an error if none of these kernels ran. Each item says whether the kernel ran. The text names a
-    /// card that the simulator can model and that runs all of them. Returns `None` if some kernels ran.
+    /// card that the simulator can model and that runs all of these kernels. Returns `None` if some kernels
+    /// ran.
     pub(super) fn nothing_ran<'a>(
         kernels: impl Iterator<Item = (&'a str, bool)> + Clone,
         device: impl Display,

@@ -82,8 +82,8 @@ impl<'a> File<'a> {
         self.tensors().is_ok_and(|tensors| tensors.tensor(name).is_ok())
     }
 
-    /// Refuses a tensor with any other name, because files with `kind` would ignore it. The names of results
-    /// are permitted.
+    /// Refuses a tensor with any other name, because files with `kind` would ignore it. Tensors with the
+    /// names of results are permitted.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
         let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);

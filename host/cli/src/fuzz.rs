@@ -69,12 +69,12 @@ struct Report {
     left_out: u64,
     /// The number of cases of each other family. Each case has several launches of one plan.
     others: BTreeMap<&'static str, u64>,
-    /// The number of cases with few elements, which `small_rule` judged.
+    /// The number of problems with few elements, which `small_rule` judged.
     small: u64,
     small_rule: String,
     /// The number of problems of any magnitude, which `wide_rule` judged.
     wide: u64,
-    /// The number of rows of these problems' outputs.
+    /// The number of rows of O in the problems of any magnitude.
     wide_rows: usize,
     /// The number of rows that `wide_rule` does not judge.
     rows_not_judged: usize,
@@ -138,7 +138,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
-        // Refusals need no device, so many refusals accompany each solved problem.
+        // A refusal needs no device and takes little time, so each solved problem comes with many refusals.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
                 Ok(name) => *refusals.entry(name).or_default() += 1,
@@ -204,8 +204,8 @@ impl fmt::Display for Report {
         if *left_out > 0 {
             writeln!(f, "{left_out} problems were left out: this build lacks their kernels")?;
         }
-        writeln!(f, "{small} of them are small: {small_rule}")?;
-        writeln!(f, "{wide} have inputs of any magnitude: {wide_rule}")?;
+        writeln!(f, "{small} of these problems are small: {small_rule}")?;
+        writeln!(f, "{wide} of these problems have inputs of any magnitude: {wide_rule}")?;
         writeln!(f, "{rows_not_judged} of their {wide_rows} rows were not judged")?;
         writeln!(
             f,

@@ -114,8 +114,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, Ok(()))
 }
 
-/// Returns the kernel for each head dim and kind of mask. A size that no kernel supports is an error. If a
-/// kernel does not fit the device, the answer says so.
+/// Returns the kernel for each head dim and kind of mask. If no kernel supports a size, returns an error. If
+/// a kernel does not fit the device, its row contains the reason.
 fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Error> {
     let window = Mask::Window { left: Some(255), right: Some(0) };
     let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];

@@ -53,12 +53,12 @@ struct Report {
     kernels: Vec<Row>,
 }
 
-/// A kernel. Fields that its family lacks are `None`.
+/// A kernel. If a kernel's family does not have a field, the field is `None`.
 #[derive(Default, Serialize)]
 struct Row {
     name: &'static str,
     family: &'static str,
-    /// Dtype of the inputs. If keys have another dtype than queries, it is the dtype of queries.
+    /// Dtype of the inputs. If keys have another dtype than queries, this field has the dtype of queries.
     dtype: Option<&'static str>,
     /// Dtype of the KV cache, if it may differ from the dtype of queries.
     cache: Option<&'static str>,
@@ -77,7 +77,8 @@ struct Row {
     what: Option<String>,
     /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries per block. For decode kernels, these are queries times the heads that share a key head.
+    /// Queries per block. In decode kernels, this number counts the queries of all heads that share a key
+    /// head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,

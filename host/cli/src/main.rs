@@ -93,7 +93,8 @@ fn main() -> ExitCode {
 
 /// Loads kernels from the files of a folder, and prints their names.
 fn replace_kernels(folder: &Path, console: &mut Console) -> Result<(), Error> {
-    // SAFETY: the user of the option vouches for the files; `--help` says that they replace kernels.
+    // SAFETY: the user who gives the option promises valid files; `--help` says that the files replace
+    // kernels.
     let replaced = unsafe { ferroflash::ptx::replace_from(folder) };
     let replaced = replaced.map_err(|e| Error::Invalid(format!("--ptx-dir: {e}")))?;
     console.replaced(folder, replaced);

@@ -106,7 +106,7 @@ impl Gpu {
         (code == 0).then_some(value)
     }
 
-    /// Does the work of `number` with one more argument.
+    /// Like `number`, for functions with one more argument.
     fn number_of(&self, name: &str, kind: c_uint) -> Option<u32> {
         type Ask = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Code;
         let mut value = 0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The interval of lines if standard error is not a terminal.
 const LINES: Duration = Duration::from_secs(10);
 
-/// The progress of one command on standard error. Dropping the value ends the lines.
+/// The progress of one command on standard error. When the value is dropped, no further line is printed.
 pub(super) struct Progress {
     bar: ProgressBar,
     /// The channel on which the printing thread waits, or `None` on a terminal.

@@ -72,7 +72,7 @@ impl Limits {
     }
 }
 
-/// All results. The reports of the steps are in the form that their commands print.
+/// All results. Each step's report has the form that the step's command prints.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,

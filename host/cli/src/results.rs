@@ -25,8 +25,8 @@ pub(super) struct Took {
     pub load: Option<f64>,
     /// The kernel's time by the device's clock, or `None` if no kernel ran on a device.
     pub kernel: Option<f64>,
-    /// The time that the CPU took to simulate the kernel, or to compute the reference. The time is not a
-    /// device's time.
+    /// The time that the CPU took to simulate the kernel, or to compute the reference. This time is no time
+    /// of a GPU.
     pub cpu: Option<f64>,
 }
 

@@ -96,7 +96,8 @@ struct Findings {
     kernels: Vec<Row>,
 }
 
-/// The findings in one kernel. On a GPU, these are the findings of one tool in all kernels.
+/// A row of the report. In the simulator, a row has the findings in one kernel. On a GPU, a row has the
+/// findings of one tool in all kernels.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -232,8 +233,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// Returns the command's result. A refused launch says nothing about its kernel. If there are no other
-/// findings, it counts as invalid input.
+/// Returns the command's result. A refused launch says nothing about its kernel. If all findings are refused
+/// launches, the command ends with the exit code for invalid input.
 fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Launches per round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     launches: u32,
-    /// Threads of the rounds with several threads.
+    /// Number of threads in the rounds that use several threads.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
     /// Streams per thread.
@@ -35,10 +35,10 @@ pub(super) struct Args {
     kernels: KernelOptions,
 }
 
-/// Numbers of launches between two waits.
+/// The wait intervals, in launches.
 const RHYTHMS: [usize; 7] = [1, 5, 10, 20, 25, 50, Soak::AT_THE_END];
-/// Number of rounds per kernel: one round per rhythm and one with a single wait at the end, from one thread
-/// and from several.
+/// Number of rounds per kernel. There is one round per wait interval, and one round with a single wait at the
+/// end. Each of them runs from one thread, and from several threads.
 const ROUNDS: usize = 2 * (1 + RHYTHMS.len());
 /// Permitted growth of device memory from the first round to the last: the unit in which a driver allocates.
 const DEVICE_GROWTH: i64 = 2 << 20;

@@ -110,7 +110,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let (entry, microseconds) = (row.best.to_owned(), row.microseconds);
         let tuned = Tuned::new(entry, microseconds, Some(row.table_microseconds));
         tuning.keep(&runner.capabilities().name, &problem, tuned);
-        // Writes the file after each shape, so that a later failure loses nothing.
+        // Writes the file after each shape, so that a later failure loses no measurement.
         tuning.write(&path)?;
         rows.push(row);
         bar.inc(1);

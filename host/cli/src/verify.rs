@@ -70,14 +70,15 @@ struct Report {
     passed: bool,
     seconds: f64,
     kernels: Vec<Row>,
-    /// The lineage's configurations, and every other kernel that solves the lineage's headline workload.
+    /// The results of the lineage's configurations, and of every other kernel that solves the lineage's
+    /// headline workload.
     headline: Vec<Row>,
 }
 
 /// Bound of an element's error on the headline workload.
 const HEADLINE_BOUND: f64 = 2e-3;
 
-/// Up to this number of kernels, one process is faster than several.
+/// With at most this number of kernels, one process is faster than several processes.
 const FEW: usize = 8;
 /// Default maximum number of concurrent processes. Each process takes some hundred MiB of device memory.
 const MOST_JOBS: usize = 16;

@@ -1,5 +1,5 @@
-//! Runs a command over many kernels in several processes of this program. A driver compiles one kernel at a
-//! time per process, and compiling takes most of the time.
+//! Runs a command over many kernels in several processes of this program. In one process, a driver compiles
+//! one kernel at a time, and compilation takes most of the time.
 use super::console::Console;
 use super::ended;
 use super::error::Error;
@@ -87,8 +87,8 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?, None)
 }
 
-/// Does the work of `output`, but standard error goes to this program's standard error, and the command is
-/// asked to end after `limit`.
+/// Like `output`, with two differences: the command's standard error goes to this program's standard error,
+/// and after `limit`, this function asks the command to end.
 pub(super) fn shown(command: &mut Command, limit: Duration) -> io::Result<Output> {
     collect(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?, Some(limit))
 }
@@ -133,8 +133,8 @@ fn wait(child: &mut Child, limit: Option<Duration>) -> io::Result<ExitStatus> {
 /// Asks a process to end.
 #[cfg(unix)]
 fn terminate(child: &Child) {
-    // SAFETY: the call takes two numbers and touches no memory. No one has waited for the process yet, so its
-    // id is still valid.
+    // SAFETY: the call takes two numbers and touches no memory. Nothing has waited for the process yet, so
+    // its id is still valid.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
 }
 

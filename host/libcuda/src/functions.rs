@@ -57,7 +57,7 @@ pub mod device_attribute {
     pub const MAJOR: c_int = 75;
     /// Compute capability, minor.
     pub const MINOR: c_int = 76;
-    /// Shared memory of an SM, bytes.
+    /// Shared memory of an SM, in bytes.
     pub const SMEM_PER_SM: c_int = 81;
     /// Registers of an SM.
     pub const REGISTERS_PER_SM: c_int = 82;

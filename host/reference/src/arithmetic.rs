@@ -1,4 +1,5 @@
-//! The two arithmetics of the reference: exact in f64, and naive in 16 bits.
+//! The reference computes in two arithmetics: the exact arithmetic uses f64, and the naive arithmetic uses 16
+//! bits.
 use crate::e4m3;
 use ferroflash::DType;
 use half::{bf16, f16};
@@ -114,8 +115,8 @@ pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
 }
 
-/// Panics: no tensor of attention has this type. The planner refuses such a tensor, and the program refuses
-/// to read it.
+/// Panics, because no tensor of attention has this type. The planner refuses such a tensor, and the program
+/// `ferroflash` refuses to read one.
 fn not_computed(dtype: DType) -> ! {
     unreachable!("attention in {}", dtype.name())
 }

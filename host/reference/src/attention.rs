@@ -92,14 +92,14 @@ impl<'a> Inputs<'a> {
         Inputs { sequences, ..self }
     }
 
-    /// Adds ALiBi slopes, if given. The tensors' first batch is sequence `first` of the slopes.
+    /// Adds ALiBi slopes, if given. The tensors' first batch uses the slopes of sequence `first`.
     #[must_use]
     pub fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
         Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
-    /// Adds extras. The tensors' first batch is sequence `first` of the extras, and their first head is head
-    /// `head`.
+    /// Adds extras. The tensors' first batch uses the extras of sequence `first`, and the tensors' first head
+    /// uses the extras of head `head`.
     #[must_use]
     pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
         Inputs { extras: Some((extras, [first, head])), ..self }
@@ -310,7 +310,7 @@ fn softmax<A: Arithmetic>(
             *score = arithmetic.round(arithmetic.round((arithmetic.round(*score / cap)).tanh()) * cap);
         }
         *score = changed(*score, j);
-        // This comparison does not lose a NaN: the NaN reappears in the sum.
+        // If a score is NaN, this comparison ignores it, but the sum below becomes NaN.
         if *score > max {
             max = *score;
         }
@@ -331,7 +331,7 @@ fn softmax<A: Arithmetic>(
     max.to_f64() + sum.to_f64().ln()
 }
 
-/// Does the work of [`multiply`], with code for AVX2 if the CPU has AVX2.
+/// Like [`multiply`], but with code for AVX2 if the CPU has AVX2.
 fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -347,8 +347,8 @@ fn multiply_avx2<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &m
     multiply(a, inner, b, b_stride, c, columns)
 }
 
-/// Computes `c = a b`. `a` is `[rows, inner]`, `b` is `[inner, ..]` with rows `b_stride` apart, `c` is
-/// `[rows, columns]`.
+/// Computes `c = a b`. `a` is `[rows, inner]`, `b` is `[inner, ..]` with `b_stride` elements from row to row,
+/// `c` is `[rows, columns]`.
 #[inline(always)]
 fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
     if inner == 0 || columns == 0 {

@@ -10,9 +10,9 @@ use ferroflash::plan::Problem;
 use rayon::prelude::*;
 use std::f64::consts::LOG2_E;
 
-/// Returns the magnitude of a score (scaled, capped, times log2 e) from which its row is not judged. Kernels
-/// keep row maxima in f32, as base-2 exponents. From this magnitude on, half an ulp of a maximum exceeds the
-/// exponent range of a probability in the inputs' type: 16 in f16, 128 in bf16.
+/// Returns a limit for scores (scaled, capped, times log2 e). If a score of a row reaches this limit, the row
+/// is not judged. Kernels keep row maxima in f32, as base-2 exponents. From this magnitude on, half an ulp of
+/// a maximum exceeds the exponent range of a probability in the inputs' type: 16 in f16, 128 in bf16.
 pub const fn score_limit(dtype: DType) -> f64 {
     ((1u64 << 24) * (2 - dtype.min_exponent()) as u64) as f64
 }
@@ -176,17 +176,18 @@ fn bound(dtype: DType, scores: &[Score], out: &[f64], lse: f64) -> (Vec<f64>, f6
     // Rounding the maximum to nearest multiplies all probabilities by at most this factor.
     let largest = scores.iter().map(|s| s.value.abs()).fold(0.0, f64::max) * LOG2_E;
     let shift = (largest * ULP / 2.0).exp2();
-    // The type's smallest number, but at least the smallest number that f32 operations do not flush.
+    // The smallest number of the inputs' type, but not below the smallest number that f32 operations do not
+    // flush to 0.
     let vanishes = VANISHES.max(2f64.powi(dtype.min_exponent() - dtype.mantissa_bits()));
     let roundoff = unit_roundoff(dtype);
     let keys = scores.len() as f64;
     let lowest = scores.iter().map(|s| s.value - s.error).fold(f64::NEG_INFINITY, f64::max);
     let contends = |s: &Score| s.value + s.error >= lowest - NO_WEIGHT;
-    // O is a mean of the values of contending keys, whose weights may err by this factor.
+    // O is a weighted mean of the values of contending keys. The weights may be wrong by this factor.
     let error = scores.iter().filter(|s| contends(s)).map(|s| s.error).fold(0.0, f64::max);
     let off = (2.0 * error).exp_m1().min(1.0);
-    // For each column, the largest of three magnitudes: any value; a contending value; a contending value's
-    // distance from O.
+    // For each column, three maxima: of the magnitudes of all values, of the magnitudes of contending values,
+    // and of the distances of contending values from O.
     let mut columns = vec![[0.0f64; 3]; out.len()];
     for score in scores {
         let contends = contends(score);
@@ -250,7 +251,8 @@ mod tests {
             let bounds = Bounds::new(&memory.inputs().expect("valid"));
             (bounds.not_judged(), bounds.rows())
         };
-        // The limits divided by log2 e. Sums of bf16 numbers stay below their limit by some distance.
+        // The scores at which rows are no longer judged: the limits divided by log2 e. In bf16, `below` is
+        // far below the limit, because sums of bf16 numbers do not come close to it.
         for (dtype, below, beyond) in [(DType::F16, 1.8e8, 1.9e8), (DType::Bf16, 1.2e9, 1.5e9)] {
             assert_eq!(not_judged(dtype, 1e6, None), (0, 80), "{dtype:?}");
             assert_eq!(not_judged(dtype, 1e30, None), (80, 80), "{dtype:?}");

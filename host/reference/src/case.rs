@@ -92,7 +92,9 @@ impl std::fmt::Display for Case {
 pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
     let scored = cases.into_iter().map(|case| {
         let problem = scored(entry, fit(case.problem));
-        Case { problem, ..case }
+        // See `Extras::random`.
+        let seed = case.seed | u64::from(entry.has_maps() && entry.scores.bias.is_some());
+        Case { problem, seed, ..case }
     });
     let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
@@ -119,7 +121,8 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         128 => 112,
         192 => 160,
         256 => 224,
-        // 264 is half of 512 columns and one chunk more, for kernels in which two warps share the columns.
+        // In kernels of head dim 512, two warps share the columns. Head dim 264 has one chunk more than the
+        // first warp's half.
         512 => 264,
         other => other - 8,
     };

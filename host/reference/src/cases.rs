@@ -33,8 +33,8 @@ const LENGTHS: [[usize; 2]; 18] = [
 /// Query heads per key head.
 const GROUPS: [usize; 3] = [1, 4, 8];
 const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
-/// A problem is long if it has a sequence of at least this length. A long problem runs with one or two of the
-/// head groupings, and with one batch.
+/// A problem is long if it has a sequence of at least this length. A long problem runs with one or two head
+/// groupings, and with one batch.
 const LONG: usize = 1000;
 
 /// Returns the grid of an entry: every length with every mask of its kind. Layouts, head dims and batches
@@ -83,7 +83,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 }
 
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
-/// rows see none. Kernels must rescale this row alone.
+/// rows see none. Kernels must rescale only this row.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
@@ -195,8 +195,8 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
-        // `many` has more tiles than blocks that the simulated cards hold at once. `slices` has more splits.
-        // `slices` takes many products, so only one dtype runs it.
+        // `many` has more tiles, and `slices` has more splits, than the simulated cards can hold blocks at
+        // once. `slices` computes many products, so only f16 kernels run it.
         (Isa::Sm90a, _, true) => {
             let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));

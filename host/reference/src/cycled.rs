@@ -1,5 +1,5 @@
-//! Inputs of measurements: normal numbers that repeat with a long period. To generate a large cache without
-//! repetition would take longer than to measure it.
+//! Inputs of measurements: normal numbers that repeat with a long period. The generation of a large cache
+//! without repetition would take longer than the measurement.
 use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 /// Number of elements of a period. The number is a prime, so that rows and heads never align with the period.
 const PERIOD: usize = 1_000_003;
-/// Distance in the period between the first elements of two consecutive tensors. Because of it, tensors
-/// differ.
+/// Distance in the period between the first elements of two consecutive tensors. Because of this distance,
+/// tensors differ.
 const APART: usize = 271_829;
 
 /// Returns the bytes of a period in `dtype`.

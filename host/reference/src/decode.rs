@@ -48,7 +48,7 @@ pub struct DecodeMemory {
 
 impl DecodeMemory {
     /// Draws standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
-    /// previous sequence if both fill that page. Rows that no sequence owns are NaN.
+    /// previous sequence if both fill that page. Rows that belong to no sequence are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -89,8 +89,8 @@ impl DecodeMemory {
         memory
     }
 
-    /// Makes inputs for a measurement: elements repeat with a long period, because it must be fast to
-    /// generate gigabytes. Pages are shuffled. Every page belongs to exactly one sequence.
+    /// Makes inputs for a measurement. The elements repeat with a long period, because the generation of
+    /// gigabytes must be fast. Pages are shuffled. Every page belongs to exactly one sequence.
     pub fn to_measure(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -113,7 +113,7 @@ impl DecodeMemory {
         self.reference_of(&self.rows(&self.pool.buffers(), b), b, keys)
     }
 
-    /// Does the work of [`DecodeMemory::reference`] with the sequence's keys and values in `rows`.
+    /// Like [`DecodeMemory::reference`], with the sequence's keys and values in `rows`.
     fn reference_of(&self, rows: &Rows, b: usize, keys: usize) -> Result<Option<Reference>, TensorError> {
         let case = &self.case;
         let queries = case.queries_of(b);

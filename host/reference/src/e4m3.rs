@@ -35,7 +35,7 @@ pub fn encode(x: f64) -> u8 {
     let numbers = numbers();
     let above = numbers.partition_point(|number| *number < magnitude) as u8;
     let distance = |bits: u8| (magnitude - numbers[usize::from(bits)]).abs();
-    // If two numbers are equally near, this picks the even one.
+    // If two numbers are equally near, this line selects the even number.
     let nearest = [above.saturating_sub(1), above]
         .into_iter()
         .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1))));

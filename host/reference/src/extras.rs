@@ -23,12 +23,12 @@ pub struct Extras {
 pub struct BiasTensor {
     dtype: DType,
     shape: [usize; 4],
-    /// Elements from one row to the next.
+    /// Number of elements from one row to the next row.
     row: usize,
     bytes: Vec<u8>,
 }
 
-/// Bits `[batch or 1, heads or 1, queries, columns]`, rows of whole bytes.
+/// A mask of bits `[batch or 1, heads or 1, queries, columns]`. Each row fills whole bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BitsTensor {
     shape: [usize; 4],
@@ -72,7 +72,8 @@ impl BiasTensor {
         Bias::rows(address, elements, self.dtype, self.shape, self.row)
     }
 
-    fn random(random: &mut Random, dtype: DType, shape: [usize; 4]) -> Self {
+    /// Rows begin at multiples of `aligned` bytes.
+    fn random(random: &mut Random, dtype: DType, shape: [usize; 4], aligned: usize) -> Self {
         let elements = (0..shape.iter().product()).flat_map(|_| {
             // A bias of -inf hides the key.
             let x = if random.bits().is_multiple_of(61) { f64::NEG_INFINITY } else { 2.0 * random.normal() };
@@ -83,12 +84,13 @@ impl BiasTensor {
         });
         let elements: Vec<u8> = elements.collect();
         let gap = [0, 2, 6][(random.bits() % 3) as usize];
-        Self::padded(dtype, shape, shape[3].next_multiple_of(2) + gap, &elements)
+        let row = (shape[3].next_multiple_of(2) + gap).next_multiple_of(aligned / dtype.bytes());
+        Self::padded(dtype, shape, row, &elements)
     }
 }
 
 impl BitsTensor {
-    /// Creates a mask of contiguous rows, each of whole bytes.
+    /// Creates a mask of contiguous rows. Each row fills whole bytes.
     pub fn new(shape: [usize; 4], bytes: Vec<u8>) -> Self {
         BitsTensor { shape, bytes }
     }
@@ -105,8 +107,7 @@ impl BitsTensor {
         MaskBits::contiguous(address, self.bytes.len() as u64, self.shape)
     }
 
-    /// Draws bits, of which two of three are 1. The first two rows see no key, and neither do some other
-    /// rows.
+    /// Draws bits. Two of three bits are 1. The first two rows see no key, and neither do some other rows.
     fn random(random: &mut Random, shape: [usize; 4]) -> Self {
         let [batch, heads, rows, columns] = shape;
         let row = |row: usize| {
@@ -128,6 +129,9 @@ impl Extras {
         let mut one_of = |all: &[usize]| all[(random.bits() % all.len() as u64) as usize];
         let shape = [one_of(&[p.batch, 1]), one_of(&[p.heads_q, p.heads_q, 1]), p.seqlen_q, p.seqlen_k];
         let shape = [shape[0], shape[1], one_of(&[p.seqlen_q, p.seqlen_q, 1]), shape[3]];
+        // An odd seed draws a bias that TMA accepts.
+        let for_tma = seed % 2 == 1;
+        let shape = if for_tma { [shape[0], shape[1], p.seqlen_q, shape[3]] } else { shape };
         let random = &mut random;
         let sink = |random: &mut Random| match random.bits() % 5 {
             0 => f32::NEG_INFINITY,
@@ -139,7 +143,7 @@ impl Extras {
         };
         Extras {
             sinks: p.sinks.then(|| (0..p.heads_q).map(|_| sink(random)).collect()),
-            bias: p.bias.map(|dtype| BiasTensor::random(random, dtype, shape)),
+            bias: p.bias.map(|dtype| BiasTensor::random(random, dtype, shape, if for_tma { 16 } else { 4 })),
             prefixes: match p.mask {
                 Mask::Prefix(Prefix::Each(_)) => Some((0..p.batch).map(|_| prefix(random)).collect()),
                 _ => None,

@@ -61,7 +61,7 @@ pub struct Limits {
     /// Whether invalid `cu_seqlens` may make sequences overlap. The simulator reports the overlap as a race.
     pub overlaps: bool,
     /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
-    /// range, within the limits of the planner and the type. 0 turns this off.
+    /// range, within the limits of the planner and the type. 0 draws no such problem.
     pub decades: u8,
 }
 
@@ -91,7 +91,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Fuzz {
-    /// Draws the problem of `seed`. A device with these capabilities can solve it.
+    /// Draws the problem of `seed`. A device with these capabilities can solve the problem.
     pub fn new(seed: u64, limits: Limits, capabilities: &Capabilities) -> Self {
         let random = &mut Random::new(seed);
         let mut problem = problem(random, limits);
@@ -117,8 +117,8 @@ impl Fuzz {
     /// the tolerance rule. The tolerance is wider for a [small](Self::is_small) problem.
     ///
     /// # Errors
-    /// Returns the errors of planning, launching and waiting. Each of them is a failure, because the problem
-    /// is valid.
+    /// Returns the errors of planning, launching and waiting. Each of these errors is a failure, because the
+    /// problem is valid.
     pub fn run<D: Harness>(&self, attention: &Attention<D>) -> Result<Findings, Error> {
         let outcome = Loaded::new(attention, &self.memory, self.config)?.run()?;
         let wrong = |e: super::TensorError| Error::invalid("fuzz", self, e);
@@ -200,7 +200,8 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
         let [least, most] = [least.log10().max(-decades), most.log10().min(decades)];
         10f64.powf(least + (most - least) * below(random, 1 << 20) as f64 / f64::from(1 << 20))
     };
-    // Inputs are normal numbers. 8 standard deviations stay below the largest number of the type.
+    // Inputs are normally distributed. Even an input of 8 standard deviations is below the largest number of
+    // the type.
     let (least, most) = if p.dtype == DType::F16 { (1e-4, 65504.0 / 8.0) } else { (1e-37, 4e37) };
     loop {
         let sigmas: [f64; 3] = std::array::from_fn(|_| between(random, least, most));

@@ -11,7 +11,7 @@ use super::told::Told;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, LseView, Scores, TensorView};
 
-/// The scaled score of a huge key. Next to its exponential, all earlier sums are too small to count.
+/// The scaled score of a huge key. Its exponential is so large that f32 rounding removes all earlier sums.
 pub const PEAK: f64 = 40.0;
 
 /// Memory layout of a problem's tensors.
@@ -22,7 +22,7 @@ pub enum Layout {
     /// `[batch][heads][seqlen][head_dim]`, one buffer per tensor.
     Bhsd,
     /// A row of one buffer holds the heads of Q, K and V side by side if `seqlen_q` equals `seqlen_k`;
-    /// otherwise only K and V share a buffer. Between the rows of O are 8 elements that belong to no row.
+    /// otherwise only K and V share a buffer. In O, 8 elements between two rows belong to no row.
     Packed,
 }
 
@@ -107,15 +107,15 @@ pub struct Memory {
     pub k: Place,
     /// Values.
     pub v: Place,
-    /// The output. The output's buffer is not among `buffers`.
+    /// The output. `buffers` does not contain the output's buffer.
     pub o: Place,
-    /// ALiBi slopes. The first buffer behind the tensor buffers holds them.
+    /// ALiBi slopes. The first buffer behind the tensors' buffers holds the slopes.
     pub slopes: Option<Slopes>,
-    /// The sequences of a varlen batch. The last buffers hold their integers.
+    /// The sequences of a varlen batch. The last buffers hold the integers of these sequences.
     pub sequences: Option<Sequences>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
-    /// Sinks, bias and masks. The buffers of these tensors follow `buffers`.
+    /// Sinks, bias and masks. Their buffers follow `buffers`.
     pub extras: Extras,
 }
 
@@ -154,8 +154,9 @@ impl Memory {
     }
 
     /// Gives every sixteenth row of each head one huge key. The row's scaled score with this key is [`PEAK`],
-    /// and other rows score 0 with the key. The head's index selects the rows and the block of `block` keys.
-    /// Sixteen heads per key block cover all rows and key blocks.
+    /// and other rows score 0 with the key. The head's index determines these rows. The head's index and the
+    /// row determine the block of `block` keys that contains the huge key. Sixteen heads per key block cover
+    /// all rows and key blocks.
     #[must_use]
     pub fn with_peaks(mut self, block: usize) -> Self {
         let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self.problem;

@@ -43,7 +43,7 @@ fn told(case: Case, told: &'static [Told]) -> Case {
     }
 }
 
-/// Other lengths, and an invalid `seqused_k`.
+/// The later launches have other lengths, and one of them has an invalid `seqused_k`.
 const OTHERS: &[Told] = &[Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
 
 /// Returns a case with invalid `cu_seqlens`.
@@ -111,7 +111,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 /// Sequences of equal lengths of two tiles.
 const EQUAL: &[Lengths] = &[[1, 3, 1, 1, 0]; 3];
 
-/// Sequences of several tiles and n blocks, for a GPU.
+/// Sequences of several tiles and several key blocks, for a GPU.
 const LONG: &[Lengths] = &[
     [4, 77, 16, 5, 0],
     [0, 1, 30, 1, 0],

@@ -29,7 +29,8 @@ pub struct Outcome {
     o: Vec<u16>,
     /// O's place between the guards.
     place: Place,
-    /// Number of rows of O that the kernel writes. These rows come first.
+    /// Number of rows of O that the kernel writes. The rows that the kernel writes come before all other
+    /// rows.
     rows: usize,
     /// LSE with its guard elements.
     lse: Vec<f32>,
@@ -160,7 +161,7 @@ impl Work for Memory {
             };
             let outcome = Outcome::new(memory, written, true);
             if outcome.rows == 0 {
-                // No sequence has a row, so the launch must not write anything.
+                // No sequence has a row of Q, so the launch must not write anything.
                 return Judgement::outside(outcome.strays());
             }
             let verdict = outcome.judge(reference, dtype);
@@ -203,8 +204,8 @@ impl<'a, D: Harness> Loaded<'a, D> {
         Ok(Outcome::new(self.memory, &self.device.run()?, self.wants_lse))
     }
 
-    /// Does the work of [`Loaded::run`], and also returns two durations: loading the kernel on the host, and
-    /// the launch on the device.
+    /// Like [`Loaded::run`], but also returns two durations: the time to load the kernel on the host, and the
+    /// time of the launch on the device.
     ///
     /// # Errors
     /// Returns the errors of planning, launching and waiting.
@@ -214,7 +215,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     }
 
     /// Returns the device time of `launches` consecutive launches of `config`. The launches share their
-    /// outputs. The kernel is loaded before them.
+    /// outputs. The kernel is loaded before the first of these launches.
     ///
     /// # Errors
     /// Returns the errors of planning, launching and waiting.

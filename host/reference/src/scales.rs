@@ -8,7 +8,8 @@ impl Reference {
     #[must_use]
     pub fn scale_values(mut self, dtype: DType, scale: f32) -> Self {
         self.exact.out.iter_mut().for_each(|x| *x *= f64::from(scale));
-        // Naive attention rounds O after scaling, even if O was exact before.
+        // Naive attention rounds O after it multiplies O by the scale. This rounding makes an error even if
+        // the unscaled O was exact.
         let rounding = |x: &f64| (f64::from(decode(dtype, encode(dtype, *x))) - x).abs();
         let rounding = self.exact.out.iter().map(rounding).fold(0.0, f64::max);
         self.naive_error = rounding.max(self.naive_error * f64::from(scale));

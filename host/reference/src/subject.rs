@@ -36,7 +36,7 @@ pub trait Subject: Sync {
         None
     }
 
-    /// Returns the prefill kernel that launches of this kernel run beside it, or `None` if this kernel is not
+    /// Returns the prefill kernel that runs in every launch of this kernel, or `None` if this kernel is not
     /// for mixed batches.
     fn beside(&self) -> Option<Contract> {
         None

@@ -149,8 +149,8 @@ impl Reference {
         Self::of_columns(inputs, usize::MAX)
     }
 
-    /// Does the work of [`Reference::new`] for O's first `columns` columns. A latent cache's values are the
-    /// first columns of its keys.
+    /// Like [`Reference::new`], for the first `columns` columns of O. A latent cache's values are the first
+    /// columns of its keys.
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let mut reference = Self::of_results(exact, &naive, inputs.problem().dtype);
@@ -185,7 +185,7 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// Returns the tolerance for naive attention's error.
+    /// Returns the tolerance of O for this error of naive attention.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5
     }

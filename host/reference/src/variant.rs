@@ -1,5 +1,5 @@
-//! Verification of a caller's variant: each of its kernels runs on random tensors, and attention in f64 that
-//! is made of the variant's own functions judges the results.
+//! Verification of a caller's variant: each of its kernels runs on random tensors. The results are compared
+//! with attention in f64, which uses the variant's own functions.
 //!
 //! ```no_run
 //! # use ferroflash::spec::{And, Causal, MaskMarker, Scored, Sink, SinkParams};
@@ -59,14 +59,14 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// Each kernel runs on 1 key, on a stage of keys less 1, a stage, a stage and 1, on more queries than keys,
 /// on fewer, and on several tiles; with equal heads and with grouped heads; on random tensors of each of
 /// [`SEEDS`]. Its O must keep FlashAttention's rule, `max|out - exact| <= 2 max|naive - exact| + 1e-5`, and
-/// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. Both come from the
-/// functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of
+/// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. `exact` and `naive`
+/// use the functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of
 /// `kernels_gpu::exact::Broken`.
 ///
-/// An error in the functions themselves is in both results: see [`verify_against`].
+/// If the functions have an error, the kernel and `exact` have the same error: see [`verify_against`].
 ///
 /// # Errors
-/// [`Failure`] with the case, its seed and the place of the worst element.
+/// Returns a [`Failure`] with the case, its seed and the place of the worst element.
 ///
 /// [`Reference::lse_tolerance`]: crate::Reference::lse_tolerance
 pub fn verify<M: MaskFn, D: Harness>(
@@ -77,10 +77,10 @@ pub fn verify<M: MaskFn, D: Harness>(
     run(card, variant, &params, None)
 }
 
-/// [`verify`], and compares the variant's functions with a second definition, for every query and key of
-/// every case. The definition takes sequence and head, the scaled product, the query's position and the key;
-/// it returns the score, or minus infinity if the query does not see the key. Write it another way than the
-/// kernel's functions: an error in both is not found.
+/// Like [`verify`], and also compares the variant's functions with a second definition, for every query and
+/// key of every case. The definition takes sequence and head, the scaled product, the query's position and
+/// the key; it returns the score, or minus infinity if the query does not see the key. Write the definition
+/// in another way than the kernel's functions: an error that both have is not found.
 ///
 /// # Errors
 /// The errors of [`verify`]; [`Failure::Definition`].
@@ -115,7 +115,7 @@ fn run<M: MaskFn, D: Harness>(
             Err(reason) => report.skipped.push((kernel.contract.symbol, reason)),
         }
     }
-    // The functions first: this takes less time than a launch in the simulator.
+    // The functions are compared before the launch, because a launch in the simulator takes longer.
     for case in kernels.iter().flatten() {
         let mut buffers = Buffers::new(card.driver());
         let params = params(&mut buffers, case).map_err(|source| Failure::refused(case, source))?;

@@ -90,7 +90,7 @@ pub struct LaunchOptions<'a> {
 /// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran. If a combine kernel ran too, this is the first of the two.
+    /// The kernel that ran. If a combine kernel ran too, this field names the first of the two kernels.
     pub entry: &'static str,
     /// The planner's reason for this kernel.
     pub reason: &'static str,
@@ -220,7 +220,7 @@ macro_rules! any {
 }
 
 impl Plans {
-    /// Returns the kernel. If there is a combine kernel, returns the first of the two.
+    /// Returns the kernel. If there is a combine kernel, returns the first of the two kernels.
     pub fn contract(&self) -> &'static Contract {
         any!(self, plan => plan.contract())
     }

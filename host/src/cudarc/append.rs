@@ -1,4 +1,5 @@
-//! Append: writes new keys and values to a KV cache. All of them are cudarc's slices.
+//! Append: writes new keys and values to a KV cache. Keys, values, slots and the KV cache are cudarc's
+//! slices.
 use super::cache::PagesMut;
 use super::front::FlashAttention;
 use super::memory::{Element, Memory, Number, SlotNumber, StreamGuards};

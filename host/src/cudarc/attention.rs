@@ -172,7 +172,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         [batch, rows, heads, latent.unwrap_or(head_dim)]
     }
 
-    /// Returns the request. `guards` holds its inputs for a stream. The output has no memory yet.
+    /// Returns the request. `guards` holds the request's inputs for a stream. The output has no memory yet.
     fn on(&self, guards: &mut StreamGuards<'a>) -> Result<AttentionRequest<'static>, Error> {
         let (q, o) = (self.q.on(guards, "q")?, Tensor::<T>::output(self.o_shape()));
         let request = match self.kv {
@@ -213,7 +213,7 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 }
 
-/// Returns the contiguous LSE of an output. `guards` holds its memory for a stream.
+/// Returns the contiguous LSE of an output. `guards` holds the LSE's memory for a stream.
 pub(super) fn lse<'t, 'a: 't, const MOST: usize>(
     guards: &mut StreamGuards<'t, MOST>,
     lse: Option<&'a mut (dyn MemoryMut<f32> + 'a)>,
@@ -307,8 +307,8 @@ impl FlashAttention {
         unsafe { self.launch(&plan, &request, stream) }
     }
 
-    /// Does the work of [`FlashAttention::attend`] for functions with candle-flash-attn's arguments:
-    /// allocates a workspace, and frees it in the order of the stream.
+    /// Computes what [`FlashAttention::attend`] computes, for functions with candle-flash-attn's arguments.
+    /// This function allocates a workspace, and frees it in the order of the stream.
     pub(super) fn attend_alone<T: Element>(
         &self,
         stream: &Arc<CudaStream>,

@@ -46,9 +46,9 @@ struct Layout {
 enum Values {
     /// In a separate buffer.
     Apart,
-    /// Behind the keys of their page, in one buffer.
+    /// The values of each page follow the page's keys, in one buffer.
     Interleaved,
-    /// In the first columns of keys; the number is the number of these columns.
+    /// The first columns of each key are its value. The number is the number of these columns.
     Latent(usize),
 }
 
@@ -94,8 +94,8 @@ macro_rules! layouts {
             Self { layout: self.layout.hnd(), ..self }
         }
 
-        /// Sets the strides of keys and of values: elements from one page, key, head and column to the next.
-        /// Interleaved values begin half a page stride after their keys.
+        /// Sets the strides of keys and of values, in elements: from one page, key, head and column to the
+        /// next. Interleaved values begin half a page stride after their keys.
         pub fn strides(self, strides: [i64; 4]) -> Self {
             Self { layout: Layout { strides, ..self.layout }, ..self }
         }
@@ -119,8 +119,8 @@ pub struct Pages<'a, C> {
 }
 
 impl<'a, C: Number> Pages<'a, C> {
-    /// Contiguous `[pages, page, heads, head_dim]`, keys and values. A dense KV cache has one page per
-    /// sequence.
+    /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and one of
+    /// values. A dense KV cache has one page per sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Apart);
         Pages { keys, values: Some(values), layout, scales: [Scale::One; 2] }

@@ -5,7 +5,8 @@ use crate::{DType, Error};
 use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use half::{bf16, f16};
 
-/// The elements of a bias: f16, bf16 or f32. Convert a reference to a slice or a view `into` it.
+/// The elements of a bias: f16, bf16 or f32. A reference to a slice or to a view converts into `Floats`
+/// (`into`).
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Floats<'a>(Kind<'a>);
@@ -46,7 +47,7 @@ impl<'a> Bias<'a> {
         Bias { data: data.into(), shape, strides: None }
     }
 
-    /// Sets the strides: elements from one batch, head, query and key to the next; see
+    /// Sets the strides, in elements: from one batch, head, query and key to the next; see
     /// [`request::Bias::strides`].
     pub fn strides(self, strides: [i64; 4]) -> Self {
         Bias { strides: Some(strides), ..self }
@@ -84,19 +85,20 @@ pub struct MaskBits<'a> {
 }
 
 impl<'a> MaskBits<'a> {
-    /// Contiguous rows `[batch or 1, heads or 1, seqlen_q]` of `columns / 8` bytes, rounded up. The last
-    /// extent of `shape` is `columns`: a bit for each of the sequence's last keys.
+    /// Creates a mask of contiguous rows `[batch or 1, heads or 1, seqlen_q]` of `columns / 8` bytes, rounded
+    /// up. `columns` is the last extent of `shape`. Each row has one bit for each of the sequence's last
+    /// `columns` keys.
     pub fn new(data: &'a impl Memory<u8>, shape: [usize; 4]) -> Self {
         MaskBits { data, shape, strides: None }
     }
 
-    /// Sets the strides: bytes from one batch, head and row to the next.
+    /// Sets the strides, in bytes: from one batch, head and row to the next.
     pub fn strides(self, strides: [i64; 3]) -> Self {
         MaskBits { strides: Some(strides), ..self }
     }
 }
 
-/// A mask. The memory of a mask, if there is any, is a slice.
+/// A mask. If a mask has memory, this memory is a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Shown<'a> {
     /// A mask without memory.

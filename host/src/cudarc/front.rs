@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct FlashAttention {
     pub(super) attention: ManuallyDrop<Attention<RawDriver>>,
     context: Arc<CudaContext>,
-    /// Whether a graph may contain some of the kernels.
+    /// Whether a captured graph may contain some of the loaded kernels.
     captured: AtomicBool,
     pub(super) plans: Plans,
 }
@@ -32,7 +32,8 @@ impl FlashAttention {
         Ok(FlashAttention { attention, context, captured, plans })
     }
 
-    /// Returns the underlying [`Attention`]. CUDA graphs, and tensors outside of cudarc's slices, need it.
+    /// Returns the underlying [`Attention`]. Programs need the engine for CUDA graphs, and for tensors
+    /// outside of cudarc's slices.
     pub fn attention(&self) -> &Attention<RawDriver> {
         &self.attention
     }
@@ -50,8 +51,8 @@ impl FlashAttention {
         Err(Error::invalid(what, value, right))
     }
 
-    /// Returns whether a stream captures a graph. If the stream captures, this function remembers that
-    /// kernels may be part of a graph.
+    /// Returns whether a stream captures a graph. If the stream captures, this function records that a graph
+    /// may contain kernels.
     pub(super) fn is_capturing(&self, stream: &CudaStream) -> Result<bool, Error> {
         let status = stream.capture_status().map_err(refused("cuStreamIsCapturing"))?;
         let capturing = status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -86,8 +87,9 @@ impl FlashAttention {
 
 impl Drop for FlashAttention {
     fn drop(&mut self) {
-        // A graph may launch its kernels later. If the wait fails, kernels may still run: the driver refuses
-        // to wait while any stream of the context captures. In both cases, kernels and context stay loaded.
+        // There are two cases in which kernels and context must stay loaded. A graph may launch its kernels
+        // later. If the wait fails, kernels may still run: the driver refuses to wait while any stream of the
+        // context captures.
         if *self.captured.get_mut() || self.context.synchronize().is_err() {
             return;
         }

@@ -123,7 +123,7 @@ pub struct PerHead<'a> {
 }
 
 impl<'a> PerHead<'a> {
-    /// Returns `[heads]`, shared by all sequences.
+    /// Returns numbers `[heads]`, which all sequences share.
     pub fn new(data: &'a impl Memory<f32>) -> Self {
         PerHead { data, strides: [0, 1] }
     }

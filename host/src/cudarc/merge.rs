@@ -26,12 +26,13 @@ impl<'a, S: Number> State<'a, S> {
         State { o, lse, strides: None, unit: LseUnit::Natural }
     }
 
-    /// Sets the strides of the log-sum-exp: elements from one batch, head and row to the next.
+    /// Sets the strides of the LSE, in elements: from one batch to the next batch, from one head to the next
+    /// head, and from one row to the next row.
     pub fn lse_strides(self, strides: [i64; 3]) -> Self {
         State { strides: Some(strides), ..self }
     }
 
-    /// Sets the base of the log-sum-exp.
+    /// Sets the unit of the LSE.
     pub fn unit(self, unit: LseUnit) -> Self {
         State { unit, ..self }
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 /// Number of cached plans: enough for the shapes of one step of a model, and for some of the previous step.
 const MOST: usize = 16;
 
-/// The most recently used plans with their [keys](key), the latest first.
+/// The most recently used plans with their [keys](key). The plan that was used last comes first.
 #[derive(Default)]
 pub(super) struct Plans(Mutex<Vec<(AttentionRequest<'static>, Plan)>>);
 

@@ -7,20 +7,20 @@ use crate::request::{Counters, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// Scratch memory of launches: the partial results of splits, and the counters that elect the thread block
-/// that combines them. Keep one per stream and use it for all requests of that stream.
-/// [`FlashAttention::attend`] grows it as needed.
+/// Scratch memory of launches. It holds the partial results of splits, and counters. The counters elect the
+/// thread block that combines the splits. Keep one `ScratchMemory` per stream, and use it for all requests of
+/// that stream. [`FlashAttention::attend`] grows it as needed.
 #[derive(Default)]
 pub struct ScratchMemory {
     workspace: Option<CudaSlice<u8>>,
-    /// The counters. All are zero before and after each launch.
+    /// The counters. All counters are zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
     /// Whether a graph may use the memory. This crate never frees such memory.
     captured: bool,
 }
 
 impl ScratchMemory {
-    /// Creates empty scratch memory. Kernels without splits need no more.
+    /// Creates empty scratch memory. Kernels without splits need no scratch memory.
     pub fn new() -> Self {
         Self::default()
     }

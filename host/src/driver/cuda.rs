@@ -134,7 +134,7 @@ pub(super) unsafe fn opt_in(
     driver("cuFuncSetAttribute", code)
 }
 
-/// Compiles PTX in the current context. An error contains the compiler's log.
+/// Compiles PTX in the current context. If the compiler fails, the error has its log.
 pub(super) fn compile(ptx: &str) -> Result<libcuda::CUmodule, Error> {
     let text = std::ffi::CString::new(ptx)
         .map_err(|_| Error::invalid("PTX", "text with a NUL", "it must not contain a NUL"))?;
@@ -159,8 +159,8 @@ pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
         let bytes = cubin.get(at..at + len)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     };
-    // In a 64-bit file, the section headers come last, or the program headers follow them. The closure's
-    // arguments are the places of three fields: offset, size and number of the headers.
+    // In a 64-bit file, either the section headers or the program headers come last. The closure's arguments
+    // are the places of three fields: offset, size and number of the headers.
     let end = |offset: usize, size: usize, number: usize| {
         word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(number, 2)?)?)
     };
@@ -172,7 +172,7 @@ pub(super) fn is_whole(cubin: &[u8]) -> Result<(), Error> {
     Err(Error::invalid("cubin", format_args!("{} bytes", cubin.len()), "it must be a whole 64-bit ELF file"))
 }
 
-/// Loads PTX or machine code. An error contains the compiler's log.
+/// Loads PTX or machine code. If the compiler fails, the error has its log.
 ///
 /// # Safety
 /// `image` is text that ends with NUL, or a whole ELF file.
@@ -234,7 +234,7 @@ impl Context {
     /// Returns a device's primary context.
     pub fn primary(device: CUdevice) -> Result<Arc<Self>, Error> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: writes one handle, released when this is dropped.
+        // SAFETY: the call writes one handle, which the returned value releases when it is dropped.
         driver("cuDevicePrimaryCtxRetain", unsafe { libcuda::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
         Ok(Arc::new(Context { raw, retained: Some(device), _keeper: None }))
     }

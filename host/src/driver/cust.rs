@@ -109,7 +109,7 @@ impl<T> Deref for Kept<T> {
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        // If `enter` fails, the context is lost, and the object with it.
+        // If `enter` fails, the context no longer works, and the object needs no release.
         let Ok(_entered) = self.context.enter() else { return };
         // SAFETY: the value is dropped once, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.value) };
@@ -173,7 +173,8 @@ impl Driver for CustDriver {
     fn load(&self, ptx: &str, contract: &Contract) -> Result<CustKernel, Error> {
         let _entered = self.enter()?;
         has_no_nul("PTX", ptx)?;
-        // cust drops the compiler's log. A refused text is therefore compiled once more to get the log.
+        // cust drops the compiler's log. If the driver refuses a text, this function compiles the text once
+        // more, to get the log.
         let module = Module::from_ptx(ptx, &[])
             .map_err(|e| compile(ptx).err().unwrap_or_else(|| failed("cuModuleLoadDataEx", e)))?;
         self.kernel(module, contract)

@@ -84,8 +84,8 @@ pub trait Harness: Driver {
     /// Returns the errors of `work` and `then`, or [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - The preconditions of the launches of `work` hold each time that `then` enqueues them, until the
-    ///   launches have run.
+    /// - Each time that `then` enqueues the launches of `work`, the preconditions of these launches hold
+    ///   until the launches have run.
     /// - `stream` is a stream of this driver's context, and `then` waits until its own work on `stream` is
     ///   done.
     unsafe fn with_graph(

@@ -32,8 +32,8 @@ pub enum MapKind {
     /// tensor has one batch and at most [`RaggedMap::END`] rows, which are less than 2^34 bytes apart.
     Ragged,
     /// A page ends where a sequence ends in it. The coordinates of a [`PagedMap`](spec::PagedMap) name this
-    /// row. The batches are pages. Pages are a whole number of rows apart, with at most [`RaggedMap::END`]
-    /// rows in all.
+    /// row. The batches are pages. The distance of two pages is a whole number of rows, and all pages
+    /// together have at most [`RaggedMap::END`] rows.
     Paged,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Encoding {
 }
 
 impl MapDescription {
-    /// Exclusive bound of the bytes between two rows of a [`RaggedMap`].
+    /// Two adjacent rows of a [`RaggedMap`] must be less than this number of bytes apart.
     pub(crate) const APART: u64 = 1 << 34;
 
     /// Returns the number of bytes of a box's row.
@@ -62,7 +62,7 @@ impl MapDescription {
     /// Checks that the tensor map can be encoded.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field that contradicts its documentation; [`Error::Unsupported`] names an
+    /// Returns [`Error::Invalid`] if a field contradicts its documentation, or [`Error::Unsupported`] for an
     /// element type that no kernel copies by tensor maps.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
@@ -148,7 +148,8 @@ impl MapDescription {
 mod tests {
     use super::*;
 
-    /// Row `i` of a sequence has its place among all rows. TMA sees the row exactly if the sequence has it.
+    /// The coordinates of row `i` of a sequence give the row's address. TMA copies the row only if the
+    /// sequence has a row `i`.
     #[test]
     fn a_ragged_tensor_ends_with_its_sequence() {
         for row_bytes in [128, 4096, 1 << 26] {
@@ -176,7 +177,8 @@ mod tests {
         }
     }
 
-    /// Row `i` of a page has its place among all rows. TMA sees the row exactly if the sequence has it.
+    /// The coordinates of row `i` of a page give the row's address. TMA copies the row only if the page's
+    /// sequence has it.
     #[test]
     fn a_page_ends_with_its_sequence() {
         let map = |row, head, batch| MapDescription {

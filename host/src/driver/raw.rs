@@ -313,7 +313,8 @@ impl Harness for RawDriver {
     }
 }
 
-// A drop cannot report errors. If a context fails here, it is lost anyway.
+// A drop cannot report errors. If a call fails here, the context no longer works, so this function ignores
+// the error.
 impl Drop for RawKernel {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };

@@ -1,4 +1,4 @@
-//! The PTX simulator as a device: every launch is checked.
+//! The PTX simulator as a device. The simulator checks every launch.
 use super::map::Encoding;
 use super::{Driver, Harness, MapDescription, Sealed, harness};
 use crate::capabilities::SIMULATED;

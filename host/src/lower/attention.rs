@@ -26,7 +26,7 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
         (KeysValues::Varlen { k, v, keys }, Order::Transposed) => {
             varlen_cache(k, v, &nowhere, keys.max_seqlen_k).map(|_| ())
         }
-        _ => tma::maps(r, kernel).map(|_| ()),
+        _ => tma::bias(r, kernel).and(tma::maps(r, kernel)).map(|_| ()),
     }
 }
 
@@ -52,7 +52,8 @@ fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
 }
 
 fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
-    let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place };
+    let tma_bias = tma::bias(r, s.kernel).map_err(Refusal::Tensors)?;
+    let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place, tma_bias };
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
@@ -113,22 +114,24 @@ struct Lowering<'a> {
     p: Problem,
     kernel: &'a AttnInfo,
     place: Place,
+    /// The description of the bias, if the kernel reads the bias through a tensor map.
+    tma_bias: Option<MapDescription>,
 }
 
 impl Lowering<'_> {
     /// Returns the launch of the kernel alone, with the parameters of its mask and scores.
     fn launch<P: Params>(&self, blocks: u32, params: &P) -> Launch {
-        variant::with(Launch::new(self.place, [blocks, 1, 1], params), self.r, &self.p, self.kernel)
+        self.with_variant(Launch::new(self.place, [blocks, 1, 1], params))
     }
 
     /// Returns the launch of the kernel alone, with tensor maps.
     fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
-        variant::with(
-            Launch::with_maps(self.place, [blocks, 1, 1], params, maps),
-            self.r,
-            &self.p,
-            self.kernel,
-        )
+        self.with_variant(Launch::with_maps(self.place, [blocks, 1, 1], params, maps))
+    }
+
+    /// Adds the parameters of the kernel's mask and scores.
+    fn with_variant(&self, launch: Launch) -> Launch {
+        variant::with(launch, self.r, &self.p, self.kernel, self.tma_bias)
     }
 
     /// Returns the launch of a kernel with work tiles, with keys and values in tensors: with or without

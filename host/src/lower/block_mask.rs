@@ -1,8 +1,9 @@
-//! Checks that the block mask in a variant's parameters goes with kernel and request.
+//! Checks that the block mask in a variant's parameters fits the kernel and the request.
 use crate::{AttnInfo, Error, Problem};
 use spec::BlockMask;
 
-/// Checks sizes and addresses of a block mask. Its lists are in device memory, where kernels clamp them.
+/// Checks sizes and addresses of a block mask. The lists of the block mask are in device memory. Kernels
+/// clamp the integers in the lists.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the difference.
@@ -35,7 +36,7 @@ pub(super) fn check(mask: &BlockMask, kernel: &AttnInfo, p: &Problem) -> Result<
         return Err(Error::invalid("block_mask.tiles", m_blocks, expected));
     }
     let expected = p.seqlen_k.div_ceil(tile[1] as usize);
-    // The size of a KV cache exceeds its sequences.
+    // A KV cache may have room for more keys than its sequences have.
     if n_blocks as usize > expected || p.cache.is_none() && (n_blocks as usize) < expected {
         let expected = format_args!(
             "the request has up to {} keys per sequence, which are {expected} blocks of {}",

@@ -4,14 +4,22 @@ use super::tensors::{integers, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
-use crate::{AttnInfo, Error, MaskKind, Problem};
+use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem};
 use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
 
-/// Adds the parameters of the kernel's mask, and then of its scores, to a launch.
-pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel: &AttnInfo) -> Launch {
+/// Adds the parameters of the kernel's mask, and then of its scores, to a launch. The description of a bias
+/// that the kernel reads through a tensor map comes first.
+pub(super) fn with(
+    launch: Launch,
+    r: &AttentionRequest<'_>,
+    p: &Problem,
+    kernel: &AttnInfo,
+    tma_bias: Option<MapDescription>,
+) -> Launch {
     if let Some(variant) = &r.variant {
         return launch.with_bytes(variant.bytes());
     }
+    let launch = if let Some(map) = tma_bias { launch.with_bias(map) } else { launch };
     let launch = match (kernel.mask, &r.mask) {
         (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
         (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),
@@ -28,7 +36,7 @@ pub(super) fn with(launch: Launch, r: &AttentionRequest<'_>, p: &Problem, kernel
         _ => launch,
     };
     match (kernel.scores.bias, &r.scores.bias) {
-        (Some(_), Some(bias)) => launch.with(&self::bias(bias)),
+        (Some(_), Some(bias)) if tma_bias.is_none() => launch.with(&self::bias(bias)),
         _ => launch,
     }
 }
@@ -46,7 +54,7 @@ pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, E
         block_mask::check(mask, kernel.info(), &r.problem())?;
     }
     let (takes, has) =
-        (kernel.params(), launch.params().len() + launch.maps().len() * size_of::<TensorMap>());
+        (kernel.params(), launch.params().len() + launch.maps().count() * size_of::<TensorMap>());
     if takes == has {
         return Ok(launch);
     }

@@ -1,4 +1,4 @@
-//! Planning of appends and merges: dtypes alone select their kernels.
+//! Plans appends and merges. Dtypes alone select their kernels.
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};

@@ -6,7 +6,7 @@ use crate::{DType, MaskKind};
 use spec::Window;
 
 impl Problem {
-    /// Returns whether both problems are one problem to a kernel, although requests may state them
+    /// Returns whether both problems mean the same to a kernel. Requests may state the same problem
     /// differently. Sinks are not compared.
     pub(crate) fn means(&self, other: &Problem) -> bool {
         Meaning::new(self) == Meaning::new(other)

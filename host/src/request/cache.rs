@@ -40,7 +40,8 @@ pub enum KvScale {
         address: u64,
         /// Number of elements.
         elements: u64,
-        /// Elements from one sequence, and from one key head, to the next. 0 means that they share a scale.
+        /// Distance in elements from one sequence to the next sequence, and from one key head to the next key
+        /// head. If a distance is 0, all sequences, or all heads, share a scale.
         strides: [i64; 2],
     },
 }
@@ -55,7 +56,8 @@ pub enum KvScale {
 /// | HND: `[pages][heads][page][head_dim]` | [`TensorView::bhsd`] | faster |
 /// | keys and values of a page beside each other | [`TensorView::interleaved`] | |
 ///
-/// Decode on pages of 16 keys takes 0.4 to 0.7 % less time with HND (H200, docs/performance-log.md).
+/// On pages of 16 keys, decode takes 0.4 to 0.7 % less time with HND than with NHD (H200,
+/// docs/performance-log.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KvPages {
@@ -117,8 +119,8 @@ impl KvPages {
         Self::new(rows, values)
     }
 
-    /// Returns the columns of a latent cache's values, or `None` if keys and values have equal numbers of
-    /// columns, or lie in different memory.
+    /// Returns the number of columns of a latent cache's values. Returns `None` if keys and values have equal
+    /// numbers of columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
         if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
@@ -148,7 +150,7 @@ pub enum Paged {
         entries: Index,
         /// Entries per row.
         columns: usize,
-        /// Entries from one row to the next.
+        /// Number of entries from one row to the next row.
         stride: usize,
     },
 }

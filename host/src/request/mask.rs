@@ -13,8 +13,8 @@ pub enum Mask {
     Full,
     /// Keys up to the query's own position.
     Causal,
-    /// Keys from `left` before the query's position to `right` after it, both inclusive; `None` is unbounded.
-    /// `Window { left: None, right: Some(0) }` is causal.
+    /// The keys from `left` positions before the query's position to `right` positions after it, both
+    /// inclusive. `None` is unbounded. `Window { left: None, right: Some(0) }` is causal.
     Window {
         /// Keys before the query's position.
         left: Option<u32>,
@@ -54,13 +54,14 @@ pub enum Prefix {
 pub struct MaskBits {
     /// Device address of row `[0, 0, 0]`.
     pub address: u64,
-    /// Bytes of the buffer from `address` on. Strides must stay within them.
+    /// Number of bytes of the buffer from `address` on. Strides must stay within these bytes.
     pub bytes: u64,
     /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
     /// counts bits, at most `seqlen_k`. For varlen sequences and KV caches, `batch` counts sequences, and
     /// `seqlen_q` and `seqlen_k` are the longest sequence's.
     pub shape: [usize; 4],
-    /// Bytes from one batch, head and row to the next. A dimension of extent 1 ignores its stride.
+    /// Strides in bytes: from one batch, head and row to the next. The stride of a dimension of extent 1 does
+    /// not matter.
     pub strides: [i64; 3],
 }
 
@@ -82,7 +83,7 @@ impl MaskBits {
 
 impl Mask {
     /// Returns the maximum number of visible keys before and after a query's position; `None` is unbounded.
-    /// For [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`], the sides define the mask.
+    /// These two numbers define the masks [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`].
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
         match self {
             Mask::Full | Mask::Prefix(_) | Mask::Bits(_) => (None, None),

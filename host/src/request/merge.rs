@@ -27,13 +27,13 @@ impl State {
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]
 pub struct Merge<'a> {
-    /// The states, at least one: f16, bf16 or f32, with equal shapes, dtypes and units of the LSE. States
-    /// from the second on have equal strides and lie at equal distances.
+    /// The states, at least one: f16, bf16 or f32, with equal shapes, dtypes and units of the LSE. The states
+    /// after the first one have equal strides, and the distances between them are equal.
     pub states: &'a [State],
     /// Output: the states' dtype, or f16 or bf16 for f32 states. The kernel writes all of O. O must not
     /// overlap another tensor, except the O of one state at the same place.
     pub o: TensorView,
-    /// Output of the LSE over all keys, in either unit.
+    /// Output for the LSE over all keys, in either unit.
     pub lse: Option<LseView>,
     /// Attention sinks: one logit per query head. A sink adds to the sum of the weights, but has no key.
     pub sinks: Option<Sinks>,

@@ -71,7 +71,7 @@ impl Scores {
 pub struct Sinks {
     /// Device address. A multiple of 4.
     pub address: u64,
-    /// Elements of the buffer: at least one per query head.
+    /// Number of elements of the buffer, at least one per query head.
     pub elements: u64,
 }
 
@@ -83,9 +83,10 @@ pub struct Sinks {
 pub struct AlibiSlopes {
     /// Device address. A multiple of 4.
     pub address: u64,
-    /// Elements of the buffer from `address` on. Strides must stay within them.
+    /// Number of elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
-    /// Elements from one sequence, and from one query head, to the next. 0 means that they share a slope.
+    /// Distance in elements from one sequence to the next sequence, and from one query head to the next query
+    /// head. If a distance is 0, all sequences, or all heads, share a slope.
     pub strides: [i64; 2],
 }
 
@@ -110,8 +111,9 @@ impl AlibiSlopes {
 pub struct Bias {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
     pub address: u64,
-    /// Elements of the buffer from `address` on. Strides must stay within them. Kernels read rows in words of
-    /// 4 bytes: a row with an odd number of 16-bit elements has one more element in memory.
+    /// Number of elements of the buffer from `address` on. Strides must stay within these elements. Kernels
+    /// read rows in words of 4 bytes: a row with an odd number of 16-bit elements has one more element in
+    /// memory.
     pub elements: u64,
     /// f16, bf16 or f32, independent of the queries' dtype.
     pub dtype: DType,
@@ -119,8 +121,8 @@ pub struct Bias {
     /// varlen sequences and KV caches, `batch` counts sequences, and `seqlen_q` and `seqlen_k` are the
     /// longest sequence's.
     pub shape: [usize; 4],
-    /// Elements from one batch, head, query and key to the next. The last stride is 1; the others are
-    /// multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.
+    /// Strides in elements: from one batch, head, query and key to the next. The last stride is 1. The other
+    /// strides are multiples of 4 bytes, or 0. A dimension of extent 1 ignores its stride.
     pub strides: [i64; 4],
 }
 

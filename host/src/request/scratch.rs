@@ -85,8 +85,8 @@ pub struct Counters {
 /// per key head takes one split.
 ///
 /// Only decode kernels split sequences of KV caches. Decode kernels take at most 64 rows (queries x query
-/// heads per key head), equal query counts per sequence, and no ALiBi slopes. With [`Splits::Auto`], they
-/// also take the sequences of few queries of a mixed batch.
+/// heads per key head), equal query counts per sequence, and no ALiBi slopes. With [`Splits::Auto`], decode
+/// kernels also take the sequences of few queries of a mixed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Splits {
@@ -105,6 +105,6 @@ pub enum Splits {
 }
 
 impl Splits {
-    /// A chunk that suits most KV caches: 1024 keys.
+    /// The chunk length that suits most KV caches: 1024 keys.
     pub const CHUNK: Splits = Splits::Chunk(1024);
 }

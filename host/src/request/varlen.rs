@@ -57,8 +57,8 @@ pub struct VarlenKeys {
     pub cu_seqlens_k: Index,
     /// `batch` integers: the number of valid keys per sequence, or `None` if all rows are valid.
     pub seqused_k: Option<Index>,
-    /// Upper bound of the keys per sequence. The selection of a kernel depends on it, and a kernel may ignore
-    /// further keys.
+    /// Maximum number of keys per sequence. The selection of a kernel depends on this number. If a sequence
+    /// has more keys, a kernel may ignore the further keys.
     pub max_seqlen_k: usize,
 }
 

@@ -7,14 +7,15 @@ use crate::DType;
 pub struct TensorView {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
     pub address: u64,
-    /// Elements of the buffer from `address` on. Strides must stay within them.
+    /// Elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
     /// Element type.
     pub dtype: DType,
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
-    /// Elements from one batch, row, head and column to the next. The last stride is 1, the others are
-    /// multiples of 16 bytes. A dimension of extent 1 ignores its stride. An input may have strides of 0.
+    /// Strides in elements: from one batch, row, head and column to the next. The last stride is 1. The other
+    /// strides are multiples of 16 bytes. A dimension of extent 1 ignores its stride. An input may have
+    /// strides of 0.
     pub strides: [i64; 4],
 }
 
@@ -125,9 +126,9 @@ pub struct LseView {
     pub elements: u64,
     /// `[batch, heads, seqlen]`, as in Q.
     pub shape: [usize; 3],
-    /// Elements from one batch and from one head to the next.
+    /// Distance in elements from one batch to the next batch, and from one head to the next head.
     pub strides: [i64; 2],
-    /// Elements from one row to the next: 1, except in a [`crate::request::Merge`].
+    /// Distance in elements from one row to the next row: 1, except in a [`crate::request::Merge`].
     pub row_stride: i64,
     /// The unit: the natural logarithm, except in a [`crate::request::Merge`].
     pub unit: LseUnit,

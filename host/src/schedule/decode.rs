@@ -1,19 +1,21 @@
-//! The schedule of decode: the number of splits per sequence, the number of thread blocks, and the places of
-//! partial results. All numbers follow from upper bounds, because the lengths live on the device. A *share*
-//! of the device is the part that one work item needs: one thread block per key head and block of rows.
+//! Schedules decode: computes the number of splits per sequence, the number of thread blocks, and the places
+//! of partial results. All numbers follow from upper bounds, because the lengths live on the device. A
+//! *share* of the device is the part that one work item needs: one thread block per key head and block of
+//! rows.
 use crate::place::Place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Partials};
 
-/// Decode splits no sequence if the device has fewer shares than this. Two halves of a wave that end together
-/// cost more than one thread block each (H200, docs/performance-log.md).
+/// If the device has fewer shares than this number, decode splits no sequence. Two thread blocks that take
+/// half of a sequence each, and end at the same time, cost more than one thread block that takes the whole
+/// sequence (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
 
-/// The part of the resident thread blocks for which splits are made, if the grid has many waves. A graph that
-/// was captured for many sequences and replays few still launches all its thread blocks. The idle blocks need
-/// room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of 4096 keys,
-/// and took 9.9 us of 45.6 (H200).
+/// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A
+/// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
+/// blocks need room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of
+/// 4096 keys, and this wait was 9.9 of the launch's 45.6 us (H200).
 const DEALT: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
 /// without more splits, the device is short of thread blocks at the end. Time relative to coarser splits,
@@ -28,11 +30,11 @@ const DEALT: f32 = 0.75;
 /// | 1 | 16 of 4096 keys, where every microsecond counts | 1.01 |
 const FINER: f32 = 2.0;
 /// Maximum number of shares per sequence after [`FINER`], if all sequences are equally long. These sequences
-/// stay unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. Such
-/// sequences take 1.07 of the time if they are split in two.
+/// stay unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. If such
+/// sequences are split in two, they take 1.07 times as long.
 const EVEN: f32 = 1.75;
-/// Exclusive bound of the number of work items, times key heads and blocks of rows. The device's arithmetic
-/// cannot count more.
+/// Exclusive bound of the product of work items, key heads and blocks of rows. The device's arithmetic cannot
+/// represent larger products.
 const TOO_MANY: u64 = 1 << 30;
 
 /// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head.
@@ -41,9 +43,9 @@ pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
 }
 
 /// Returns the number of resident thread blocks of the entry per SM if each SM runs several, otherwise 0. One
-/// block then loads while another searches its keys or combines. Several blocks per SM save 2 % of the time
-/// of 64 sequences, and up to 5 % of 24 to 32 (H200). Chunks do not depend on the batch, so they ignore this
-/// number.
+/// block then loads while another searches its keys or combines. With several blocks per SM, 64 sequences
+/// take 2 % less time, and 24 to 32 sequences up to 5 % less (H200). Chunks must not depend on the batch, so
+/// their schedule ignores this number.
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
     if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
@@ -66,7 +68,7 @@ pub struct Decode {
     pub counters: u64,
     /// The combine kernel.
     pub combine: Place,
-    /// Whether sequences stay unsplit because the workspace is missing.
+    /// Whether sequences stay unsplit only because the request has no workspace.
     pub uncut: bool,
 }
 
@@ -148,7 +150,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
             (sequences, 0)
         }
-        // The shares of all sequences fill the device, and each sequence has at least one item.
+        // The work items of all sequences fill the device, and each sequence has at least one work item.
         Splits::Auto => (sequences - 1 + share as u32, share as u32),
         Splits::Exactly(count) => (sequences * count, all(count)),
         Splits::Chunk(keys) => {
@@ -164,14 +166,15 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
         THRESHOLD.. if fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
-            // A whole number of shares: the device rounds up a little, and each share has a place.
+            // The host rounds up to a whole number of shares, because the device may round up too. Each share
+            // needs a place for a partial result.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
             whole.max(finer)
         }
         _ => whole,
     };
     let (items, slots) = bounds(share);
-    // If there are more sequences than one warp sums, the device uses this bound.
+    // If there are more sequences than one warp can add up, the device uses this bound instead of the sum.
     let bound = if sequences > 32 * 32 { u32::MAX >> 16 } else { items };
     if u64::from(bound) * each >= TOO_MANY {
         let feature = format_args!(
@@ -181,12 +184,13 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         let reason = format_args!("a launch may have fewer than {TOO_MANY} in all; split the batch");
         return Err(Error::unsupported(feature, reason));
     }
-    // One wave contains whole shares: the thread blocks of a sequence's key heads run concurrently and find
-    // open rows of memory. The hardware distributes the remaining blocks. 132 thread blocks for 128 items
-    // take 1 to 3 % longer (H200).
+    // One wave contains whole shares. The thread blocks of a sequence's key heads then run concurrently, and
+    // read from DRAM rows that are already open. The hardware distributes the remaining blocks. For 128 work
+    // items, 132 thread blocks take 1 to 3 % longer than 128 (H200).
     let (each, least) = (each as u32, sequences * each as u32);
     let wave = share as u32 * each;
-    // With more than two waves of items, the hardware distributes them better than a stride does.
+    // With more than two waves of work items, the hardware distributes the items better than persistent
+    // blocks with a fixed stride.
     let blocks = match items * each {
         items if u64::from(items) > 2 * u64::from(resident) => items,
         _ if least <= wave => wave,

@@ -1,5 +1,5 @@
-//! Split-KV of work tiles: the number of splits per tile, the places of their partial results, and the
-//! combine kernel.
+//! Schedules split-KV of work tiles: computes the number of splits per tile and the places of the partial
+//! results, and selects the combine kernel.
 use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
@@ -106,10 +106,10 @@ fn splits_of(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> u32 {
     }
 }
 
-/// Returns the work of the busiest thread block in key blocks, if `resident` blocks take split after split. A
-/// split costs its key blocks, and the part of its first loads and last product that the next split does not
-/// hide. If a tile has several splits, each split also costs its stores, and the launch costs the combine
-/// kernel. (Costs are estimates for an H200.)
+/// Returns the work of the busiest thread block in key blocks, if `resident` blocks take split after split.
+/// The cost of a split is the number of its key blocks, plus the part of its first loads and of its last
+/// product that does not overlap with the next split. If a tile has several splits, the stores of each split
+/// and the combine kernel add to the cost. (Costs are estimates for an H200.)
 fn longest(tiles: u64, resident: u64, blocks: u64, splits: u64) -> u64 {
     let [split, combine] = if splits == 1 { [2, 0] } else { [3, 3] };
     let rounds = tiles.saturating_mul(splits).div_ceil(resident.max(1));

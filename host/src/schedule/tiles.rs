@@ -1,5 +1,6 @@
-//! Work tiles of queries: their order, and the number of thread blocks.
+//! Schedules work tiles of queries: computes the order of the tiles, and the number of thread blocks.
 use super::{Split, few_of};
+use crate::request::{Mask, Prefix};
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
     AttnInfo, Isa, ManySequences, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
@@ -35,8 +36,7 @@ impl Tiles {
                 (single, order.tiles.saturating_mul(splits).min(most))
             }
             (Isa::Sm90a, false) => {
-                let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
-                let rounds = rounds(entry.mask, entry.tile_m, order, |m_block| m_block, before);
+                let rounds = rounds(p, entry.mask, entry.tile_m, order, |m_block| m_block);
                 let splits =
                     split.map(|split| order.tiles.saturating_mul(split.splits()).min(order.resident));
                 (rounds, splits.unwrap_or_else(|| rounds.blocks()))
@@ -171,7 +171,9 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
     // The host does not know the caller's own mask. Equally long work tiles lose little in groups.
     let equally_long = p.mask_kind() != MaskKind::Own
         && (window.right == Window::UNBOUNDED || window.left != Window::UNBOUNDED);
-    if equally_long { 1 } else { head_group(p, on) }
+    // Sequences often share a bias. If their heads run together, they share its reads in the L2 cache too.
+    let shares = p.bias.is_some() && p.batch > 1;
+    if equally_long && !shares { 1 } else { head_group(p, on) }
 }
 
 /// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
@@ -185,7 +187,7 @@ fn head_group(p: &Problem, on: &Capabilities) -> u32 {
     pairs.flat_map(|d| [d, all_heads / d]).filter(|group| *group <= limit).max().unwrap_or(1) as u32
 }
 
-/// The number of tiles per persistent thread block, if sequences may differ.
+/// The number of tiles per persistent thread block, if sequences may have different lengths.
 const TILES: u32 = 2;
 
 /// Returns the distribution of a kernel's tiles over persistent thread blocks, by mask and query count. If
@@ -205,31 +207,45 @@ fn dealt(
         return TileRounds::single(order.resident(order.tiles.div_ceil(TILES)));
     };
     let order = order.resident(resident(contract, on));
-    let before = p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
-    rounds(mask, tile_m, order, |m_block| m_block % each, before)
+    rounds(p, mask, tile_m, order, |m_block| m_block % each)
 }
 
-/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a block
-/// takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200, 16 heads of 2048,
-/// D = 128: faster than longest first). If pairs give some block more work than single tiles would, blocks
-/// take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
+/// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a prefix
+/// or chunks, a block takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200,
+/// causal, 16 heads of 2048, D = 128: faster than longest first). If pairs give some block more work than
+/// single tiles would, blocks take single tiles. For example, 9 heads of 2048 are 72 pairs for 132 SMs.
 ///
-/// `of_sequence` converts an `m_block` to its position in the sequence. A sequence's first query sees
-/// `before` keys.
+/// `of_sequence` converts the index of a query block to its index within the sequence.
 fn rounds(
+    p: &Problem,
     mask: MaskKind,
     tile_m: u32,
     order: TileOrder,
     of_sequence: impl Fn(u32) -> u32,
-    before: u64,
 ) -> TileRounds {
     let single = TileRounds::single(order);
-    let paired = (mask == MaskKind::Causal).then(|| TileRounds::paired(order)).flatten();
-    // With many rounds, one round more costs little, and a count would take time.
+    let grows = matches!(mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked);
+    let paired = grows.then(|| TileRounds::paired(order)).flatten();
+    // With many rounds, one more round costs little. In this case, the function does not count the keys of
+    // the rounds, because counting takes time.
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
-    let keys = |tile: WorkTile| u64::from(of_sequence(tile.m_block) + 1) * u64::from(tile_m) + before;
+    let keys = |tile: WorkTile| keys_of_tile(p, mask, u64::from(of_sequence(tile.m_block)), tile_m.into());
     let most = |rounds: &TileRounds| longest(*rounds, keys);
     paired.filter(|paired| !counts || most(paired) <= most(&single)).unwrap_or(single)
+}
+
+/// Returns the number of keys that the queries of a work tile see. A sequence's first query sees the keys
+/// before it.
+fn keys_of_tile(p: &Problem, mask: MaskKind, m_block: u64, tile_m: u64) -> u64 {
+    let first = m_block * tile_m + p.seqlen_k.saturating_sub(p.seqlen_q) as u64;
+    let end = first + tile_m;
+    match (mask, p.mask) {
+        (MaskKind::Prefix, Mask::Prefix(Prefix::All(keys))) => end.max(keys.into()),
+        (MaskKind::Chunked, Mask::Chunked { chunk }) => {
+            end - first / u64::from(chunk.max(1)) * u64::from(chunk)
+        }
+        _ => end,
+    }
 }
 
 /// Returns the maximum number of keys per thread block, if a tile takes `keys` keys.

@@ -92,8 +92,8 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     })
 }
 
-/// Checks that the request does not need a number of splits that only decode kernels can make. All kernels on
-/// KV caches support chunks: without split-KV, the bits of a sequence depend on that sequence alone.
+/// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel
+/// on KV caches accepts chunks: without split-KV, the result of a sequence depends on that sequence alone.
 pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
                           head), equal query counts per sequence, bottom-right, without ALiBi slopes";

@@ -18,6 +18,11 @@ const TABLE: &[Line] = &[
                  keys and values less often than two",
     },
     Line {
+        is_meant: |e| e.scores.bias.is_some(),
+        reason: "warpgroups and TMA; the producer copies the bias beside keys; long sequences that fill the \
+                 device",
+    },
+    Line {
         is_meant: |e| e.scores.alibi,
         reason: "warpgroups and TMA, with slopes under a causal mask; long sequences that fill the device",
     },
@@ -39,7 +44,8 @@ const TABLE: &[Line] = &[
     },
 ];
 
-/// Minimum of mean keys for a kernel. It is that of the kernel without the mask or the scores (`hopper.rs`).
+/// Minimum of mean keys for a kernel. The minimum is equal to the minimum of the kernel without this mask and
+/// these scores (`hopper.rs`).
 const fn least_keys(e: &AttnInfo) -> usize {
     if e.tile_m == 192 { 4096 } else { 1024 }
 }
@@ -56,7 +62,7 @@ pub(super) fn choose(
     };
     TABLE.iter().find_map(|line| {
         let meant = kernels.iter().filter(|e| (line.is_meant)(e)).filter(runs);
-        // This mask before a more general one.
+        // A kernel with exactly this mask comes before a kernel with a more general mask.
         Some((*meant.min_by_key(|e| e.mask != p.mask_kind())?, line.reason))
     })
 }
@@ -69,13 +75,13 @@ fn mean_keys(p: &Problem) -> usize {
     }
 }
 
-/// Whether a kernel's slopes are those of a problem: slopes under a causal mask, without softcap.
+/// Whether a kernel with slopes solves a problem: the problem has slopes, a causal mask, and no softcap.
 pub(super) fn takes_slopes(e: &AttnInfo, p: &Problem) -> bool {
     let scores = ScoreKinds { alibi: true, ..p.score_kinds() };
     p.variant.is_none() && p.has_causal_slopes() && e.mask == MaskKind::Causal && e.scores == scores
 }
 
-/// The kernel for a dense problem with slopes. Its head dim is that of the portable kernels.
+/// The kernel for a dense problem with slopes. The kernel has the head dim of the portable kernel.
 pub(super) fn sloped(q: &Query<'_>) -> Option<(&'static AttnInfo, &'static str)> {
     let p = q.problem;
     let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min()?;

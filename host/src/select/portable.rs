@@ -114,8 +114,9 @@ const SMALL: &[Class] = &[Class::Small];
 /// Cards whose SMs have enough shared memory for more stages.
 const BIG: &[Class] = &[Class::Medium, Class::Large];
 
-/// The reasons' numbers are measurements on an H200 (docs/performance-log.md) for its class. For other
-/// classes they come from a model that was compared with measurements (docs/l4-model.md).
+/// Some reasons contain times. The times of large cards are measurements on an H200
+/// (docs/performance-log.md). The times of small cards are predictions of a model of the L4
+/// (docs/l4-model.md), which was compared with measurements on the H200.
 ///
 /// The first matching line with an entry that fits the device decides. Larger tiles come first: they read
 /// keys and values less often. A larger tile is skipped only if it would leave SMs idle.
@@ -163,7 +164,8 @@ const TABLE: &[Line] = &[
     Line::new(256, [128, 32], "128 queries per block read keys and values half as often as 64").if_it_fills(),
     Line::new(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
 ];
-/// The reason without a matching line: the first entry that fits the device, in the order of [`ENTRIES`].
+/// The reason if no line of [`TABLE`] matches. The planner then takes the first entry of [`PLANNED`] that
+/// fits the device.
 const FIRST: &str = "the first kernel of this dtype, head dim and mask that fits the device";
 const SPLITS: &str = "split-KV for few queries on many keys: several thread blocks per 128 queries, \
                       each with a split of the keys";

@@ -1,5 +1,6 @@
 //! Selection among kernels with sinks, with a bias, or with a mask that has parameters, and among the kernels
-//! of a caller's variant. Each combination of mask and scores has few kernels, so one rule serves all.
+//! of a caller's variant. Each combination of mask and scores has few kernels, so one rule serves all
+//! combinations.
 use super::hopper::NO_MAPS;
 use super::{Choice, Query, attention, hopper_variant, portable};
 use crate::request::Scratch;

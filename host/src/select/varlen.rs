@@ -54,9 +54,9 @@ pub(super) fn portable(
     let [rows, _] = p.totals();
     let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&first.contract));
-    // The larger tile takes 0.57 to 0.9 of the time at D = 128, and 0.69 to 1.1 at D = 64. Sequences that the
-    // smaller tile covers are the exception: 1.1 to 1.3. (H200, sequences of 64 to 1024 rows, equal and
-    // uniformly random.)
+    // The larger tile takes 0.57 to 0.9 times as long as the smaller tile at D = 128, and 0.69 to 1.1 times
+    // at D = 64. If the smaller tile covers a whole sequence, the larger tile takes 1.1 to 1.3 times as long.
+    // (H200, sequences of 64 to 1024 rows, equal and uniformly random.)
     let is_long = rows / p.batch > second.tile_m as usize && tiles >= resident;
     Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
 }

@@ -59,7 +59,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
 }
 
-/// Checks the view of slots, without regard to other memory.
+/// Checks the view of slots. Does not check whether an output overlaps it.
 fn slots(slots: &Slots) -> Result<Part, Error> {
     let (base, unit) = (slots.address, if slots.wide { 8 } else { 4 });
     address(&SLOTS, base, unit)?;

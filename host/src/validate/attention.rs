@@ -10,7 +10,7 @@ names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
 );
 
-/// Stands for a part that a request lacks.
+/// The part that stands for a missing part of a request.
 const NONE: Part = (&Q, None);
 
 /// Checks the problem and every tensor, and returns the problem.

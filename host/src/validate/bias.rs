@@ -25,7 +25,7 @@ pub(super) struct Broadcast<'a> {
 
 impl Broadcast<'_> {
     /// Checks the view against sequences and heads of a problem. `rows` are the permitted extents of the
-    /// third dimension, and `columns` is the extent of the last.
+    /// third dimension, and `columns` is the extent of the last dimension.
     pub fn check(&self, p: &Problem, rows: [usize; 2], columns: usize) -> Result<Footprint, Error> {
         let Broadcast { name, shape, strides, unit, .. } = *self;
         address(name, self.address, self.alignment)?;

@@ -19,9 +19,10 @@ impl Footprint {
         })
     }
 
-    /// Returns whether two indices may name one byte. The answer is exact if every stride is at least the
-    /// span of all smaller dimensions. Every layout that is made from a contiguous buffer by slices and
-    /// transpositions has such strides. Other layouts count as overlapping.
+    /// Returns whether two indices may name one byte. If every stride is at least the span of all dimensions
+    /// with smaller strides, the answer is exact. Otherwise the function may return true for indices that
+    /// share no byte. Slices and transpositions of a contiguous buffer always have such strides. Other
+    /// layouts count as overlapping.
     pub fn overlaps_itself(&self) -> bool {
         let mut dims = self.dims;
         dims.sort_unstable_by_key(|&(_, stride)| stride);
@@ -34,8 +35,8 @@ impl Footprint {
     }
 
     /// Returns false only if `self` and `other` provably share no byte. Two views share no byte if their
-    /// ranges lie apart, or if they interleave with a period that divides all larger strides of both (parts
-    /// of one packed buffer).
+    /// ranges lie apart. Two views also share no byte if they interleave like the parts of one packed buffer:
+    /// with a period that divides all larger strides of both views.
     pub fn overlaps(&self, other: &Footprint) -> bool {
         let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);

@@ -50,7 +50,7 @@ pub(super) fn row_values(
     Ok(footprint)
 }
 
-/// Checks the sinks of `heads` heads: f32, with the size of 32-bit integers.
+/// Checks the sinks of `heads` heads: f32 values, which have the size of 32-bit integers.
 pub(super) fn sinks(view: &Sinks, heads: usize) -> Result<Footprint, Error> {
     let Sinks { address, elements } = *view;
     cache::index(&SINKS, &Index { address, elements }, heads as u64, "one per query head")

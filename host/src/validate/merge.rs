@@ -40,8 +40,9 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
         }
         let own_o: Part = (&STATE_O, Some(input(&STATE_O, &state.o)?));
         let own_lse: Part = (&STATE_LSE, Some(row_values(&STATE_LSE, &state.lse, values, Use::Read)?));
-        // A thread writes its part of a row after all readers of the row's values have read. An output may
-        // therefore overlap its own state.
+        // A thread writes its part of a row after all readers of the row's values have read. Therefore `o`
+        // may be the same memory as the O of a state, and `lse` the same memory as its LSE. A partial overlap
+        // is refused.
         let not_its_own = if is_place_of(&m.o, &state.o) { (&O, None) } else { o };
         let in_place = m.lse.is_some_and(|view| is_values_of(&view, &state.lse));
         disjoint(&[own_o, not_its_own], 1)?;

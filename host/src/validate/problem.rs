@@ -1,4 +1,4 @@
-//! Checks that do not depend on tensors. Also finds the first difference of two problems.
+//! Checks problems, which do not depend on tensors. Also finds the first difference of two problems.
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;

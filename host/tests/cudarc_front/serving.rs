@@ -39,7 +39,8 @@ fn caches_of_any_kind() {
         let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
 
-        // Keys and values are in one buffer, in both orders. Another buffer lacks the last value.
+        // Keys and values are in one buffer, in both orders. In the other case, the last value is missing
+        // from the buffer.
         let (mut both, mut short) =
             (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
         let into = PagesMut::interleaved(&mut both, shape);
@@ -47,7 +48,7 @@ fn caches_of_any_kind() {
         front
             .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
             .expect("valid");
-        // The strides describe the same pages, with rows twice as far apart.
+        // The strides describe the same pages, but the distance of two rows is doubled.
         let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
         front.append(&stream, new, new, half, &slots).expect("valid");
         let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
@@ -88,8 +89,8 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // These cases have e4m3 caches; varlen queries, which two kernels divide; slopes, which decode
-        // kernels do not take.
+        // The first case has an e4m3 cache. The second case has varlen queries, whose sequences two kernels
+        // divide. The third case has slopes, which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,

@@ -74,8 +74,8 @@ impl Driver for FakeDriver {
         Ok(Kernel { symbol: symbol.into(), threads, smem_bytes })
     }
 
-    /// This is not a driver's encoding. These bytes contain the description: address, columns and rows of a
-    /// box, strides, extents, kind and type.
+    /// A real driver encodes a tensor map in another form. These bytes contain the fields of the description:
+    /// address, columns and rows of a box, strides, extents, kind and type.
     fn tensor_map(&self, of: &MapDescription) -> Result<spec::TensorMap, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
         let mut map = spec::TensorMap::EMPTY;

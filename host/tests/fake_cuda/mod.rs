@@ -6,7 +6,7 @@ use library::{NAMES, folder};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
 
-/// Tells a test that it runs in such a process.
+/// The environment variable that tells a test that its process has the fake driver.
 const VARIABLE: &str = "FERROFLASH_TEST_IN_FAKE_CUDA";
 
 /// Runs `test`, of this file, again in a separate process, in which `body` gets the fake driver.

@@ -33,7 +33,8 @@ pub const CASES: &[Case] = &[
         entry: "fwd_f16_d128_causal_128x64", tiles: 2048, group: 4 },
     Case { card: "a100", sizes: [2, 32, 8, 8192, 8192, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x48", tiles: 4096, group: 16 },
-    // One key head does not fit the L2 cache. Only the query heads that share it run together.
+    // The keys and values of one key head do not fit the L2 cache. Only the query heads that share this key
+    // head run together.
     Case { card: "l4", sizes: [1, 8, 2, 131072, 131072, 128], mask: Mask::Causal, softcap: None,
         entry: "fwd_f16_d128_causal_128x64", tiles: 8192, group: 4 },
     // With shorter sequences, and then with fewer and fewer queries for the card, tiles become smaller.

@@ -1,6 +1,6 @@
 //! A work tile's list of key blocks, from a [`BlockMask`]. No other file reads these lists.
 //!
-//! The host has not checked the numbers in a list. This file clamps each of them. Whatever they are, a loop
+//! The host has not checked the numbers in a list. This file clamps each of them. With any numbers, a loop
 //! over the list ends, and each block has keys that exist.
 use core::cell::Cell;
 use spec::{BlockMask, Element, Integers};
@@ -8,19 +8,19 @@ use tile::Warp;
 use tile::copy::TileWalk;
 use tile::global::GlobalInts;
 
-/// A list of key blocks: full blocks, then partial blocks. Loops count its positions as they count key blocks
-/// without a list, from the last position down to position 0.
+/// A list of key blocks: full blocks, then partial blocks. A loop goes through the positions of the list like
+/// through key blocks: from the last position down to position 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockList {
     /// The numbers of all lists.
     numbers: Integers,
-    /// Distance from positions to places in `numbers`, of full and of partial blocks.
+    /// The distance from a position to its place in `numbers`, for full blocks and for partial blocks.
     offsets: [u32; 2],
     /// Number of full blocks.
     full: u32,
     /// Number of blocks.
     count: u32,
-    /// Keys of a block, and of the sequence.
+    /// Number of keys of a block, and number of keys of the sequence.
     keys: [u32; 2],
 }
 
@@ -46,14 +46,14 @@ impl BlockList {
         BlockList { offsets: self.offsets.map(|x| warp.uniform(x)), full, count, ..self }
     }
 
-    /// Number of full blocks, which have the first positions, and of all blocks.
+    /// Number of full blocks, which have the first positions, and number of all blocks.
     #[inline(always)]
     pub fn counts(&self) -> [u32; 2] {
         [self.full, self.count]
     }
 
     /// The number of the block at position `at`. Only the last position may have a block that the end of the
-    /// keys cuts, so that all later copies are whole. Other positions have one of the whole blocks.
+    /// keys cuts, so that all later copies are whole. All other positions have whole blocks.
     #[inline(always)]
     pub fn number(&self, at: u32) -> u32 {
         let [tile_n, keys] = self.keys;
@@ -64,8 +64,8 @@ impl BlockList {
     }
 }
 
-/// The next block of a list: its position and number. Walks through keys and values share it. They read the
-/// number one block before its use, so that no copy waits for the load.
+/// The next block of a list, with its position and its number. The walks through keys and values share this
+/// value. Both walks load the number of a block one block before its use, so that no copy waits for the load.
 pub struct Next(Cell<[u32; 2]>);
 
 impl Next {
@@ -81,7 +81,7 @@ impl Next {
         self.0.get()[1]
     }
 
-    /// Goes to the block before this one. Behind position 0 it has no meaning, and no copy follows.
+    /// Goes to the block before this one. Behind position 0, the number has no meaning, and no copy follows.
     #[inline(always)]
     fn advance(&self, list: &BlockList) {
         let at = self.0.get()[0].wrapping_sub(1);
@@ -89,15 +89,15 @@ impl Next {
     }
 }
 
-/// A walk through the blocks of a list. Each block has `tiles` tiles. Of the walks that share a [`Next`], the
-/// last one takes its blocks last and advances.
+/// A walk through the blocks of a list. Each block has `tiles` tiles. Two walks share a [`Next`]. The walk
+/// that takes a block last advances the [`Next`].
 pub struct ListWalk<'n, T> {
     walk: T,
     list: BlockList,
     next: &'n Next,
     is_last: bool,
     tiles: u32,
-    /// Tiles of this block that are left.
+    /// Number of tiles of this block that the walk has not taken.
     left: u32,
 }
 
@@ -132,8 +132,8 @@ impl<'n, T> ListWalk<'n, T> {
     }
 }
 
-// SAFETY: the steps of a walk. `step::<false>` takes no tile whose rows are missing, because
-// `BlockList::number` names whole blocks behind the first one.
+// SAFETY: the walk inside keeps the promises of its steps. `step::<false>` takes no tile whose rows are
+// missing, because `BlockList::number` names whole blocks behind the first one.
 unsafe impl<E: Element, const R: usize, const C: usize, G, T: TileWalk<E, R, C, G>> TileWalk<E, R, C, G>
     for ListWalk<'_, T>
 {

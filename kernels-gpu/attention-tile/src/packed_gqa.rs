@@ -50,7 +50,7 @@ impl<'p> PackedRows<'p> {
         self.rows
     }
 
-    /// The row of the tensor, and the head's index in the group, of packed row `row`.
+    /// The place of packed row `row`: the row of the tensor, and the head's index in the group.
     #[inline(always)]
     pub fn unpack(&self, row: u32) -> [u32; 2] {
         let (row, head) = self.group.div_rem(self.first + row);
@@ -96,10 +96,10 @@ impl<'p> PackedRows<'p> {
 
 /// Rows of a tensor that no thread writes while the kernel runs.
 impl WordRows for PackedRows<'_> {
-    /// Computes the row's address and bound once for all of its words.
+    /// The row's address and bound are computed once for all words of the row.
     #[inline(always)]
     fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
-        // This number is negative if `from` is past the last word.
+        // If `from` is past the last word, this number is negative.
         let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
         let at = self.at(row).wrapping_add(from as u64 * 4);
         move |i| {

@@ -1,4 +1,4 @@
-//! One number per head: scales of a quantised cache, slopes of ALiBi.
+//! Loads a number that each head has: the scale of a quantised cache, or the slope of ALiBi.
 use cuda_std::memory::ld_global_b32;
 use spec::PerHead;
 

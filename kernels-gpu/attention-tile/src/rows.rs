@@ -82,8 +82,8 @@ impl Order for Up {
 /// The walk of thread group `W` through a sequence's cache, in tiles of `R` base tiles of rows.
 ///
 /// While the group copies one tile, each lane looks up one row of the next tile, and a shuffle shares the
-/// row's 32-bit index. A walk in which each thread looks up all of its rows would execute several times the
-/// instructions. Pointers instead of indices would need twice the registers.
+/// row's 32-bit index. If each thread looked up all of its rows, the walk would execute several times as many
+/// instructions. Pointers instead of indices would need twice as many registers.
 pub struct PageWalk<'p, E, const R: usize, const C: usize, W, O = Down> {
     source: CacheRows<'p, E, C>,
     order: O,
@@ -138,7 +138,8 @@ unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order
         for i in (0..Walk::<E, R, C, W>::GROUPS).rev() {
             let first = i * Walk::<E, R, C, W>::GROUP;
             let at = group.warp().shuffle(found, i * Self::AT_ONCE + row % Self::AT_ONCE) + chunk;
-            // The compiler knows this condition unless the threads do not divide the tile's rows.
+            // If the number of threads divides the tile's rows, the compiler knows this condition and removes
+            // the branch.
             if first + Walk::<E, R, C, W>::GROUP <= rows || first + row < rows {
                 let from = base + at as u64 * layout::CHUNK as u64;
                 for panel in 0..Walk::<E, R, C, W>::PANELS {

@@ -1,4 +1,4 @@
-//! The row of a KV cache that a slot names, for writing.
+//! Writes the row of a KV cache that a slot names.
 use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
 use spec::{Cache, Slots};
 use tile::global::{OwnPart, StoreEight};

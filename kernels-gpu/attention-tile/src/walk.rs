@@ -39,7 +39,7 @@ impl Strided {
 /// Finds the rows of a tile in the cache. `new` and `seek` do not treat the first tile separately: LLVM would
 /// otherwise peel it off the loop that starts all stages.
 pub trait Source: Sized {
-    /// A source that stands before the first tile.
+    /// Creates a source before its first tile.
     fn new(cache: &Cache, share: &Strided, warp: Warp) -> Self;
     /// Moves on to tile `i`. Calls must name the tiles in ascending order.
     fn seek(&mut self, cache: &Cache, share: &Strided, i: u32, warp: Warp);
@@ -141,7 +141,7 @@ pub struct CacheWalk<'p, E, S, const C: usize> {
 }
 
 impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
-    /// A walk that stands before the first tile of head `head`.
+    /// Creates a walk before the first tile of head `head`.
     #[inline(always)]
     pub fn new(cache: &'p Cache, share: Strided, head: u32, warp: Warp) -> Self {
         const { assert!(Walk::<E, 1, C, Warp>::PANELS as usize <= PANELS, "rows are too wide") }
@@ -152,7 +152,7 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
             bases: [cache.keys + column, cache.values + column],
             ends: core::array::from_fn(|panel| {
                 let column = panel as u32 * Walk::<E, 1, C, Warp>::ACROSS + chunk;
-                // The value is opaque, because LLVM would otherwise make both comparisons at each copy.
+                // The value is hidden from LLVM, which would otherwise make both comparisons at each copy.
                 math::opaque(if column < cache.chunks { share.rows } else { 0 })
             }),
             i: 0,

@@ -1,4 +1,4 @@
-//! Parameters of two masks or scores: a mask and its scores, two masks, or two scores.
+//! Combines the parameters of a mask and its scores, of two masks, or of two scores.
 use crate::Plain;
 
 /// The parameters `a`, followed by the parameters `b`.

@@ -3,11 +3,11 @@
 use crate::Integers;
 
 /// Parameters of [`crate::BlockSparse`]: lists in device memory. The caller promises addresses and counts.
-/// Kernels clamp every number that they read from there.
+/// Kernels clamp every number that they read from the lists.
 ///
-/// A tile of queries has two lists of block numbers: full blocks and partial blocks, in any order. The block
-/// that the end of the keys cuts is always partial, and the last one of its list. Lists may lie anywhere in
-/// `blocks`, with gaps.
+/// A tile of queries has two lists of block numbers: full blocks and partial blocks, in any order. If the end
+/// of the keys cuts a block, this block must be partial, and the last block of its list. Lists may lie
+/// anywhere in `blocks`, with gaps.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockMask {
@@ -32,15 +32,15 @@ impl BlockMask {
     pub const PER_TILE: u32 = 4;
 
     /// How many integers [`BlockMask::tiles`] and [`BlockMask::blocks`] need to have room for every list of a
-    /// [`BlockMask::shape`]. `None` if one of both numbers is 2^31 or more.
+    /// [`BlockMask::shape`]. Returns `None` if one of the two numbers is 2^31 or more.
     pub fn room([sequences, heads, tiles, blocks]: [u32; 4]) -> Option<[u32; 2]> {
         let count = sequences.checked_mul(heads)?.checked_mul(tiles)?;
         let room = [count.checked_mul(Self::PER_TILE)?, count.checked_mul(blocks)?.checked_mul(2)?];
         room.iter().all(|integers| *integers < 1 << 31).then_some(room)
     }
 
-    /// The index of a tile of queries in lists of this shape. Sequences, heads and tiles that do not exist
-    /// have the lists of the last ones.
+    /// The index of a tile of queries in lists of this shape. A sequence, head or tile that does not exist
+    /// has the lists of the last sequence, head or tile.
     #[inline(always)]
     pub fn tile_index(&self, sequence: u32, head: u32, tile: u32) -> u32 {
         let [sequences, heads, tiles, _] = self.shape;

@@ -3,7 +3,8 @@ use crate::{And, BlockMask, MaskKind, MaskMarker, ScoreKinds};
 use core::marker::PhantomData;
 
 /// Mask `Mask`, with a [`BlockMask`] that lists the key blocks of each work tile. A kernel takes only listed
-/// blocks. It asks `Mask` about the pairs of *partial* blocks, and about no pair of *full* blocks.
+/// blocks. In *partial* blocks, the kernel asks `Mask` about each pair. In *full* blocks, it asks about no
+/// pair.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockSparse<Mask>(PhantomData<Mask>);
 

@@ -18,11 +18,11 @@ pub struct Cache {
     pub values: u64,
     /// Device address of the block table's page indices, 32 bits each; 0 for a dense cache.
     pub table: u64,
-    /// 16-byte chunks from page to page.
+    /// Number of 16-byte chunks from one page to the next page.
     pub page_chunks: u32,
-    /// 16-byte chunks from row to row.
+    /// Number of 16-byte chunks from one row to the next row.
     pub row_chunks: u32,
-    /// 16-byte chunks from head to head.
+    /// Number of 16-byte chunks from one head to the next head.
     pub head_chunks: u32,
     /// Number of pages, at least 1.
     pub pages: u32,

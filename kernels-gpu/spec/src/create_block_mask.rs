@@ -6,17 +6,18 @@ use core::marker::PhantomData;
 /// queries and `TILE_N` keys (FlexAttention's `create_block_mask`). A warp makes the lists of a tile.
 pub struct CreateBlockMask<Mask, const TILE_M: u32, const TILE_N: u32>(PhantomData<Mask>);
 
-/// Parameters of [`CreateBlockMask`] before the mask's own. The kernel clamps every number in device memory.
+/// Parameters of [`CreateBlockMask`]. The parameters of the mask follow them. The kernel clamps every number
+/// in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateBlockMaskParams {
     /// The memory to fill: [`BlockMask::room`] has its size.
     pub lists: BlockMask,
-    /// Heads of the lists, and tiles of a head.
+    /// Number of heads with lists, and number of tiles per head.
     pub heads: FastDiv,
     /// Tiles of a head.
     pub m_blocks: FastDiv,
-    /// The largest number of queries and of keys of a sequence.
+    /// Maximum number of queries per sequence, and maximum number of keys per sequence.
     pub longest: [u32; 2],
     /// Offsets of the sequences in Q; none if each sequence has the largest number of queries.
     pub cu_seqlens_q: Integers,
@@ -59,7 +60,7 @@ impl<Mask: MaskMarker, const TILE_M: u32, const TILE_N: u32> Kernel
 pub trait CreatesBlockMask: Kernel<Params = WithParams<CreateBlockMaskParams, Self::Variant>> {
     /// Parameters of its mask.
     type Variant: Plain;
-    /// Queries and keys of a block.
+    /// Number of queries, and number of keys, of a block.
     const TILE: [u32; 2];
 }
 impl<Mask: MaskMarker, const TILE_M: u32, const TILE_N: u32> CreatesBlockMask

@@ -10,7 +10,7 @@ pub mod params;
 
 /// The alignment of keys in pages, as a type.
 pub trait PageMarker: Copy {
-    /// The same alignment, as a value.
+    /// The alignment of keys in pages, as a value.
     const KIND: PageKind;
 }
 /// The kernel reads pages of a multiple of 16 keys, and dense KV caches.
@@ -31,8 +31,9 @@ impl PageMarker for Rows {
 /// has its own stream of `SLOTS` tiles of 16 keys.
 ///
 /// Kernels of [`crate::Causal`] and [`crate::Local`] take the mask from [`DecodeParams::window`]; causal
-/// kernels also run full masks. Kernels of other masks read all keys of a sequence, and their combine kernels
-/// need an unbounded window. Every decode kernel has a parameter for sinks.
+/// kernels also run full masks. Kernels of other masks read all keys of a sequence. For these kernels, the
+/// window in the combine kernel's parameters must be unbounded. Every decode kernel has a parameter for
+/// sinks.
 pub struct Decode<Q, E, Mask, Page, const G: usize, const D: usize, const WARPS: usize, const SLOTS: usize>(
     PhantomData<(Q, E, Mask, Page)>,
 );

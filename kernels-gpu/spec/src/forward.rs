@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 pub mod params;
 
-/// A kernel for dense tensors. Wrappers turn it into varlen, paged and split-KV kernels.
+/// A kernel for dense tensors. Wrappers turn a configuration into varlen, paged and split-KV kernels.
 pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {}
 
 impl Scheduled for FwdParams {
@@ -48,7 +48,7 @@ pub struct FwdOverlap<
     const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
-/// [`Fwd`] with a producer warp: consumer warps never compute an address of keys or values.
+/// [`Fwd`] with a producer warp. Only the producer warp computes addresses of keys and values.
 pub struct FwdSpecialised<
     E,
     Mask,
@@ -83,7 +83,8 @@ const fn tile_bytes<E: Element>() -> usize {
     256 * E::BYTES
 }
 
-/// The GPU generations whose blocks may have this much shared memory. The A100 has up to 163 KiB.
+/// The GPU generations on which a block may have this number of bytes of shared memory. The A100 has up to
+/// 163 KiB.
 const fn oldest_with(smem_bytes: usize) -> Target {
     Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
 }

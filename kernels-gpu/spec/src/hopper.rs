@@ -1,15 +1,17 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
-use crate::info::boxes;
+use crate::info::{bias_box, boxes};
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
 /// Ping-pong forward attention: `W` consumer warpgroups of 64 queries each take turns at issuing products,
 /// and a producer warpgroup copies. A stage has `N` base tiles of keys, and the head dim has `D` base tiles;
 /// there are `STAGES` stages of K and `STAGES` stages of V. Cross-tile overlap: a work tile's first scores
-/// are computed beside the last product of the previous tile. This needs shared memory for two tiles of Q,
-/// and a TMA store buffer for O.
+/// are computed beside the last product of the previous tile. Cross-tile overlap needs shared memory for two
+/// tiles of Q, and a TMA store buffer for O.
 ///
-/// `ORDERED` selects the order of row sums, which affects ptxas' instruction schedule only.
+/// `ORDERED` selects the order of row sums. This order only affects the order in which ptxas puts
+/// instructions.
 pub struct FwdHopper<
     E,
     Mask,
@@ -71,6 +73,8 @@ contract::no_padding! {
 // The host writes four tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
 
+told_nothing!(HopperParams<Q, K>, Q, K);
+
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
     fn order(&self) -> &TileOrder {
         &self.rounds.order
@@ -95,6 +99,25 @@ const fn tile_bytes<E: Element>() -> usize {
 /// Bytes of the pipelines of Q, K and V in addition to their stages: mbarriers, and padding to 1024 bytes.
 const RING_BYTES: usize = 3 * 1024;
 
+/// Bytes of the stages that masks and scores read beside keys, with their pipeline.
+const fn staged_bytes<Mask: MaskMarker>(w: usize, n: usize) -> usize {
+    match Mask::STAGED_BYTES {
+        0 => 0,
+        bytes => TmaBias::<Mask, ()>::STAGES * w * n * 4 * 256 * bytes + 1024,
+    }
+}
+
+/// The boxes of a kernel: of Q and O, of K and V, and of the stages that masks and scores read beside keys.
+struct Boxes<Mask, const N: usize, const D: usize>(PhantomData<Mask>);
+
+impl<Mask: MaskMarker, const N: usize, const D: usize> Boxes<Mask, N, D> {
+    const THREE: [[u32; 2]; 3] = {
+        let [q, k] = boxes(D as u32 * 16, N as u32 * 16);
+        [q, k, bias_box(N as u32 * 16)]
+    };
+    const ALL: &'static [[u32; 2]] = Self::THREE.split_at(if Mask::STAGED_BYTES > 0 { 3 } else { 2 }).0;
+}
+
 macro_rules! hopper {
     ($($config:ident: smem tiles $tiles:expr;)*) => {$(
         impl<
@@ -111,9 +134,9 @@ macro_rules! hopper {
             const TARGET: Target = Target::Exactly(90);
             const THREADS: u32 = 128 * (W as u32 + 1);
             const SMEM_BYTES: usize =
-                tile_bytes::<E>() * D * (($tiles)(W, N, STAGES)) + RING_BYTES;
+                tile_bytes::<E>() * D * (($tiles)(W, N, STAGES)) + RING_BYTES + staged_bytes::<Mask>(W, N);
             const PARAM_ALIGN: u32 = TensorMap::ALIGN;
-            const BOXES: &'static [[u32; 2]] = &boxes(D as u32 * 16, N as u32 * 16);
+            const BOXES: &'static [[u32; 2]] = Boxes::<Mask, N, D>::ALL;
             fn grid(params: &HopperParams) -> [u32; 3] {
                 [params.rounds.blocks(), 1, 1]
             }

@@ -68,7 +68,7 @@ pub struct Sm90a;
 /// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// For each key block `n`: S(n), softmax(n), O += P(n) V(n).
+    /// The steps of each key block `n` run one after another: S(n), softmax(n), O += P(n) V(n).
     Sequential,
     /// S(n - 1) runs during the exponentials of P(n).
     Overlapped,
@@ -77,8 +77,8 @@ pub enum Schedule {
     /// Ping-pong: consumer warpgroups take turns at issuing products. The warpgroups issue S(n) together with
     /// O += P(n + 1) V(n + 1), and a producer warpgroup copies.
     PingPong,
-    /// Sequential on S^T = K Q^T and O^T = V^T P^T. Each warp has its own stream of keys, or, on a latent
-    /// cache, its share of V's columns.
+    /// The steps of each key block run one after another, on the transposed products S^T = K Q^T and O^T =
+    /// V^T P^T. Each warp has its own stream of keys, or, on a latent cache, its share of V's columns.
     Transposed,
 }
 impl Schedule {
@@ -178,14 +178,24 @@ impl AttnInfo {
     pub const fn boxes(&self) -> [[u32; 2]; 2] {
         boxes(self.head_dim, self.tile_n)
     }
+
+    /// The columns and rows of the boxes of a bias that a Hopper kernel copies beside keys.
+    pub const fn bias_box(&self) -> [u32; 2] {
+        bias_box(self.tile_n)
+    }
 }
 
-/// [`AttnInfo::boxes`] for a head dim and a number of keys per stage.
+/// The box of a bias in stages of `tile_n` keys: columns and rows.
+pub(crate) const fn bias_box(tile_n: u32) -> [u32; 2] {
+    [panel(tile_n), AttnInfo::Q_BOX_ROWS]
+}
+
+/// Like [`AttnInfo::boxes`], for a head dim and a number of keys per stage.
 pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
 
-/// Columns per box, for a head dim.
+/// Columns per box of a tensor with this number of columns.
 const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }

@@ -98,8 +98,8 @@ pub fn family(symbol: &str) -> &str {
     if is_lineage(symbol) { "lineage" } else { word() }
 }
 
-/// The second kernel of launches of `entry`: a launch of a mixed batch has a decode kernel and a prefill
-/// kernel.
+/// For a kernel `entry` of mixed batches: the other kernel of its launches. Each launch has a decode kernel
+/// and a prefill kernel.
 pub fn beside(entry: &AttnInfo) -> Option<Contract> {
     let others = match entry.schedule {
         _ if entry.queries != Queries::Mixed => return None,

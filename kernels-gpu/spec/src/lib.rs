@@ -75,12 +75,14 @@ pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
 pub use score_kinds::ScoreKinds;
-pub use scores::{Bias, BiasParams, CausalAlibi, ScoreMarker, Scored, Sink, SinkParams};
+pub use scores::{
+    Bias, BiasParams, CausalAlibi, ScoreMarker, Scored, Sink, SinkParams, TmaBias, TmaBiasParams,
+};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
     HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
     MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
 };
-pub use variant::{AttnKernel, VariantParams, With, WithParams, has_params};
+pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

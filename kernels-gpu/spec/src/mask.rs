@@ -1,8 +1,8 @@
 //! Masks: which keys a query sees. This file has the kinds as values and as types, and the parameters of
 //! masks.
 //!
-//! Queries and keys are numbered from 0 within their sequence. Query `q` stands at position `q + shift`
-//! among the keys ([`crate::Window::shift`]).
+//! Queries and keys are numbered from 0 within their sequence. Query `q` has position `q + shift` among the
+//! keys ([`crate::Window::shift`]).
 use crate::{And, BlockMask, FastDiv, Integers, Plain, ScoreKinds};
 
 /// A kind of mask, as a value.
@@ -18,7 +18,8 @@ pub enum MaskKind {
     Prefix,
     /// A query sees the keys of its own chunk, up to its position (Llama 4's chunked attention).
     Chunked,
-    /// For the last keys of a sequence, one bit per query and key decides (trees of drafts).
+    /// One bit per query and key decides whether the query sees the key. Only the last keys of a sequence
+    /// have bits (trees of drafts).
     Bits,
     /// A mask that a user of this crate defines. No line of the table has this kind.
     Own,
@@ -38,7 +39,7 @@ impl MaskKind {
     }
 }
 
-/// A mask, as a type. A kernel loads a value of this type for a work tile.
+/// A mask, as a type. The data of the mask for one work tile.
 pub trait MaskMarker: Copy {
     /// The kind as a value.
     const KIND: MaskKind = MaskKind::Own;
@@ -49,6 +50,8 @@ pub trait MaskMarker: Copy {
     /// The mask's own parameters: a `#[repr(C)]` type whose size is a multiple of 8 bytes. A kernel with such
     /// a mask is a [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
+    /// Bytes per score that the producer of a Hopper kernel copies to shared memory beside keys.
+    const STAGED_BYTES: usize = 0;
 
     /// The block mask among the parameters, which the host compares with kernel and request.
     fn block_mask(_: &Self::Params) -> Option<&BlockMask> {
@@ -78,7 +81,7 @@ pub struct Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixParams {
     /// Number of keys of each sequence's prefix. A sequence beyond the last integer has the prefix of the
-    /// last integer. There are no integers if the host knows the prefix. A negative prefix is empty; a prefix
+    /// last integer. If the host knows the prefix, this list is empty. A negative prefix is empty; a prefix
     /// longer than the keys is all keys.
     pub lengths: Integers,
     /// Number of keys of every sequence's prefix, if `lengths` is empty.
@@ -150,7 +153,7 @@ contract::no_padding! {
     BitsParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
 }
 
-/// A query sees the keys that both masks show (FlexAttention's `and_masks`).
+/// A query sees the keys that it sees under both masks (FlexAttention's `and_masks`).
 impl<A: MaskMarker, B: MaskMarker> MaskMarker for (A, B) {
     type Params = And<A::Params, B::Params>;
 }

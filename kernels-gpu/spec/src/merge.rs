@@ -43,10 +43,11 @@ pub struct MergeParams {
     pub first: MergeState,
     /// The second state, if there is one.
     pub second: MergeState,
-    /// Bytes from the O of each state to the O of the next state, from the second state on (two's
-    /// complement).
+    /// Distance in bytes from the O of each state to the O of the next state, for the second and all later
+    /// states. The number is in two's complement.
     pub o_bytes: u64,
-    /// Bytes from the LSE of each state to the LSE of the next state, from the second state on.
+    /// Distance in bytes from the LSE of each state to the LSE of the next state, for the second and all
+    /// later states.
     pub lse_bytes: u64,
     /// The output, which may alias a state.
     pub result: MergeState,

@@ -1,6 +1,6 @@
-//! Kernels for mixed batches on a KV cache: varlen queries, few of some sequences and many of others. Two
-//! kernels run on the same batch. Each finds its sequences on the device: decode takes the sequences of at
-//! most `most` queries, prefill takes the others.
+//! Kernels for mixed batches on a KV cache: queries are varlen, and some sequences have few queries while
+//! others have many. Two kernels run on the same batch. Each kernel finds its sequences on the device: the
+//! decode kernel takes the sequences of at most `most` queries, the prefill kernel takes the others.
 use crate::forward::made_of;
 use crate::*;
 use core::marker::PhantomData;
@@ -33,7 +33,8 @@ pub struct FewParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyParams<P = PagedParams> {
-    /// The prefill parameters, with varlen queries. `sequences` always needs a search.
+    /// The prefill parameters, with varlen queries. With these `sequences`, a kernel always searches for a
+    /// block's sequence.
     pub paged: P,
     /// The mapping from query blocks to sequences.
     pub many: ManySequences,
@@ -42,8 +43,8 @@ pub struct ManyParams<P = PagedParams> {
 /// The mapping from query blocks to the sequences of at least `least` queries. The first block of sequence
 /// `b`, which starts at row `s`, has index `s / tile_m + s / least`, or `s / tile_m + b` if that numbering
 /// gives fewer blocks. In both numberings, a sequence of `q >= least` queries has an index for each of its
-/// blocks. The first numbering leaves few empty blocks if most sequences have one query, the second if most
-/// are prompts.
+/// blocks. If most sequences have one query, the first numbering leaves few empty blocks. If most sequences
+/// are prompts, the second numbering does.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManySequences {

@@ -1,11 +1,11 @@
-//! Tile schedulers: the host's grid and the device's decoding of it, side by side.
+//! Tile schedulers. The host computes the grid with them, and a thread block finds its work tiles with them.
 use crate::FastDiv;
 
 /// The order of work tiles. Within a group of heads, the last query blocks of all heads come first. With a
 /// causal mask, the longest blocks then run first, so the last wave is short, and the group's keys and values
 /// stay in the L2 cache.
 ///
-/// Measured on an H200, causal, D = 128, S = 8192: 394 to 426 TFLOP/s, against 371 head by head
+/// Measured on an H200, causal, D = 128, S = 8192: 394 to 426 TFLOP/s, and 371 if the tiles run head by head
 /// (docs/performance-log.md).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +92,9 @@ impl TileOrder {
     }
 }
 
-/// The persistent tile scheduler. A block takes either single work tiles, at the distance of the grid size,
-/// or pairs of one tile from the end of a head and one tile from its start. With a causal mask, pairs give
-/// every block equal work.
+/// The persistent tile scheduler. A block takes single work tiles or pairs. The indices of a block's single
+/// tiles differ by the grid size. A pair is one tile from the end of a head and one tile from the start of
+/// this head. With a causal mask, pairs give every block equal work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRounds {

@@ -1,5 +1,6 @@
 //! Kernels for prefill on a KV cache: many queries per sequence, with varlen queries or equal counts.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -57,6 +58,8 @@ contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys }
     HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
 }
+
+told_nothing!(HopperPagedParams);
 
 impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
     #[inline(always)]

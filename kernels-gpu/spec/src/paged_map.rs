@@ -4,8 +4,8 @@ use crate::TensorMap;
 
 /// The tensor map of keys, or of values, in the pages of a [`Cache`](crate::Cache). The map has the
 /// dimensions of a [`RaggedMap`](crate::RaggedMap), in which the rows of one sequence in one page take the
-/// place of a sequence. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). If heads lie before rows,
-/// `pitch` is larger than the number of rows of a page.
+/// place of a sequence. Consecutive pages begin `pitch` rows apart ([`PageBoxes`]). In HND pages, in which
+/// all rows of a head are contiguous, `pitch` is larger than the number of rows of a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedMap {
@@ -14,7 +14,7 @@ pub struct PagedMap {
 }
 
 /// The boxes of all [`PagedMap`]s of a launch, and the distance between pages. Only the host, which encodes
-/// the tensor maps, can construct this type. A kernel receives it in its parameters.
+/// the tensor maps, can construct this type. A kernel receives the boxes in its parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBoxes {

@@ -1,4 +1,4 @@
-//! Score modifications beside a mask: kinds as values.
+//! The kinds of score modifications, as values. A kernel has them in addition to its mask.
 use crate::DType;
 use core::fmt;
 

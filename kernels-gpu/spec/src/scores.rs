@@ -1,5 +1,6 @@
-//! Score modifications beside a mask: kinds as types, and their parameters.
-use crate::{And, BlockMask, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds};
+//! The kinds of score modifications, as types, and the parameters of the modifications. A kernel has them in
+//! addition to its mask.
+use crate::{And, BlockMask, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds, TensorMap};
 use core::marker::PhantomData;
 
 /// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
@@ -100,6 +101,39 @@ contract::no_padding! {
     SinkParams { base }
     BiasParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }
 }
+
+/// Mask `Mask` with an additive bias of element type `T`, which the producer of a Hopper kernel copies beside
+/// keys, block by block. No other kernel takes it. The bias is added after all other modifications.
+#[derive(Clone, Copy, Debug)]
+pub struct TmaBias<Mask, T>(PhantomData<(Mask, T)>);
+
+impl<Mask: MaskMarker, T: Element> MaskMarker for TmaBias<Mask, T> {
+    const KIND: MaskKind = Mask::KIND;
+    const SCORES: ScoreKinds = Mask::SCORES.and(ScoreKinds::bias(T::DTYPE));
+    const STAGED_BYTES: usize = T::BYTES;
+    type Params = And<TmaBiasParams, Mask::Params>;
+}
+
+impl<Mask, T> TmaBias<Mask, T> {
+    /// Stages of the bias.
+    pub const STAGES: usize = 2;
+}
+
+/// Parameters of [`TmaBias`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TmaBiasParams {
+    /// `[batches][heads][queries][keys]`: boxes of a panel's columns and of [`crate::AttnInfo::Q_BOX_ROWS`]
+    /// rows. Extents of 1 broadcast batches and heads.
+    pub map: TensorMap,
+    /// 1 if each sequence has its own rows, 0 if sequences share them.
+    pub of_batches: u32,
+    /// 1 if each query head has its own rows, 0 if heads share them.
+    pub of_heads: u32,
+    /// Padding: 0.
+    pub reserved: [u32; 14],
+}
+contract::no_padding! { TmaBiasParams { map, of_batches, of_heads, reserved } }
 
 impl ScoreMarker for Sink {
     const KINDS: ScoreKinds = ScoreKinds::SINK;

@@ -1,10 +1,12 @@
 //! Split-KV kernels: several thread blocks share a work tile's keys.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Kernel `K` with several splits of each work tile's keys (FlashDecoding, Dao et al. 2023), for few queries
-/// and many keys. A block takes one split; a persistent block takes one split after the other.
+/// Kernel `K` with split-KV (FlashDecoding, Dao et al. 2023), for few queries and many keys. The keys of each
+/// work tile are divided into splits. A block takes one split; a persistent block takes one split after the
+/// other.
 pub struct Split<K>(PhantomData<K>);
 
 /// Parameters of a [`Split`] kernel.
@@ -21,6 +23,8 @@ contract::no_padding! {
     SplitParams<FwdParams> { forward, partials }
     SplitParams<HopperParams> { forward, partials }
 }
+
+told_nothing!(SplitParams<F>, F);
 
 impl<F> AsRef<F> for SplitParams<F> {
     #[inline(always)]

@@ -65,7 +65,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128: Combine<E, 8>;
     }
     $crate::lines! { $emit
-    /// Every compiled append kernel. The planner selects the first one that runs.
+    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
     APPENDS: AppendInfo,
     append_copy: AppendCopy;
     append_f16_e4m3_native: Append<F16, Native<E4m3>>;
@@ -234,7 +234,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. There are few of them: causal kernels also run full masks, and
+    /// Every compiled [`Paged`] Hopper kernel. Few kernels suffice: causal kernels also run full masks, and
     /// other head dims run on the kernel of the next larger head dim. (Kernels of head dim 256 spill at the
     /// end of work tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
@@ -285,6 +285,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
     d64 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 4, 3, true>>;
     d128 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 8, 2, true>>;
+    // Of the tensors' own dtype.
+    d64 [Full, Causal] bias_128x128: With<FwdHopper<E, TmaBias<Mask, E>, 2, 8, 4, 3, true>>;
+    d128 [Full, Causal] bias_128x96: With<FwdHopperWide<E, TmaBias<Mask, E>, 2, 6, 8, 2, true>>;
     d64 [Prefix, Chunked] 192x96: With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
     d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;

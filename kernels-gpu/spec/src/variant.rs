@@ -21,8 +21,8 @@ pub const fn has_params<K: AttnKernel>() -> bool {
 /// Kernel `K` with the parameters of its mask and scores.
 pub struct With<K>(PhantomData<K>);
 
-/// Parameters of a [`With`] kernel: those of the kernel, then those of the mask, then those of the scores
-/// from left to right, without padding.
+/// Parameters of a [`With`] kernel. The parameters of the kernel come first, then the parameters of the mask,
+/// and then the parameters of the scores from left to right. There is no padding between them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithParams<P, X> {
@@ -53,6 +53,32 @@ impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
         self.kernel.as_ref()
     }
 }
+
+/// Parameters with those of a mask and scores behind them; `()` if these have none.
+pub trait Told<X> {
+    /// The parameters of mask and scores.
+    fn told(&self) -> &X;
+}
+
+impl<P, X> Told<X> for WithParams<P, X> {
+    #[inline(always)]
+    fn told(&self) -> &X {
+        &self.variant
+    }
+}
+
+/// Implements [`Told`] for parameters of kernels whose mask and scores have none.
+macro_rules! told_nothing {
+    ($params:ty $(, $generic:ident)*) => {
+        impl<$($generic),*> $crate::Told<()> for $params {
+            #[inline(always)]
+            fn told(&self) -> &() {
+                &()
+            }
+        }
+    };
+}
+pub(crate) use told_nothing;
 
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;

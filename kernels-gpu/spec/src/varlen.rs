@@ -1,6 +1,8 @@
-//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. The file also maps
-//! query blocks to sequences: the host's grid and the device's decoding of it, side by side.
+//! Varlen kernels: one tensor holds the rows of all sequences, with offsets on the device. This file also
+//! contains the mapping from query blocks to sequences. The host computes the grid from the mapping. A thread
+//! block finds its sequence with the mapping.
 use crate::forward::made_of;
+use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -25,6 +27,8 @@ pub struct VarlenParams<F = FwdParams> {
     /// 1 for bottom-right alignment, 0 for top-left.
     pub bottom_right: u32,
 }
+
+told_nothing!(VarlenParams<F>, F);
 
 impl<F> AsRef<F> for VarlenParams<F> {
     #[inline(always)]
@@ -97,14 +101,14 @@ impl Sequences {
         Some(first)
     }
 
-    /// [`Sequences::find`] by bisection: `begun` returns whether a sequence begins at or before `m_block`.
-    /// For an index that belongs to no sequence, the result is any sequence.
+    /// Like [`Sequences::find`], by bisection. `begun` returns whether a sequence begins at or before
+    /// `m_block`. For an index that belongs to no sequence, the result is any sequence.
     #[inline(always)]
     pub fn find_by_halves(&self, m_block: u32, begun: impl Fn(u32) -> bool) -> u32 {
         if self.step == 0 {
             return self.each.div_rem(m_block).0;
         }
-        // Invariant: sequence `first` has begun, unless no sequence has begun, and sequence `after` has not
+        // Invariant: sequence `after` has not begun. Sequence `first` has begun, unless no sequence has
         // begun.
         let (mut first, mut after) = (0, self.count);
         while after - first > 1 {

@@ -1,4 +1,5 @@
-//! One work item: FlashDecoding (Dao et al. 2023), transposed: S^T = K Q^T, O^T = V^T P^T.
+//! Computes one work item by FlashDecoding (Dao et al. 2023), with transposed products: S^T = K Q^T, O^T =
+//! V^T P^T.
 use super::batch::Batch;
 use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_tile, seen_by};

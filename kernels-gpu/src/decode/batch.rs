@@ -108,7 +108,7 @@ impl Batch for FewParams {
     fn own(&self, i: u32) -> OwnParams {
         let DecodeParams { q, o, lse, .. } = self.decode;
         let queries = few(self, i).unwrap_or(Span::upto(0));
-        // With base 0, no LSE is stored.
+        // If the base is 0, the kernel stores no LSE.
         let before = if lse.base == 0 { 0 } else { u64::from(queries.first()) * 4 };
         OwnParams(DecodeParams {
             q: rows(&q, queries),

@@ -71,9 +71,9 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     })
 }
 
-/// Stores the results of sequences without keys, which have no work items. One block stores one
-/// sequence. The last blocks of the grid do this, because they have no work item if many sequences have no
-/// keys.
+/// Stores the results of sequences without keys, which have no work items. One block stores one sequence. The
+/// last blocks of the grid store these results: if many sequences have no keys, the last blocks have no work
+/// item.
 #[inline(always)]
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch, block: &Block<K>) {
     let p = batch.decode();

@@ -138,7 +138,7 @@ fn attend<
         }
     }
 
-    // The warps exchange their shares through shared memory, so that each gets whole rows; splits merge
+    // The warps exchange their shares through shared memory, so that each warp gets whole rows. Splits merge
     // through global memory.
     let state = (&acc_o, softmax.state());
     let left = kv.reclaim(block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(

@@ -1,5 +1,5 @@
-//! Work items. Every block derives its work items from the lengths on the device, without an earlier kernel
-//! and without state that survives a launch.
+//! Work items. Every block derives its work items from the lengths on the device. The schedule needs no
+//! earlier kernel, and no state that survives a launch.
 use super::batch::Batch;
 use crate::lengths::Unchecked;
 use crate::mask::keys_of;
@@ -75,7 +75,7 @@ struct Sequence {
     seen: u32,
 }
 
-/// The rule that cuts sequences into splits, which is the same in all lanes.
+/// The rule that divides sequences into splits. All lanes have the same rule.
 #[derive(Clone, Copy)]
 struct Cut<'p> {
     p: &'p DecodeParams,
@@ -96,8 +96,8 @@ impl Sequence {
         Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
     }
 
-    /// Number of the sequence's tiles. The number of all sequences' tiles fits 32 bits, which the number of
-    /// keys may not.
+    /// Number of the sequence's tiles. The code counts tiles instead of keys: the number of tiles of all
+    /// sequences fits 32 bits, but the number of keys may not.
     #[inline(always)]
     fn tiles(self) -> u32 {
         self.seen.div_ceil(16)
@@ -141,7 +141,7 @@ impl<'p> Cut<'p> {
     }
 
     /// Work item `index`, if it belongs to one of the 32 sequences from `of * 32` on. Each lane holds one of
-    /// them. `before` is the sum of the weights of all earlier sequences.
+    /// these sequences. `before` is the sum of the weights of all earlier sequences.
     #[inline(always)]
     fn pick(self, of: u32, sequence: Sequence, before: u32, index: u32, warp: Warp) -> Option<Item> {
         let mine = self.weight(sequence);
@@ -177,8 +177,8 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
-/// Whether work item `index` may exist. A bound follows from the number of sequences that have keys: each of
-/// them has one item, and all of them together have the device's shares in addition. Each warp counts these
+/// Whether work item `index` may exist. The number of sequences with keys gives a bound: each of these
+/// sequences has at least one item, and splits add at most the device's shares. Each warp counts these
 /// sequences alone, so a block without a work item ends without a barrier. If a graph was captured for many
 /// sequences and runs on few, most of its blocks have no work item. (H200, 8 sequences in a graph for 256,
 /// with [`super::merge::store_empty`]: 39.9 us with this function, 41.7 us without; 35.0 us if the graph was

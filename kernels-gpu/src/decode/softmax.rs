@@ -19,8 +19,8 @@ impl<const G: usize> Softmax<G> {
         Softmax { scale_log2, minus_max: ColVec::splat(-NONE), sum: ColSum::zero() }
     }
 
-    /// If at least one column grew by more than `SLACK`, raises the maxima to a tile's scores and rescales O
-    /// and the sums.
+    /// If the maximum of at least one column would grow by more than `SLACK`, raises the maxima to a tile's
+    /// scores, and rescales O and the sums.
     #[inline(always)]
     pub fn observe<const R: usize, const D: usize>(
         &mut self,
@@ -64,7 +64,7 @@ impl<const G: usize> Softmax<G> {
         growth.reduce(f32::max) > SLACK
     }
 
-    /// The maxima after a tile's scores, and the current maxima. Both are negated.
+    /// Returns the maxima that include a tile's scores, and the current maxima. Both are negated.
     #[inline(always)]
     pub fn maxima<const R: usize>(&self, s: &ColAcc<R, G>, warp: Warp) -> [ColVec<f32, G>; 2] {
         let seen = s.lane_max().across(warp, f32::max);

@@ -60,8 +60,8 @@ impl BlockLists {
         }
     }
 
-    /// The lists of each tile, `[sequence][head][tile]`. Lists that the kernel made may have any numbers: a
-    /// list that does not lie in `blocks` is empty.
+    /// The lists of each tile, `[sequence][head][tile]`. The kernel's lists may contain any numbers. If a
+    /// list does not lie in `blocks`, it counts as empty.
     pub fn lists(&self) -> impl Iterator<Item = TileLists<'_>> {
         self.tiles.chunks_exact(BlockMask::PER_TILE as usize).map(|of| {
             let part = |first: u32, count: u32| {
@@ -82,11 +82,11 @@ impl BlockLists {
 }
 
 /// The block lists of mask `M` (FlexAttention's `create_block_mask`) for kernels whose tiles have `tile`
-/// queries and keys (`tile_m`, `tile_n`). Intervals and the corners of a block decide most blocks; the
-/// function asks for each pair of a block only if the mask may have holes there.
+/// queries and keys (`tile_m`, `tile_n`). For most blocks, the intervals and the corners of the block
+/// determine the result. The function asks for each pair of a block only if the mask may have holes there.
 ///
-/// `sequences` are those that have lists: all of a batch, or one for all ([`super::sequence`]). `heads` is 1
-/// if all heads share their lists.
+/// `sequences` are the sequences with lists: all sequences of a batch, or one sequence whose lists all
+/// sequences share ([`super::sequence`]). `heads` is 1 if all heads share their lists.
 ///
 /// # Panics
 /// If a tile has no query or key, or if the lists may have 2^31 integers or more.

@@ -1,4 +1,4 @@
-//! The rules of masks. Kernels rely on them and cannot check them; the host can.
+//! The rules of masks. Kernels rely on these rules and cannot check them. The host can check them.
 use super::MaskFn;
 use crate::mask::MaskMod;
 use crate::rows::Sequence;
@@ -14,7 +14,7 @@ pub enum Broken {
         p: i32,
         /// Its keys.
         keys: Range<i32>,
-        /// The keys of the position before.
+        /// The keys of position `p - 1`.
         before: Range<i32>,
     },
     /// [`MaskMod::LEFT`] is false, and the keys begin behind key 0.
@@ -28,14 +28,14 @@ pub enum Broken {
     Hole {
         /// The position.
         p: i32,
-        /// The key that it does not see.
+        /// The key that the query does not see.
         k: i32,
     },
     /// [`MaskMod::whole`] has a hole.
     Whole {
         /// The position.
         p: i32,
-        /// The key that it does not see.
+        /// The key that the query does not see.
         k: i32,
         /// The keys without holes, as the mask says.
         whole: Range<i32>,
@@ -44,7 +44,7 @@ pub enum Broken {
     All {
         /// The position.
         p: i32,
-        /// The key that it does not see.
+        /// The key that the query does not see.
         k: i32,
     },
 }
@@ -118,7 +118,7 @@ mod tests {
     use spec::{Causal, Chunked, ChunkedParams, FastDiv, Full, Local, MaskMarker, Prefix, PrefixParams};
     use std::string::ToString;
 
-    /// A mask that says of itself what `SAYS` has: `LEFT`, `HOLES`, `SEES_ALL`. Its bounds and its holes are
+    /// A mask for which `SAYS` has the constants `LEFT`, `HOLES` and `SEES_ALL`. Its bounds and its holes are
     /// parameters: start, end, whole, hole.
     #[derive(Clone, Copy)]
     struct Says<const LEFT: bool, const HOLES: bool, const ALL: bool>([i32; 4]);

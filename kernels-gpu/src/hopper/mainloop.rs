@@ -3,12 +3,13 @@
 use crate::blocks::{At, BlockRange, Seen};
 use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
+use crate::hopper::staged::Staged;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
-use spec::{HopperParams, Kernel};
+use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::Warpgroup;
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
-use tile::pipeline::{Consumer, MbarrierPipeline, Producer, StageGuard};
+use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageGuard};
 use tile::shared::{SharedTile, SharedTiles};
 use tile::tma::{MapKind, Tma, TmaTensor};
 use tile::wgmma::{Ab, Abt};
@@ -49,6 +50,15 @@ impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, 
         }
     }
 }
+
+/// The pipeline of the numbers that scores read beside keys.
+pub type StagedBy<Mask, const W: usize, const N: usize> =
+    <<Mask as MaskFn>::Staged as Staged<<Mask as MaskMarker>::Params>>::Pipeline<W, N>;
+/// Its consumer side.
+type StagedConsumer<Mask, const W: usize, const N: usize> = <StagedBy<Mask, W, N> as Specialized>::Consumer;
+/// The tensor of these numbers.
+pub type StagedTensor<Mask, const N: usize> =
+    <<Mask as MaskFn>::Staged as Staged<<Mask as MaskMarker>::Params>>::Tensor<N>;
 
 /// The coordinates of a query row in work tiles of type `P`.
 type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
@@ -91,8 +101,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let seen = BlockRange::of(mask, &rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
-            // There are more splits than blocks, and this split got none. The split therefore takes a block
-            // behind all keys that any row sees.
+            // If there are more splits than key blocks, some splits get no key block. Such a split takes a
+            // block behind all keys that any row sees.
             range.start = seen.end;
         }
         if P::may_see_nothing::<Mask>() {
@@ -128,19 +138,27 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// Turns the products of block `n` into scores, and masks them if the block is an `edge`. `first_row` is
     /// the warp's first row in the tile.
     #[inline(always)]
-    pub fn see(&self, s: &mut Acc<1, N>, n: u32, edge: bool, first_row: u32, warp: Warp) {
+    fn see(
+        &self,
+        s: &mut Acc<1, N>,
+        staged: &mut StagedConsumer<Mask, W, N>,
+        n: u32,
+        edge: bool,
+        (first_row, warp): (u32, Warp),
+    ) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
         let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
         Mask::scores(p, self.variant, &self.of).change(p, s, at);
+        Mask::Staged::add::<W, N>(staged, s, &self.of);
         if edge {
             Seen::<_, 1>::of(self.mask, at).mask(s, at);
         }
     }
 
-    /// [`View::see`] for the last key block, which is the first one in the loop's order.
+    /// Like [`View::see`], for the last key block. The loop takes this block first.
     #[inline(always)]
-    pub fn see_first(&self, s: &mut Acc<1, N>, first_row: u32, warp: Warp) {
-        self.see(s, self.range.end - 1, true, first_row, warp)
+    pub fn see_first(&self, s: &mut Acc<1, N>, staged: &mut StagedConsumer<Mask, W, N>, group: (u32, Warp)) {
+        self.see(s, staged, self.range.end - 1, true, group)
     }
 
     /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
@@ -152,6 +170,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
         v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
+        staged: &mut StagedConsumer<Mask, W, N>,
         group: &mut Warpgroup<W>,
     ) {
         let (warp, first_row) = (group.warp(), group.first_row());
@@ -163,7 +182,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
                 Ab(&mut so_far.acc_o, &so_far.probs, v),
                 &mut so_far.softmax,
                 |softmax, s| {
-                    self.see(s, n, !Mask::SEES_ALL && self.is_edge(n), first_row, warp);
+                    let edge = !Mask::SEES_ALL && self.is_edge(n);
+                    self.see(s, staged, n, edge, (first_row, warp));
                     softmax.exp(s, warp)
                 },
                 |softmax, s, acc_o, found, grown| match grown {
@@ -213,6 +233,7 @@ pub fn copy<
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
     mut v: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
+    (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;
     while let Some(tile) = source.find() {
@@ -225,6 +246,8 @@ pub fn copy<
             if let Some(values) = values {
                 v.load(&tensors.v, values);
             }
+            let key = n * N as u32 * 16;
+            Mask::Staged::copy::<W, N>(&mut staged, numbers, variant, &view.of, key);
         }
     }
     if let Some(values) = behind {

@@ -9,8 +9,8 @@ use crate::rows::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, PagedRow};
 use spec::{
-    HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, VariantParams,
-    WorkTile,
+    HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, Told,
+    VariantParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::tma::{RaggedRow, TileInfo};
@@ -89,7 +89,7 @@ impl Found for CacheTile {
 impl<K: Body> HopperKernel for Paged<K> {
     type Forward = HopperParams<RaggedMap, PagedMap>;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>> + Told<VariantParams<K>>>>(
         p: &HopperPagedParams,
         variant: &VariantParams<K>,
         block: Block<C>,

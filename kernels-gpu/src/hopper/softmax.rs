@@ -14,7 +14,7 @@ const BOUND: f32 = 32768.0;
 
 /// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. For
 /// f16 there is no headroom. Many probabilities that lie 15 powers of two below the row's largest may make up
-/// all of the row's sum. f16 keeps the 9 bits that they need only if the largest probability is 1.
+/// all of the row's sum. f16 can keep the 9 bits of these probabilities only if the largest probability is 1.
 const fn headroom(of: DType) -> f32 {
     match of {
         DType::Bf16 => 8.0,
@@ -50,12 +50,12 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max), with the old maximum. The flag, which is the same in all lanes, says whether a row
-    /// grew so much that P must be computed again.
+    /// P = exp2(S - max), with the old maximum. The flag is equal in all lanes, and says whether the maximum
+    /// of a row grew so much that the kernel must compute P again.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {
         let (p, sums) = self.exponentials(s);
-        // The comparison is not `>`, so that NaN in both rows of a lane counts as growth.
+        // This line does not use `>`, so that NaN in both rows of a lane counts as growth.
         let bounded = sums.reduce(f32::max) <= BOUND;
         (warp.any(!bounded), (p, sums))
     }

@@ -4,12 +4,13 @@ use crate::entries::RunAs;
 use crate::hopper::HopperKernel;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::scheduler::{MapTile, StaticScheduler};
+use crate::hopper::staged::Staged;
 use crate::hopper::wide::one_by_one;
 use crate::variant::MaskFn;
 use crate::work::KvSplit;
 use spec::{
     FwdHopperWide, HopperParams, Kernel, MaskMarker, Partials, Sm90a, Split, SplitParams, TensorMap,
-    TileOrder,
+    TileOrder, Told,
 };
 use tile::global::{GlobalVec, PartialRows};
 use tile::mma::WarpgroupCore;
@@ -66,20 +67,21 @@ impl<
 {
     type Forward = HopperParams;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams> + Told<Mask::Params>>>(
         p: &SplitParams<HopperParams>,
         variant: &Mask::Params,
         block: Block<C>,
         smem: Smem<C>,
     ) {
         let tensors = Tensors::<E, TensorMap, TensorMap, N, D>::of(&block);
+        let numbers = Mask::Staged::tensor::<C, N>(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
             (&p.forward, variant),
             |next, blocks| {
                 let order = p.forward.rounds.order;
                 StaticScheduler(Splits { order, partials: p.partials, next, blocks })
             },
-            &tensors,
+            (&tensors, &numbers),
             block,
             smem,
             |view, so_far, q_tile, group| {

@@ -10,8 +10,8 @@ use crate::work::SequenceTile;
 use core::marker::PhantomData;
 use cuda_std::math::opaque;
 use spec::{
-    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, VariantParams,
-    Varlen, VarlenParams, WorkTile,
+    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, Told,
+    VariantParams, Varlen, VarlenParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
@@ -19,8 +19,8 @@ use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
 /// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
-/// the block. If no sequence contains the block at the current lengths, that number is at least the number of
-/// queries.
+/// the block. If no sequence contains the block at the current lengths, the number of queries before the
+/// block is at least the number of queries.
 #[inline(always)]
 pub fn sequence_of(
     sequences: &Sequences,
@@ -60,8 +60,8 @@ impl SequenceTile {
         [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
-    /// The tile that a tile info describes. The tile lacks the place of its keys, because consumers copy no
-    /// keys.
+    /// The tile that a tile info describes. This tile does not have the place of its keys, because consumers
+    /// copy no keys.
     #[inline(always)]
     pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
         let queries = Span::of_words([first, queries]);
@@ -199,7 +199,7 @@ impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
 impl<K: Body> HopperKernel for Varlen<K> {
     type Forward = HopperParams<RaggedMap>;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>> + Told<VariantParams<K>>>>(
         p: &VarlenParams<HopperParams<RaggedMap>>,
         variant: &VariantParams<K>,
         block: Block<C>,

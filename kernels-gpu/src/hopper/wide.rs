@@ -1,21 +1,24 @@
 //! Forward attention for wide head dims: O is stored through Q's shared memory, so the next work tile starts
 //! after the store.
 use crate::hopper::Body;
-use crate::hopper::mainloop::{Attended, Blocks, QTiles, Tensors, TensorsOf, View, copy};
+use crate::hopper::mainloop::{
+    Attended, Blocks, QTiles, StagedBy, StagedTensor, Tensors, TensorsOf, View, copy,
+};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
+use crate::hopper::staged::Staged;
 use crate::variant::MaskFn;
-use spec::{FwdHopperWide, Kernel};
+use spec::{FwdHopperWide, Kernel, Told};
 use tile::group::Warpgroup;
 use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::{MbarrierPipeline, StageGuard};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
-/// A block's shared memory: one tile for Q and O, and the pipelines of K and V.
-type Shared<S, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+/// A block's shared memory: one tile for Q and O, the pipelines of K and V, and the numbers of scores.
+type Shared<S, E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
-    (Blocks<S, E, N, D, STAGES>, Blocks<S, E, N, D, STAGES>),
+    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StagedBy<Mask, W, N>)),
 );
 
 /// Processes one work tile after the other. `store` gets a tile's results and the guard of the tile's Q.
@@ -33,7 +36,7 @@ pub fn one_by_one<
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
-    tensors: &TensorsOf<S, E, N, D>,
+    (tensors, numbers): (&TensorsOf<S, E, N, D>, &StagedTensor<Mask, N>),
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
@@ -44,14 +47,15 @@ pub fn one_by_one<
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
-    let shared: Shared<S, E, W, N, D, STAGES> = smem.split();
+    let shared: Shared<S, E, Mask, W, N, D, STAGES> = smem.split();
 
     block.specialize(
         shared,
-        |(q, (k, v))| {
-            copy::<_, E, Mask, W, N, D, 1, STAGES>((p, variant), source(index, count), tensors, q, k, v)
+        |(q, (k, (v, staged)))| {
+            let (told, staged) = ((p, variant), (staged, numbers));
+            copy::<_, E, Mask, W, N, D, 1, STAGES>(told, source(index, count), tensors, q, k, v, staged)
         },
-        |mut group, (mut q, (mut k, mut v))| {
+        |mut group, (mut q, (mut k, (mut v, mut staged)))| {
             let (warp, first_row) = (group.warp(), group.first_row());
             // This is not a `for` loop: if a loop ends at its top, ptxas assumes that lanes leave the loop
             // one by one and have different descriptors.
@@ -62,10 +66,10 @@ pub fn one_by_one<
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
                 group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
-                view.see_first(&mut s, first_row, warp);
+                view.see_first(&mut s, &mut staged, (first_row, warp));
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, view.scale_log2(), warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
-                view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut group);
+                view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut staged, &mut group);
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
                 store(view, so_far, q_tile, &mut group);
                 let Some(next) = tiles.receive(&mut q) else { break };
@@ -86,7 +90,7 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>>(
         p: &ParamsOf<S>,
         variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,
@@ -94,10 +98,11 @@ impl<
         smem: Smem<C>,
     ) {
         let tensors = Tensors::<E, _, _, N, D>::of(&block);
+        let numbers = Mask::Staged::tensor::<C, N>(&block);
         one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
             (p, variant),
             source,
-            &tensors,
+            (&tensors, &numbers),
             block,
             smem,
             |view, so_far, q_tile, group| {

@@ -49,7 +49,7 @@ pub(super) struct Builder<'a> {
     pub rejoin: u32,
     /// The comparison of a `setp`, for [`super::Program::equal`].
     pub equal: Option<(Run, Args)>,
-    /// Operations that run before the instruction that is being decoded.
+    /// Operations that must run before the current instruction.
     pub prelude: Vec<Op>,
     shared: &'a Symbols,
     /// The functions of the program.
@@ -281,7 +281,8 @@ impl<'a> Builder<'a> {
         self.function.entry && (index as usize) < self.function.n_params
     }
 
-    /// The operand as an address, and the state space that its base determines, or else `space`.
+    /// The operand as an address, with its state space. The base of the address determines the state space;
+    /// otherwise the state space is `space`.
     pub fn address(&mut self, operand: &Operand, space: Space) -> Result<(Addr, Space), String> {
         let (base, offset) = match operand {
             Operand::Address(base, offset, rest) if rest.is_empty() => (base, *offset),
@@ -301,7 +302,8 @@ impl<'a> Builder<'a> {
                 Ok((Addr { wide: true, base, offset }, space))
             }
             Base::Symbol(symbol) => {
-                // Parameters of device functions, and of calls that are being prepared, are frame memory.
+                // Parameters of device functions, and of calls that the caller prepares, are in the memory of
+                // the frame.
                 let own = match symbol {
                     Symbol::Variable(index) if space == Space::Param && !self.is_entry_param(*index) => {
                         Space::Local

@@ -83,7 +83,8 @@ impl Builder<'_> {
             None => 0,
         };
         let [a, b, ..] = sources else { return Err("operands are missing".into()) };
-        // A destination may also be a source, so all values pass through scratch registers.
+        // A destination may also be a source. The code therefore writes all values to scratch registers
+        // first.
         let [yes, no] = [self.scratch(Kind::Pred), self.scratch(Kind::Pred)];
         let args = [yes, self.source(a, compare.s[0])?, self.source(b, compare.s[1])?, 0, 0];
         self.equal = setp("eq", ty, ftz).map(|equal| (equal.run, [no, args[1], args[2], 0, 0]));
@@ -158,7 +159,7 @@ pub(super) fn find(op: &str, mods: &[&str]) -> Option<Alu> {
     }
 }
 
-/// A selection. It may read an uninitialised register, because LLVM emits selections of undefined values.
+/// A selection may read an uninitialised register, because LLVM emits selections of undefined values.
 fn selection(kind: Kind, run: Run) -> Alu {
     let s: &[Kind] = match kind {
         Kind::B32 => &[Kind::B32, Kind::B32, Kind::Pred],

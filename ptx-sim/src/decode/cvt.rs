@@ -98,7 +98,7 @@ pub(super) fn find(mods: &[&str]) -> Option<Alu> {
             "ftz" => ftz = true,
             "sat" => sat = true,
             "relu" => relu = true,
-            // Only conversions to eight bits have this word, and all of them have it.
+            // All conversions to eight bits have this word, and no other conversions have it.
             "satfinite" if *d == "e4m3x2" => {}
             flag => mode = flag,
         }
@@ -204,7 +204,7 @@ fn relu_of(x: f32) -> f32 {
 
 fn toward_zero_f16(x: f32) -> u16 {
     let near = to_f16(x);
-    // If rounding went away from zero (even to infinity), this steps back by one ulp.
+    // If the value was rounded away from zero (even to infinity), this line goes back by one ulp.
     if near & 0x7fff <= 0x7c00 && from_f16(near).abs() > x.abs() { near - 1 } else { near }
 }
 

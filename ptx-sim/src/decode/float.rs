@@ -34,7 +34,7 @@ fn saturate(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn from_f16(x: u16) -> f32 {
     // The multiplication by 2^112 moves the exponent and normalises subnormal numbers. Infinity and NaN need
-    // a full exponent.
+    // an exponent of all ones.
     let magnitude = u32::from(x & 0x7fff);
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x7c00 { magnitude << 13 | 0x7f80_0000 } else { scaled.to_bits() };
@@ -54,8 +54,8 @@ pub(crate) fn to_f16(x: f32) -> u16 {
     let sign = (bits >> 16 & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
     let normal = (magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
-    // After the addition of 0.5, the low bits hold the subnormal result. The addition rounds it to nearest
-    // even.
+    // After the addition of 0.5, the low bits hold the subnormal result. The addition has rounded this result
+    // to nearest even.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let value = if magnitude < 0x3880_0000 { subnormal } else { normal.min(0x7c00) };
     let value = if magnitude >= 0x7f80_0000 { 0x7c00 } else { value };
@@ -88,7 +88,8 @@ pub(crate) fn to_e4m3(x: f32) -> u8 {
         return 0x7f;
     }
     let magnitude = x.abs().min(448.0);
-    // Exponents below -6 belong to subnormal numbers, which have the same distances.
+    // Exponents below -6 belong to subnormal numbers. The distance of two subnormal numbers is the distance
+    // of two numbers with exponent -6.
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
     let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };

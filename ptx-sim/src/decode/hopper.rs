@@ -20,7 +20,8 @@ impl Builder<'_> {
                 let shared = spaces.is_empty() || spaces.iter().any(|space| space.starts_with("shared"));
                 one(if shared { Op::Proxy(Proxy::Async) } else { Op::Nop })
             }
-            // The simulator has no other proxies, so it cannot report a missing fence for them.
+            // The simulator does not simulate other proxies, so it cannot report a missing fence for such a
+            // proxy.
             ("fence", ["proxy", ..], _) => one(Op::Nop),
             ("fence", ["mbarrier_init", ..], _) => one(Op::Proxy(Proxy::Mbarriers)),
             ("setmaxnreg", ["inc" | "dec", "sync", "aligned", "u32"], [Source::Int(count)]) => {

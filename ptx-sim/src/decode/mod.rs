@@ -41,7 +41,7 @@ pub(crate) struct Program {
     /// Indices into `functions`, by [`code_address`].
     pub addresses: HashMap<u64, usize>,
     pub sites: Vec<Site>,
-    /// For each `setp`, by its site, a comparison of its operands for equality (for coverage).
+    /// For coverage: for the site of each `setp`, an operation that compares the operands for equality.
     pub equal: HashMap<u32, (Run, Args)>,
     /// Whether the program contains a global atomic, or a wait for another block.
     pub blocks_communicate: bool,
@@ -316,7 +316,8 @@ impl Builder<'_> {
             ("ret", ..) => self.ret()?,
             ("exit", ..) => vec![Op::Exit],
             ("trap" | "brkpt", ..) => vec![Op::Trap],
-            // These are tables of labels, hints, and instructions that order or measure launches.
+            // These instructions have no effect here: tables of labels, hints, and instructions that order or
+            // measure launches.
             ("" | "prefetchu" | "applypriority" | "nanosleep" | "pmevent" | "griddepcontrol", ..) => {
                 vec![Op::Nop]
             }
@@ -331,7 +332,7 @@ impl Builder<'_> {
     }
 
     fn alu(&mut self, alu: Option<Alu>, operands: &[Operand]) -> Decoded {
-        let alu = alu.ok_or("the simulator does not execute this instruction with these words together")?;
+        let alu = alu.ok_or("the simulator does not execute this combination of words")?;
         let [d, sources @ ..] = operands else { return Err("operands are missing".into()) };
         if sources.len() != alu.s.len() {
             return Err(format!("takes {} sources, has {}", alu.s.len(), sources.len()));

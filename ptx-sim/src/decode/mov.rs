@@ -1,4 +1,4 @@
-//! Decodes `mov`: between registers, of addresses and special registers, packing and unpacking.
+//! Decodes `mov`, which copies registers, addresses and special registers, and packs and unpacks vectors.
 
 use super::{Builder, Decoded, kind};
 use crate::{

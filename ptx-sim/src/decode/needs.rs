@@ -7,7 +7,7 @@ use crate::{
     ast::{Instruction, Module, Operand},
 };
 
-/// For instructions and words of their opcodes: the lowest `.target` and `.version`.
+/// The lowest `.target` and `.version` of instructions, and of words in their opcodes.
 ///
 /// The columns: instruction or special register; further words of the opcode; lowest target; lowest PTX
 /// version. The first column lists first words. The opcode must match every word of the second column: `a|b`
@@ -18,7 +18,7 @@ type Row = (&'static str, &'static str, &'static str, (u32, u32));
 /// Instructions that the simulator executes, or knows by name, with the targets and versions that ptxas 13.0
 /// accepts. The lowest target of ptxas 13.0 is `sm_75`.
 const ROWS: [Row; 60] = [
-    // These words need the target in any instruction.
+    // In any instruction, these words need the target of their row.
     ("*", "cluster|shared::cluster|multicast::cluster", "sm_90", (7, 8)),
     ("*", "shared::cta", "sm_70", (7, 8)),
     ("*", "L2::64B|L2::128B|L2::256B", "sm_75", (7, 4)),
@@ -87,7 +87,7 @@ const ROWS: [Row; 60] = [
     ("cvt", "bf16 f32", "sm_80", (7, 0)),
     ("cvt", "bf16 f32 !rn !rz", "sm_80", (7, 1)),
     ("cvt", "bf16 !f32", "sm_90", (7, 8)),
-    // A row cannot express that sm_90 has these instructions since PTX 7.8.
+    // On sm_90, PTX has these instructions since version 7.8. A row cannot express this exception.
     ("cvt", "e4m3x2", "sm_89", (8, 1)),
     ("cvt", "tf32 !rna", "sm_90", (7, 8)),
 ];

@@ -81,9 +81,9 @@ fn split(opcode: &str) -> (&str, Vec<&str>) {
 /// How far the words of an opcode match a form.
 #[derive(Default)]
 struct Met {
-    /// The index of the first word that no form has.
+    /// The index of the first word that no form allows.
     at: usize,
-    /// The words that the forms allow there.
+    /// The words that the forms allow in the place of this word.
     expected: Vec<&'static str>,
 }
 
@@ -141,7 +141,7 @@ impl Met {
             Some(word) => {
                 format!("the simulator does not know the word `.{word}` in this place of `{opcode}`; {known}")
             }
-            None => format!("`{opcode}` lacks a word at its end that the simulator knows; {known}"),
+            None => format!("`{opcode}` lacks a word at its end; {known}"),
         }
     }
 }

@@ -83,22 +83,22 @@ pub(crate) struct Block<'a> {
     pub(super) output: String,
     pub(super) instructions: u64,
     pub(super) random: Random,
-    /// For each warp, the knowledge that its clocks do not contain.
+    /// For each warp, the knowledge that is not in the block's clocks.
     pub(super) views: Vec<View>,
     /// Knowledge that the block's warps have published through shared memory.
     pub(super) published: Published,
     /// The addresses in device memory at which the block's warps have published knowledge for each other.
     pub(super) published_at: Vec<u64>,
-    /// Buffers for sets of touched cells, which instructions use again.
+    /// Buffers of earlier sets of touched cells. Later instructions use these buffers again.
     pub(super) spare: Vec<Vec<Touch>>,
-    /// The offsets of an operand's chunks, by descriptor, extent and order.
+    /// A cache of the offsets of an operand's chunks. The key is the descriptor, the extent and the order.
     pub(super) operands: HashMap<(u64, usize, bool), Arc<[usize]>>,
     pub(super) stop: Option<Stop>,
     /// Coverage by site; empty if [`crate::Options::coverage`] is off.
     pub(super) coverage: Vec<Met>,
     /// Effects by warp; empty if [`crate::Options::coverage`] is off.
     pub(super) effects: Vec<Effects>,
-    /// Whether an event for which warps may wait has happened since [`Self::flushed`] was set.
+    /// Whether an event has happened since [`Self::flushed`] was set, for which warps may wait.
     pub(super) moved: bool,
     /// Number of instructions that the launch's [`super::Progress`] already counts.
     pub(super) flushed: u64,

@@ -93,8 +93,8 @@ impl<'a> Block<'a> {
         self.loads.push_back(Load { copy, warp: warp.index, mbar: at, phase });
     }
 
-    /// Checks the device memory that a load reads. Returns false if the load is illegal. The load reads until
-    /// its phase ends, so a warp that waits for the phase knows that the load has read.
+    /// Checks the device memory that a load reads. Returns false if the load is illegal. The load may read
+    /// until its phase ends. A warp that has waited for the phase knows that the load no longer reads.
     fn check_rows(&mut self, warp: &mut Warp<'a>, copy: &Copy, (agent, clock): (usize, u32)) -> bool {
         let lane = copy.lane;
         for row in copy.rows.iter().filter(|row| row.bytes > 0) {
@@ -135,7 +135,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Completes one load: the oldest, or a random one.
+    /// Completes one load: the oldest load, or a random load.
     pub(super) fn land_load(&mut self) -> bool {
         if self.loads.is_empty() {
             return false;

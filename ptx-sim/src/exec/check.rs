@@ -89,7 +89,7 @@ impl<'a> Block<'a> {
             } else if race {
                 let number = touch.cell / PAGE_CELLS;
                 if page.as_ref().is_none_or(|(last, _)| *last != number) {
-                    // The lock is released here, so that the code never holds two locks.
+                    // This line releases the lock, so that the code never holds two locks.
                     drop(page.take());
                     page = self.context.memory.shadow(touch.cell).map(|shadow| (number, shadow));
                 }

@@ -138,7 +138,7 @@ impl<'a> Block<'a> {
         let (engine, epoch) = (self.engine(warp), warp.epoch);
         let mut pending = std::mem::take(&mut warp.pending);
         // Copies before an mbarrier arrival count as accesses of the agent that stands for asynchronous
-        // copies. A warp that waits for the mbarrier therefore sees them too.
+        // copies. A warp that waits for the mbarrier therefore sees these copies too.
         let watched = pending.iter().rposition(|entry| matches!(entry, Pending::Arrive(_))).unwrap_or(0);
         for (at, entry) in pending.iter_mut().enumerate() {
             if let Pending::Copies(copies) = entry {

@@ -13,12 +13,12 @@ use crate::{
 /// launch.
 const WITHIN: u64 = (1 << 36) - 1;
 
-/// The effects of one warp so far.
+/// The digest of the effects of one warp.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Effects {
     /// A digest of all effects up to the last synchronisation. Their order matters.
     past: u64,
-    /// A digest of the effects since then. Their order does not matter.
+    /// A digest of the effects since the last synchronisation. The order of these effects does not matter.
     present: u64,
 }
 
@@ -79,7 +79,8 @@ impl<'a> Block<'a> {
                 Mbar::Transaction { addr, bytes, .. } => {
                     self.synchronises(warp, 16, Some(addr), &words([*bytes]), mask);
                 }
-                // The number of tests depends on the schedule, so tests do not count.
+                // The number of polls of an mbarrier depends on the schedule, so polls do not change the
+                // digest.
                 Mbar::Test { .. } => {}
             },
             Op::Wgmma(wgmma) => self.products(warp, wgmma, mask),

@@ -77,7 +77,8 @@ fn in_turns<'a>(
 
 type Numbered = (u64, usize, Report);
 
-/// The results of the blocks that have ended. The size of this value does not grow with the number of blocks.
+/// The results of the blocks that have ended. The results take constant memory, whatever the number of blocks
+/// is.
 #[derive(Default)]
 struct Collected {
     outcome: Outcome,

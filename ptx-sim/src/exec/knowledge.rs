@@ -1,5 +1,5 @@
-//! Knowledge of the agents of other blocks. Owners share the parts of their knowledge that are equal, so a
-//! handover only costs the new part.
+//! Knowledge of the agents of other blocks. The knowledge is a tree. Two owners share equal parts of their
+//! trees, so the cost of a handover depends only on the new part.
 
 use std::{array, sync::Arc};
 

@@ -13,8 +13,8 @@ fn parts(paths: &[Path], at: usize) -> u32 {
 }
 
 impl Warp<'_> {
-    /// Switches to lanes of another path that can run. Returns false if there are none. If `stray`, the
-    /// function prefers lanes that wait for reconvergence.
+    /// Switches to another path of which the lanes can run. Returns false if there is no such path. If
+    /// `stray`, the function prefers lanes that wait for reconvergence.
     pub fn other_lanes(&mut self, stray: bool) -> bool {
         let Some(Frame { paths, .. }) = self.frames.last_mut() else { return false };
         let mut others = (0..paths.len().saturating_sub(1)).filter(|&at| paths[at].waits.is_none());
@@ -52,7 +52,7 @@ impl Warp<'_> {
         if waits.is_none() || self.other_lanes(false) {
             return waits.is_none();
         }
-        // No other lane can arrive any more.
+        // All other lanes have exited or wait, so none of them can arrive.
         if let Some(path) = self.frames.last_mut().and_then(|frame| frame.paths.last_mut()) {
             path.waits = None;
         }

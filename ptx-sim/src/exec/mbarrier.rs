@@ -292,7 +292,8 @@ impl<'a> Block<'a> {
     /// the writes of these copies, but no other writes of the issuing warp.
     pub(super) fn asynchronous_arrive(&mut self, warp: &mut Warp<'a>, arrival: &AsyncArrival) {
         let agent = self.engine(warp);
-        // The completion of a phase is a fact, so any agent may hand it over.
+        // Every agent may hand over the knowledge that a phase is complete, because a complete phase stays
+        // complete.
         let handover = self.handover(agent).and(&arrival.phases);
         for lane in lanes(arrival.mask) {
             let Some(bar) = self.mbarriers.get_mut(&arrival.bar[lane]) else { continue };

@@ -54,7 +54,7 @@ impl<'a> Block<'a> {
         warp.regs().set_pred(p, mask, value);
     }
 
-    /// Checks one lane's address. Returns its state space and the offset in this space.
+    /// Checks one lane's address. Returns the state space of the address, and the offset in this space.
     #[inline]
     pub(super) fn place(
         &mut self,

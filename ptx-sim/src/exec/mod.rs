@@ -61,7 +61,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The reads of device memory that the shadow must remember.
+    /// The kinds of reads of device memory that the shadow must store.
     pub fn readers(&self) -> Readers {
         if self.program.blocks_communicate { Readers::All } else { Readers::Last }
     }

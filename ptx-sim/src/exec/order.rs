@@ -3,8 +3,8 @@
 //! A *release pattern* is a release, or a fence that a strong write of the same warp follows. The pattern
 //! publishes the knowledge that the warp has at the release or at the fence. An *acquire pattern* is an
 //! acquire, or a strong read that a fence follows. The scope limits the pattern: a release with block scope
-//! publishes to the block only. A barrier hands over three things: the knowledge, the fenced knowledge, and
-//! the knowledge that awaits a fence.
+//! publishes to the block only. A barrier hands over three things: the warp's knowledge, its knowledge at its
+//! last fence, and the knowledge that becomes available at its next fence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct View {
     /// Knowledge of other blocks.
     others: Knowledge,
-    /// Knowledge from strong reads that a fence has not made available yet.
+    /// Knowledge from strong reads. This knowledge takes effect at the warp's next fence.
     pending: [Knowledge; 2],
     /// The knowledge that the warp had at its last fence. Later strong writes publish it.
     fenced: [Knowledge; 2],
@@ -70,7 +70,7 @@ impl Handover {
         Handover { row, view: View::default() }
     }
 
-    /// This handover, with the phases `phases` in addition.
+    /// This handover, to which `phases` are added.
     pub fn and(mut self, phases: &Phases) -> Handover {
         self.view.phases.clone_from(phases);
         self
@@ -89,8 +89,9 @@ pub(super) struct Observer<'b> {
     /// The warp's knowledge of other blocks.
     pub others: &'b Knowledge,
     pub block: u32,
-    /// For an access through the asynchronous proxy: the writes that this proxy sees, and the agents of the
-    /// block, some of which write through the generic proxy.
+    /// `None` for an access through the generic proxy. For an access through the asynchronous proxy, the
+    /// first element has for each agent the clock up to which this proxy sees the agent's writes. The second
+    /// element says which agents write through the generic proxy.
     pub proxy: Option<(&'b [u32], Agents)>,
 }
 
@@ -112,7 +113,8 @@ impl crate::shadow::Knows for Observer<'_> {
     }
 }
 
-/// The knowledge that was published through one address: for each block, and for all blocks.
+/// The knowledge that was published through one address. `block` has the knowledge for the warps of each
+/// block, and `device` has the knowledge for all warps.
 #[derive(Debug, Default)]
 struct Publication {
     block: BTreeMap<u32, Knowledge>,
@@ -177,7 +179,8 @@ impl Block<'_> {
         all.add(self.number, &handover.row);
         let view = &mut self.views[warp];
         view.pending[Scope::Block as usize].merge(&all);
-        // Visibility of writes to the asynchronous proxy is a fact, and implies no order.
+        // A write that is visible to the asynchronous proxy stays visible. So this knowledge needs no order,
+        // and a relaxed arrival hands it over too.
         merge(&mut view.proxy, &handover.view.proxy);
     }
 

@@ -57,7 +57,7 @@ impl<'a> Counter<'a> {
         self.spent.load(Relaxed).saturating_sub(self.moved.load(Relaxed))
     }
 
-    /// Adds `new` instructions. `moved` states that waiting warps may depend on the effects of these
+    /// Adds `new` instructions. `moved` says whether waiting warps may depend on the effects of these
     /// instructions. Returns the reason if the launch must end.
     pub fn spend(&self, new: u64, moved: bool, options: &Options) -> Option<String> {
         let total = self.spent.fetch_add(new, Relaxed) + new;

@@ -1,8 +1,8 @@
 //! Proxies: the writes to shared memory that `wgmma` and bulk copies see.
 //!
 //! Order alone does not make writes of the generic proxy visible to `wgmma` and bulk copies. A
-//! `fence.proxy.async` makes them visible if its agent knows the write. Barriers and mbarriers hand this
-//! visibility over.
+//! `fence.proxy.async` makes a write visible if the agent that executes the fence knows the write. Barriers
+//! and mbarriers hand this visibility over.
 
 use super::{Block, warp::Warp};
 use crate::{clocks::merge, op::Proxy};

@@ -13,16 +13,18 @@ use crate::{
 
 /// Number of instructions that a warp executes in its turn, unless the schedule is random.
 const SHARE: u32 = 1 << 12;
-/// The same number for a warp with diverged lanes, which may wait for each other.
+/// Number of instructions per turn of a warp with diverged lanes. The number is small, because such lanes may
+/// wait for each other.
 const SPLIT_SHARE: u32 = 1 << 8;
 /// After this number of polls of an mbarrier without any change in its block, the warp waits for another
 /// block, or forever.
 const MAX_POLLS: u32 = 64;
-/// Lanes stray after the launch's patience divided by this number: see [`super::lanes`].
+/// The launch's patience divided by this number is the number of instructions without progress after which
+/// lanes stray: see [`super::lanes`].
 const STRAY: u64 = 1000;
-/// Number of instructions without effect on waiting warps after which other blocks run.
+/// After this number of instructions without an effect on waiting warps, other blocks run.
 const IDLE: u64 = 1 << 12;
-/// Number of instructions after which other blocks run in any case.
+/// After this number of instructions, other blocks run in any case.
 const TURN: u64 = 1 << 20;
 
 /// The reason why a block's turn ends.

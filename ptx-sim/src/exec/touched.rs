@@ -25,11 +25,12 @@ pub(super) struct Touch {
 
 const UNTOUCHED: Touch = Touch { cell: 0, mask: 0, changed: 0, lanes: 0, words: [UNKNOWN; 4], clash: false };
 
-/// The cells that one instruction touches. The touches of neighbouring lanes are merged.
+/// The cells that one instruction touches. If neighbouring lanes touch one cell, the set has one entry for
+/// them.
 pub(super) struct Touched {
     /// The cells, at most [`MOST`] of them.
     cells: Vec<Touch>,
-    /// Whether one instruction of the whole warp touches the cells.
+    /// Whether the instruction is an instruction of the whole warp.
     pub collective: bool,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Touched {
 const MOST: usize = 2 * LANES;
 
 impl Touched {
-    /// An empty set. It uses the buffer of an earlier set if there is one.
+    /// An empty set. The set uses the buffer of an earlier set, if there is one.
     pub fn new(room: Option<Vec<Touch>>) -> Touched {
         let mut cells = room.unwrap_or_else(|| Vec::with_capacity(MOST));
         cells.clear();
@@ -58,7 +59,7 @@ impl Touched {
     pub fn add(&mut self, address: u64, bytes: usize, lane: usize, changed: u64) {
         let cell = address / CELL as u64;
         let fresh = self.cells.last().is_none_or(|last| last.cell != cell);
-        // This is the common case in fast kernels.
+        // In fast kernels, most accesses take this branch.
         if bytes == CELL && address.is_multiple_of(CELL as u64) && fresh && self.cells.len() < MOST {
             let words = [if self.collective { SEVERAL } else { lane as u8 }; 4];
             let (mask, changed, lanes) = (u16::MAX, changed as u16, 1 << lane);
@@ -88,7 +89,8 @@ impl Touched {
                     (_, true, _) if *owner == lane as u8 => *owner,
                     (_, false, true) => lane as u8,
                     (_, true, true) => SEVERAL,
-                    // For parts of words, the lane is known only if one lane touches all of the parts.
+                    // If lanes touch only parts of a word, the lane of the word is known only if one lane
+                    // touches all of these parts.
                     (_, false, false) => lane as u8,
                     (_, true, false) => UNKNOWN,
                 };

@@ -33,8 +33,8 @@ pub(crate) enum Wait {
 pub(crate) struct Frame<'a> {
     pub function: usize,
     pub regs: Regs,
-    /// The paths of the frame, the last of which runs. A split path stands before its parts, and waits for
-    /// them.
+    /// The paths of the frame, the last of which runs. A split path comes before its parts in this list, and
+    /// waits for them.
     pub paths: Vec<Path>,
     /// Start of the frame in the warp's local memory.
     pub base: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Copies {
     pub read: [u8; LANES],
     pub bytes: u32,
     pub site: u32,
-    /// Whether the bytes have been copied. The checks treat the copies as still in flight.
+    /// Whether the bytes have been copied. Even then, the checks treat the copies as in flight.
     pub landed: bool,
 }
 
@@ -79,9 +79,9 @@ pub(crate) struct Copies {
 pub(crate) struct AsyncArrival {
     pub mask: u32,
     pub bar: [u32; LANES],
-    /// For each lane, the phase in which its arrival must count.
+    /// For each lane, the phase of the mbarrier that must count the lane's arrival.
     pub phase: [u64; LANES],
-    /// The warp's knowledge of all mbarriers.
+    /// The knowledge of the warp about all mbarriers.
     pub phases: Phases,
     pub site: u32,
 }

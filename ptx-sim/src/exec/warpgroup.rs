@@ -21,8 +21,9 @@ pub(super) const MEMBERS: usize = 4;
 pub(super) struct Warpgroup<'a> {
     /// The steps that some of the warps have reached and others have not, oldest first.
     steps: VecDeque<Step>,
-    /// The number of steps that all warps have completed, and the number of steps that each warp has reached.
+    /// The number of steps that all warps have completed.
     done: u64,
+    /// The number of steps that each warp has reached.
     made: [u64; MEMBERS],
     /// For each warp, the number of registers of its threads, if `setmaxnreg` has changed it.
     registers: [Option<u32>; MEMBERS],
@@ -37,10 +38,12 @@ pub(super) struct Step {
     warp: usize,
     /// Operands that must be the same in all warps.
     operands: [u64; 3],
-    /// For a product: the index of its accumulators, the knowledge that all warps have at the step, and the
-    /// writes that their proxy sees.
+    /// For a product: the index of its accumulators in [`Products`].
     pub tile: usize,
+    /// For each agent: the latest clock that every warp which has reached the step knows.
     pub row: Vec<u32>,
+    /// For each agent: the latest clock up to which the asynchronous proxy of every such warp sees the
+    /// agent's writes. Empty if the step is no product.
     pub proxy: Vec<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! Executes `wgmma`. A product is in flight from its issue until a wait for it. The simulator executes a
-//! product as late as the waits allow, after all four warps have committed it. Only then does it read the
-//! operands and write the accumulators.
+//! product as late as the waits allow, after all four warps have committed it. Only then does the simulator
+//! read the operands and write the accumulators.
 
 mod tile;
 
@@ -32,14 +32,17 @@ use crate::{
 /// The products of a warpgroup.
 #[derive(Debug, Default)]
 pub(super) struct Products<'a> {
-    /// The accumulators in flight, by index, and the number of indices that were used so far.
+    /// The accumulators in flight, by index.
     tiles: BTreeMap<usize, Tile<'a>>,
+    /// The number of indices that were used so far.
     numbers: usize,
     /// The products that all warps have issued but not all warps have committed.
     open: Vec<Issued<'a>>,
+    /// The groups that all warps have committed and that are not complete, oldest first.
     groups: VecDeque<Vec<Issued<'a>>>,
-    /// The number of groups that all warps have committed, and the number of completed groups.
+    /// The number of groups that all warps have committed.
     pub committed: u64,
+    /// The number of groups that are complete.
     done: u64,
     /// The number of groups that each warp has committed.
     commits: [u64; MEMBERS],
@@ -103,7 +106,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Completes the first `target` groups, and adds this to the knowledge of `warp`.
+    /// Completes the first `target` groups. `warp` then knows that these groups are complete.
     pub(super) fn settle_products(&mut self, warp: &mut Warp<'a>, target: u64) {
         self.execute(warp, target);
         let group = warp.index / MEMBERS;
@@ -127,7 +130,7 @@ impl<'a> Block<'a> {
         let Some(operands) = self.uniform_operands(warp, product, mask) else { return };
         self.check_registers(warp, product);
         let (group, member, frame) = (warp.index / MEMBERS, warp.index % MEMBERS, warp.frames.len() - 1);
-        // A product of an earlier group may use the same accumulators, unless it is complete.
+        // The accumulators may already be in flight, if an incomplete product of an earlier group uses them.
         let tiles = &self.warpgroups[group].products.tiles;
         let known = warp.flying.iter().rfind(|it| it.product.d == product.d).map(|it| it.tile);
         let known = known.filter(|tile| tiles.contains_key(tile));
@@ -235,7 +238,7 @@ impl<'a> Block<'a> {
         self.report_pair(warp, Kind::PendingProduct, FULL, None, earlier, message);
     }
 
-    /// Begins a product that all four warps have issued. From now on, it reads its operands.
+    /// Begins a product that all four warps have issued. From now on, the product may read its operands.
     fn launch(&mut self, warp: &mut Warp<'a>, product: &'a Product, step: &Step, operands: [u64; 3]) {
         let a = self.operand(warp, &product.a, operands[0], ROWS, step);
         let b = self.operand(warp, &product.b, operands[1], product.columns, step);

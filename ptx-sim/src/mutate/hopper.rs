@@ -13,8 +13,8 @@ pub(super) fn of_instruction(old: &str, instruction: &Instruction, push: &mut Pu
     } else if opcode.starts_with("setmaxnreg") {
         if let [Operand::Int(count)] = instruction.operands.as_slice() {
             push(Operator::Registers, format!("{opcode} {};", count + 8));
-            // The test cannot know the number of registers that a thread needs, so a mutant with fewer
-            // registers would be no finding.
+            // This code cannot know the number of registers that a thread needs. A survival of a mutant with
+            // fewer registers would therefore prove nothing.
             if opcode.contains(".dec.") {
                 push(Operator::Registers, String::new());
             }
@@ -37,7 +37,7 @@ fn with(ty: &str, change: &str, value: &str, by: u64, text: &str) -> String {
 /// Mutants of a product: a descriptor has another start, swizzle or stride; the product overwrites its
 /// accumulators instead of adding to them; an operand is transposed.
 fn product(old: &str, instruction: &Instruction, push: &mut Push<'_>) {
-    // The accumulators stand in braces, and A does too if it is in registers.
+    // In the text, the accumulators are in braces. If A is in registers, A is in braces too.
     let Some(end) = old.rfind('}').or_else(|| old.find('}')) else { return };
     let (head, tail) = old.split_at(end + 1);
     let parts: Vec<&str> = tail.trim_end().trim_end_matches(';').split(',').skip(1).collect();

@@ -32,7 +32,7 @@ pub enum Operator {
     BarrierNumber,
     /// Makes a barrier wait for one warp more or less, or an mbarrier for one arrival more or less.
     BarrierCount,
-    /// Makes a wait for an mbarrier wait for the other parity.
+    /// Makes a wait for an mbarrier use the other parity.
     WrongPhase,
     /// Deletes the guard of a load, store, copy or atomic.
     DeleteGuard,
@@ -56,10 +56,10 @@ pub enum Operator {
     ChangePredicate,
     /// Adds one to the constant of a comparison, a minimum or a maximum.
     Bound,
-    /// Changes lanes: a shuffle reads another lane, a vote returns another result, a matrix is transposed, a
-    /// lane is missing, or a thread uses another thread index.
+    /// Changes an instruction of several lanes: a shuffle reads another lane, a vote returns another result,
+    /// a matrix is transposed, a lane is missing, or a thread uses another thread index.
     Lanes,
-    /// Replaces a source operand by the register of its kind that was written last.
+    /// Replaces a source operand by another register of its kind: the register that was written last.
     Operand,
     /// Gives an operand of a product another place in shared memory, or another order.
     Descriptor,

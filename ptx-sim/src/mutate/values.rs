@@ -265,7 +265,7 @@ pub(super) fn swaps(text: &str, function: &Function) -> Vec<usize> {
                 !matches!(cfg::base(&it.opcode), "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "")
             });
             let between = text.get(first.span.1 as usize..second.span.0 as usize).unwrap_or("{");
-            // Scopes and declarations must stay in place.
+            // Braces of scopes, and declarations, must stay in their place.
             let plain = between.lines().all(|line| {
                 let line = line.split("//").next().unwrap_or("").trim();
                 line.is_empty() || line.starts_with(".loc")
@@ -292,7 +292,7 @@ fn matters(first: &Instruction, second: &Instruction) -> bool {
     let meets = |a: &[u32], b: &[u32]| a.iter().any(|register| b.contains(register));
     let depend = meets(&written(first), &touched(second)) || meets(&written(second), &touched(first));
     let [a, b] = [first, second].map(|it| cfg::base(&it.opcode));
-    // This pair is a product and its guard, which keeps compilers from duplicating the product.
+    // The `activemask` beside a product only keeps compilers from duplicating the product.
     if matches!((a, b), ("activemask", "wgmma") | ("wgmma", "activemask")) {
         return depend;
     }

@@ -8,7 +8,7 @@ use crate::regs::R;
 pub(crate) enum Wgmma {
     Fence,
     Commit,
-    /// Waits until at most this number of groups, the youngest ones, is in flight.
+    /// Waits until only the youngest groups, at most this number, are in flight.
     Wait(u32),
     Product(Product),
 }
@@ -54,8 +54,8 @@ pub(crate) enum Bulk {
         reduction: Option<Reduction>,
     },
     Commit,
-    /// Waits until all groups except for the last `keep` have read their sources, and, unless `read`, have
-    /// also written.
+    /// Waits until all groups except for the last `keep` have read their sources. If `read` is false, waits
+    /// until these groups have also written.
     Wait {
         keep: u32,
         read: bool,

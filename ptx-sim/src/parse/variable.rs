@@ -64,7 +64,8 @@ impl Parser<'_> {
             }
             let (name, align) = (name.into(), align.unwrap_or(element.max(1)));
             out.push(Variable { name, space, align, size, init, relocations, external: false, opaque });
-            // Parameters repeat the state space instead of listing several names.
+            // A declaration of variables has one state space and several names: `.global .u32 a, b`. A list
+            // of parameters has a state space before each name: `.param .u32 a, .param .u32 b`.
             if space == Space::Param
                 && self.kind() == Kind::Punct(',')
                 && matches!(self.ahead(1), Kind::Word(".param" | ".reg"))

@@ -88,20 +88,20 @@ impl Script {
 pub struct Ran {
     /// Name of the entry.
     pub entry: String,
-    /// For each `report` line, its kinds, of which at least one must be reported.
+    /// For each `report` line, its kinds. At least one kind of each line must be reported.
     pub expected_reports: Vec<Vec<Kind>>,
     /// The result of the launch.
     pub outcome: Outcome,
 }
 
 impl Ran {
-    /// The `report` lines of whose kinds there is no report.
+    /// The `report` lines for which no report has any of the line's kinds.
     pub fn missing(&self) -> impl Iterator<Item = &[Kind]> {
         let found = |kind: &Kind| self.outcome.reports.iter().any(|report| report.kind == *kind);
         self.expected_reports.iter().filter(move |kinds| !kinds.iter().any(found)).map(Vec::as_slice)
     }
 
-    /// The reports whose kinds no `report` line names.
+    /// The reports with kinds that no `report` line names.
     pub fn unexpected(&self) -> impl Iterator<Item = &Report> {
         self.outcome
             .reports

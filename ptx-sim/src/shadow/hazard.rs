@@ -1,4 +1,4 @@
-//! Pairs of unordered accesses: the kinds of pairs, and which pairs are errors.
+//! Defines the kinds of pairs of unordered accesses, and decides which pairs are errors.
 
 use crate::stamp::{Stamp, Words};
 
@@ -6,8 +6,8 @@ use crate::stamp::{Stamp, Words};
 pub(crate) trait Knows {
     fn knows(&self, stamp: &Stamp) -> bool;
 
-    /// Whether the current access sees a write that is ordered before it. If the proxies differ, this needs a
-    /// fence.
+    /// Whether the current access sees a write that is ordered before it. If the two accesses use different
+    /// proxies, the current access sees the write only after a fence.
     fn fenced(&self, write: &Stamp) -> bool;
 }
 

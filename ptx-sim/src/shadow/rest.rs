@@ -1,5 +1,5 @@
-//! Accesses that the last accesses of a record do not cover, because nothing orders them before the last
-//! accesses, or because their scopes permit fewer unordered accesses.
+//! Older accesses of a record that its last accesses do not replace. There are two reasons: nothing orders an
+//! older access before the last accesses, or the scope of the older access permits fewer unordered accesses.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -11,7 +11,8 @@ pub(super) enum Role {
     Writes,
 }
 
-/// Index of the record, reach and role of the access, index of the block, number of the agent.
+/// The key of an access: index of the record, reach and role of the access, index of the block, number of the
+/// agent.
 type Key = (u32, Reach, Role, u32, u16);
 
 /// For each agent, its last access of each role and reach.

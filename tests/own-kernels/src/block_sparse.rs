@@ -2,7 +2,7 @@
 use crate::{Large, OwnAlibi, Small};
 use kernels_gpu::prelude::*;
 
-/// Causal within documents, which need not be contiguous.
+/// Causal attention within documents. The positions of a document need not be contiguous.
 #[derive(Clone, Copy)]
 pub struct Documents(Integers);
 
@@ -25,7 +25,7 @@ impl MaskMod for Documents {
     }
 }
 
-/// A window: the query's key and the keys before it. Head `h` sees `keys << h` keys.
+/// A window: a query sees its own key and the keys before it. Head `h` sees `keys << h` keys.
 #[derive(Clone, Copy)]
 pub struct HeadWindow(i32);
 

@@ -127,7 +127,7 @@ pub struct WildParams {
     pub ends: [i32; 4],
     /// Start and end of the keys without holes.
     pub whole: [i32; 2],
-    /// All keys up to this one are holes.
+    /// All keys up to this key are holes.
     pub holes: i32,
     /// Padding: 0.
     pub reserved: u32,

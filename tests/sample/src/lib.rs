@@ -27,8 +27,8 @@ pub fn sample() -> Vec<Contract> {
     planned().for_each(|kernel| take(kernel, &mut seen));
     loop {
         let adds = |n: usize| all[n].1.difference(&seen).count();
-        // Among kernels that add the same number of traits, the first one in the table wins, because it has
-        // the simplest mask.
+        // If several kernels add the same number of traits, the loop takes the first of them in the table,
+        // because this kernel has the simplest mask.
         match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
             Some(best) if adds(best) > 0 => take(all[best].0, &mut seen),
             _ => break,

@@ -37,7 +37,7 @@ pub(super) fn few(subject: &Subject) -> Vec<Case> {
 
 /// A launch of `symbol`.
 fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
-    // The judge borrows the problem, so both are leaked, which keeps them until the program ends.
+    // The judge borrows the problem. The code leaks both, so that they exist until the program ends.
     let work: &'static _ = Box::leak(task.work());
     let judge = work.judge(Rule::Tolerance).expect("cases are valid");
     let launch = move |attention: &Attention<SimDriver>| {

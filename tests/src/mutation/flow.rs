@@ -119,8 +119,8 @@ pub(super) fn nothing_of_single_lanes_before(text: &str, at: usize) -> bool {
     !alone
 }
 
-/// Whether the `wgmma.fence` at byte `at` of `text` is redundant. It is if no instruction on any path since
-/// an earlier fence accesses a register that products behind it use, up to the next wait or fence.
+/// Whether the `wgmma.fence` at byte `at` of `text` is redundant: on every path since an earlier fence, no
+/// instruction accesses registers that products between this fence and the next wait or fence use.
 pub(super) fn is_fenced_before(text: &str, at: usize) -> bool {
     let mut used = HashSet::new();
     walk(text, at + "wgmma.fence".len(), (), |place, line, ()| {
@@ -168,8 +168,8 @@ fn body(text: &str, at: usize) -> usize {
 }
 
 /// Follows all paths from byte `start` of `text`, line by line. `visit` receives the position of a line, the
-/// line, and the state of the path before the line. It returns the state behind the line, or `None` to end
-/// the path. A path also ends with the kernel, and at a line that another path has reached in this state.
+/// line, and the state of the path before the line. `visit` returns the state behind the line, or `None` to
+/// end the path. A path also ends with the kernel, and at a line that another path has reached in this state.
 fn walk<T: Copy + Eq + Hash>(
     text: &str,
     start: usize,
@@ -212,8 +212,8 @@ pub(super) fn branches(all: &[Mutant]) -> HashMap<usize, Vec<SourceLine>> {
 }
 
 /// Adds the source lines of a branch to the comparison that decides the branch. `branches` contains the
-/// source lines of all branches. This is necessary because LLVM gives a comparison no line if it moves or
-/// merges the comparison.
+/// source lines of all branches. If LLVM moves or merges a comparison, the comparison has no line. This
+/// function gives it the lines of the branch.
 pub(super) fn name_comparisons(drawn: &mut [Mutant], branches: &HashMap<usize, Vec<SourceLine>>, text: &str) {
     let compares = |mutant: &&mut Mutant| matches!(mutant.operator, Operator::OffByOne | Operator::Bound);
     for mutant in drawn.iter_mut().filter(compares) {

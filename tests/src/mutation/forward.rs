@@ -9,10 +9,11 @@ use ferroflash::{Attention, DType};
 use rayon::prelude::*;
 use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
 
-/// Number of first cases (the edge cases) that also run without an LSE.
+/// This number of cases, from the first one on, also run without an LSE.
 const EDGES: usize = 10;
 
-/// The cases of `entry`. If `subject` is a combine kernel, `entry` writes the splits that it combines.
+/// The cases of `entry`. If `subject` is a combine kernel, `entry` is the kernel that writes the splits which
+/// `subject` combines.
 pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::Case> {
     let first = first(entry);
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
@@ -125,7 +126,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.splits {
-            // There are more splits than blocks that the rows see, so a partial tile has empty splits.
+            // This case has more splits than key blocks that the rows see, so a partial tile has empty
+            // splits.
             all.extend((1..=m).step_by(rows).map(|seqlen_q| top_left(one(seqlen_q, 8 * n))));
         }
     }
@@ -212,8 +214,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         .collect()
 }
 
-/// `case` with three softcaps: a modest one, one far above the scores, and a large one near the scores. The
-/// tangents of the last two need a relative precision.
+/// `case` with three softcaps: a modest one, one far above the scores, and a large one near the scores. With
+/// the last two softcaps, the hyperbolic tangents need a relative precision.
 fn capped(case: Case) -> [Case; 3] {
     let with = |softcap| case.problem.softcap(softcap);
     [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })

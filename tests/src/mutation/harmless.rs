@@ -25,8 +25,8 @@ struct Harmless {
     kernels: fn(&str) -> bool,
     /// The mask of the kernels, if the class applies to only one mask.
     mask: Option<MaskKind>,
-    /// Whether the reason claims that no thread ever takes another path. Such a reason does not excuse a
-    /// mutant with which some thread took another path.
+    /// Whether the reason claims that no thread ever takes another path. If some thread took another path
+    /// with a mutant, such a reason does not excuse the mutant.
     idle: bool,
     reason: &'static str,
 }
@@ -328,7 +328,8 @@ fn all() -> impl Iterator<Item = &'static Harmless> {
     HARMLESS.iter().chain(on_cache::HARMLESS).chain(hopper::HARMLESS).chain(split::HARMLESS)
 }
 
-/// [`reason`] for kernels with a single stage, which they refill in the step that reads it.
+/// Like [`reason`], for kernels with a single stage. Such a kernel refills the stage in the step that reads
+/// it.
 fn single_stage(subject: &Subject, mutant: &Mutant, text: &str, differs: bool) -> Option<&'static str> {
     let first = subject.of.mask() == Some(MaskKind::Full) && has_source(mutant, FIRST_STEP);
     let of_step = has_source(mutant, ADVANCE);

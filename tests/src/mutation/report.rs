@@ -20,9 +20,10 @@ pub struct Evidence {
     pub caught_by_results: usize,
     /// Number of mutants that no report and no result revealed, each with a reason.
     pub survivors: usize,
-    /// Number of survivors with which no thread took another path in any launch.
+    /// Number of survivors that have no effect: in every launch, every thread took the path of the unbroken
+    /// kernel.
     pub idle: usize,
-    /// Number of survivors whose order other instructions keep.
+    /// Number of redundant survivors: other instructions keep the order that the mutant removes.
     #[serde(default)]
     pub redundant: usize,
     /// One row per kernel.

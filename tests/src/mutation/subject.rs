@@ -37,7 +37,7 @@ impl Subject {
                 .min_by_key(carried_first)
                 .map(|of| Subject { kernel: combine.contract, of })
         });
-        // A launch of a mixed batch has more kernels than the one that names it.
+        // A launch of a mixed batch has a second kernel beside the kernel that names the launch.
         let mixed = MIXED_FEW.iter().flat_map(|few| {
             let others = [beside(few), combine_of(few)].into_iter().flatten();
             others.map(move |kernel| Subject { kernel, of: few })

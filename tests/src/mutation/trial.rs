@@ -20,7 +20,7 @@ pub(super) struct Case {
 /// A seed, and the time at which copies land. Every schedule reveals races. The later schedules reveal errors
 /// that the order of the first schedule hides.
 pub(super) type Schedule = (u64, Completion);
-/// All schedules. The first one is the usual one.
+/// All schedules. The first schedule is the usual schedule.
 pub(super) const SCHEDULES: [Schedule; 3] =
     [(0, Completion::Late), (1, Completion::Eager), (2, Completion::Random)];
 
@@ -89,7 +89,7 @@ impl<'a> Kernel<'a> {
         self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
     }
 
-    /// A digest of the kernel's effects in `trial`, or `None` if the trial catches it.
+    /// A digest of the kernel's effects in `trial`. `None` if the trial catches the kernel.
     pub fn effects(&self, trial: &Trial) -> Option<u64> {
         let options = Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) };
         let noticed = self.launch(trial, options);

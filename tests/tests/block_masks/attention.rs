@@ -82,7 +82,7 @@ pub fn upload(card: &Card, bytes: &[u8]) -> (Buffer, u64) {
 /// 32-bit words in device memory. The buffer must live as long as launches read it.
 pub fn words(card: &Card, words: &[u32]) -> (Buffer, Integers) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    // An allocation has a byte, even if the list has none.
+    // An allocation must have at least one byte, even if the list is empty.
     let (buffer, base) = upload(card, if bytes.is_empty() { &[0; 4] } else { &bytes });
     (buffer, Integers { base, count: words.len() as u32, reserved: 0 })
 }
@@ -117,7 +117,7 @@ pub struct Made {
 /// Launches a variant. Dense sequences have equal lengths, and queries on a cache have.
 ///
 /// # Errors
-/// The errors of planning and launching; the simulator's reports.
+/// Returns the errors of planning and launching, with the simulator's reports.
 pub fn attend<M: MaskMarker>(
     card: &Card,
     front: Front,
@@ -200,8 +200,9 @@ impl Made {
         o.chain(self.lse.iter().map(|x| x.to_bits())).collect()
     }
 
-    /// The largest errors of O and LSE beside attention in f64, in which the query at position `p` of a
-    /// sequence and head sees key `k` if `sees(sequence, head, p, k)`. NaN is an infinite error.
+    /// The largest errors of O and of the LSE, compared with attention in f64. In this attention, the query
+    /// at position `p` of a sequence and head sees key `k` if `sees(sequence, head, p, k)` is true. NaN is an
+    /// infinite error.
     pub fn off(&self, lengths: &[Seq], sees: &dyn Fn(usize, usize, i32, i32) -> bool) -> [f64; 2] {
         let [q, k, v] = self.inputs.each_ref().map(|x| x.iter().map(|x| x.to_f64()).collect::<Vec<_>>());
         let mut worst = [0.0; 2];

@@ -1,4 +1,4 @@
-//! Lists of garbage: kernels end, and stay within the tensors.
+//! Tests that kernels end and stay within the tensors if their lists contain garbage.
 use super::attention::{Card, Front, HEADS, Seq, attend, card, module, variant, variant_of, words};
 use super::{Lists, random};
 use ferroflash::Error;
@@ -71,7 +71,7 @@ fn a_clamp_of_a_list_that_is_missing_is_noticed() {
     let text = &module("sparse_full").text;
     let right: Vec<_> = (0..8).map(|seed| run(text, seed).expect("runs")).collect();
     let mut clamps = without_each_clamp(text, &["/block_list.rs"]);
-    // Minima of parameters, which the host has checked.
+    // The host has checked these parameters, so their minima need no clamp.
     clamps.retain(|clamp| !clamp.clamp.contains("mask.tile_index"));
     let lines: std::collections::BTreeSet<_> = clamps.iter().map(|clamp| &clamp.clamp).collect();
     assert!(lines.len() >= 5, "{lines:?}");

@@ -1,4 +1,4 @@
-//! Block masks of another kernel or another request, and memory that is too small.
+//! Tests the refusal of block masks for another kernel or another request, and of memory that is too small.
 use super::attention::{Front, HEADS, attend, card, module, variant, words};
 use super::random_lists;
 use ferroflash::Error;

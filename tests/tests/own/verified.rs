@@ -1,5 +1,6 @@
 //! Verification of a caller's kernels (`reference::verify`): right kernels pass, and each planted error is
-//! found. A kernel with another kernel's PTX plants an error on the device that its functions do not have.
+//! found. In some tests, a kernel has another kernel's PTX, so the device has an error that the functions do
+//! not have.
 use super::*;
 use ferroflash::spec::{F16, FastDiv, Fwd, With};
 use own_kernels::exact::{Broken, MaskFn};
@@ -42,7 +43,7 @@ fn a_key_too_many_and_another_heads_slope_are_found() {
     let off = variant_of::<own_causal::Kernel>("own_causal", renamed("off_by_one", "own_causal"));
     let found = run(off, |_, _| Ok(())).expect_err("a query sees one key too many");
     let words = found.to_string();
-    // A query without a key behind its own has nothing to see too much of.
+    // A query whose own key is the last key cannot see a key too many.
     assert!(matches!(&found, Failure::Wrong { case, .. } if case.lengths[0] != [1, 1]), "{words}");
     for part in ["own_causal on dense tensors", "seed 1", "o[batch ", ", row ", ", head ", "allowed"] {
         assert!(words.contains(part), "{words}");
@@ -66,7 +67,7 @@ fn holes_where_a_mask_says_none_are_found_before_a_launch() {
     assert!(matches!(rule, Broken::Falls { .. }), "{rule}");
     run(dense, |_, _| Ok(wild([41, 100], [0; 4], [1000; 4]))).expect("these keys have no holes");
 
-    // The rule is known before the kernel: there is no PTX.
+    // Verification finds the broken rule before it loads a kernel, so this test needs no PTX.
     type Lies = With<Fwd<F16, HiddenHoles, 8, 2, 1, 4, 4, 4, 2>>;
     let found = run(variant_of::<Lies>("lies", "// none".to_owned()), |_, _| Ok(()));
     let found = found.expect_err("holes").to_string();
@@ -75,7 +76,7 @@ fn holes_where_a_mask_says_none_are_found_before_a_launch() {
 
 #[test]
 fn a_missing_clamp_is_reported_by_the_simulator() {
-    // Fewer slopes than heads: the clamp gives the last slope to further heads.
+    // There are fewer slopes than heads, so the clamp gives the last slope to the remaining heads.
     let one = |buffers: &mut Buffers<'_, SimDriver>, _: &Case| Ok(And::new((), buffers.floats([0.25])?));
     run(variant::<own_alibi::Kernel>("own_alibi"), one).expect("indices are clamped");
     let text = &module("own_alibi").text;

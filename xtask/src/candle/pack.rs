@@ -27,8 +27,8 @@ const PROGRAMS: [[&str; 3]; 4] = [
 /// archive, because most of each program is candle's code.
 pub fn run(root: &Path) -> Result {
     let library = peer::library(root)?;
-    // One command builds all programs. With another selection of packages, features would differ, and nvcc
-    // would run again.
+    // One command builds all programs. With another selection of packages, cargo would choose other features,
+    // and nvcc would run again.
     let of_each = PROGRAMS.iter().flat_map(|[kind, name, package]| ["-p", *package, *kind, *name]);
     with_nvcc(root, &["build"].into_iter().chain(of_each).collect::<Vec<_>>(), Some(&library))?;
     let pack = setup::fresh_folder(&root.join(FOLDER))?;
@@ -40,7 +40,8 @@ pub fn run(root: &Path) -> Result {
     }
     let archive = pack.join("programs.tar.xz");
     let mut tar = Command::new("tar");
-    // The compression window is so large that it contains the previous program.
+    // The compression window is larger than a program, so that each program is compressed with the help of
+    // the previous program.
     tar.env("XZ_OPT", "--lzma2=preset=3,dict=96MiB").arg("-cJf").arg(&archive).arg("-C").arg(&programs);
     process::quiet(tar.args(PROGRAMS.map(|[_, name, _]| name)))?;
     fs::remove_dir_all(&programs)?;

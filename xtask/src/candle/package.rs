@@ -21,8 +21,8 @@ const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 /// Largest size of the package, in bytes. The package contains only sources and no kernels.
 const LIMIT: u64 = 100 << 10;
 
-/// Packages a copy of the sources, unpacks it elsewhere, and runs its tests there. This shows that no file is
-/// missing, no path leads out of the package, and every dependency has a version.
+/// Packages a copy of the sources, unpacks it elsewhere, and runs its tests there. This test shows that no
+/// file is missing, no path leads out of the package, and every dependency has a version.
 pub fn run(root: &Path) -> Result {
     let stage = toolkit::folder(root, "stage")?;
     copy_sources(root, &stage)?;

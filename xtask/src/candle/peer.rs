@@ -1,5 +1,6 @@
-//! The package candle-flash-attn, from the registry. The package's tests run on FerroFlash's kernels. Its
-//! kernels are the peer in comparisons. This repository contains no part of the package.
+//! Downloads the package candle-flash-attn from the registry. The tests of the package run on FerroFlash's
+//! kernels. The kernels of the package are the peer in comparisons. This repository contains no part of the
+//! package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use super::toolkit;
 use crate::process::{self, Result, bar};
 use crate::setup;
 
-/// Name of the package. The stand-in in candle/Cargo.toml has the same version.
+/// Name of the package.
 const PACKAGE: &str = "candle-flash-attn";
+/// Version of the package. The stand-in, candle/candle-flash-attn, has the same name and the same version.
 const VERSION: &str = "0.11.1";
 
 /// The CUTLASS version of the package's kernels. The commit that the package's build script downloads has
@@ -83,7 +85,8 @@ pub fn tests(root: &Path) -> Result {
 }
 
 /// Returns a folder with the package's sources, and with its kernels as `libflashattention.a`, for the
-/// variable `CANDLE_FLASH_ATTN` of candle/bench. nvcc takes some minutes per file.
+/// environment variable `CANDLE_FLASH_ATTN`, which the build of candle/bench reads. nvcc takes some minutes
+/// per file.
 pub fn library(root: &Path) -> Result<PathBuf> {
     let (package, out) = (package(root)?, toolkit::folder(root, "peer")?);
     let (archive, nvcc) = (out.join("libflashattention.a"), toolkit::nvcc(root)?);
@@ -124,8 +127,8 @@ pub fn library(root: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Definitions of the functions that flash_api.cu references but that no program calls. Each of them prints
-/// an error.
+/// Definitions of functions that flash_api.cu references, but that no program calls. Each of these functions
+/// prints an error.
 fn others() -> String {
     let mut text = String::from(
         "#include <cstdio>\n#include <cstdlib>\n#include <cutlass/numeric_types.h>\n#include \"flash.h\"\n\

@@ -1,6 +1,6 @@
 //! Provides nvcc, which comes from one of three sources. The first source is the machine. The second source
 //! is wheels, together with empty libraries for linking. On the machine that runs the program, the real
-//! libraries replace them. The third source is a stand-in that writes empty files.
+//! libraries replace the empty ones. The third source is a stand-in that writes empty files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c
 nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
 ";
 
-/// The libraries that candle links: the folder of their declarations in cudarc, their names, and their file
-/// names in CUDA 13.
+/// The libraries that candle links. Each line has the folder of the library's declarations in cudarc, the
+/// library's name, and its file name in CUDA 13.
 const LIBRARIES: [[&str; 3]; 4] = [
     ["driver", "cuda", "libcuda.so.1"],
     ["cublas", "cublas", "libcublas.so.13"],

@@ -1,4 +1,4 @@
-//! Line charts over lengths that double from mark to mark, as SVG in the page.
+//! Draws line charts as SVG in the page. On the horizontal axis, lengths double from mark to mark.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ pub struct Line {
     pub name: String,
     /// The points as `(length, value)`.
     pub points: Vec<(f64, f64)>,
-    /// Whether the line is FerroFlash's, which has the page's colour.
+    /// Whether the line belongs to FerroFlash. FerroFlash's lines have the page's colour.
     pub own: bool,
 }
 

@@ -16,7 +16,7 @@ const PEERS: [(&str, &str); 4] = [
     ("fa4", "FlashAttention-4"),
 ];
 
-/// One of the eight numbers.
+/// One of the section's eight numbers.
 struct Number {
     value: String,
     says: String,
@@ -162,9 +162,10 @@ fn model(piece: &Piece) -> String {
     format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
 }
 
-/// For each plot of prefill: head dim, whether the mask is causal, and number of heads.
+/// The plots of prefill. Each line has the head dim, whether the mask is causal, and the number of heads.
 const PREFILLS: [(u64, bool, u64); 4] = [(64, false, 32), (64, true, 32), (128, false, 16), (128, true, 16)];
-/// The suites that have points of these plots. If several suites have a point, the first one counts.
+/// The suites that have points of these plots. If several suites have the same point, the first of these
+/// suites counts.
 const CURVES: [&str; 3] = ["prefill-curve", "prefill", "hopper"];
 /// Number of queries in all sequences of a point.
 const TOKENS: u64 = 16_384;
@@ -265,7 +266,7 @@ mod tests {
             Pack { commit: String::new(), runs: BTreeMap::new(), parts: BTreeMap::new(), plots: vec![] };
         assert_eq!(html(&pack), "");
         let (old, new) = (compare("2026-11-20", 3.0), compare("2026-11-22", 2.0));
-        // Another file of the newest run has one more length, which occurs in two suites.
+        // Another file of the newest run has one more length. This length occurs in two suites.
         let point = |suite: &str, tflops: f64| {
             let row = row("ferroflash", "cold", 1.0);
             let mut row = row.as_object().expect("an object").clone();

@@ -51,7 +51,7 @@ pub fn html(pack: &Pack) -> String {
         body.push_str("<section id=\"plots\"><h2>Plots</h2>");
         for plot in &pack.plots {
             let svg = plot.data.as_str().unwrap_or_default();
-            // This drops the XML prolog, which must not occur inside a page.
+            // This line removes the XML prolog, which must not occur inside a page.
             let svg = svg.find("<svg").map_or("", |at| &svg[at..]);
             body.push_str(&piece(pack, plot, &format!("<figure>{svg}</figure>")));
         }
@@ -118,7 +118,7 @@ impl Table {
         self.rows += 1;
     }
 
-    /// The table as HTML. On a narrow page, it has its own scroll bar.
+    /// The table as HTML. On a narrow page, the table has its own scroll bar.
     pub fn html(self) -> String {
         match self.rows {
             0 => String::new(),
@@ -152,7 +152,7 @@ pub fn bars(heading: &str, unit: &str, values: &[(String, f64, String)]) -> Stri
     format!("<div class=\"chart\"><h4>{}</h4><table>{rows}</table></div>", escape(heading))
 }
 
-/// Any JSON as HTML: lists of objects become tables, objects become lists of names and values.
+/// Converts any JSON to HTML: lists of objects become tables, and objects become lists of names and values.
 pub fn generic(value: &Value) -> String {
     match value {
         Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {

@@ -63,7 +63,7 @@ pub fn compare(data: &Value) -> String {
     format!("<div class=\"charts\">{}</div>", charts.collect::<String>())
 }
 
-/// A table of two commits of FerroFlash: the other commit's time divided by this commit's time.
+/// A table that compares two commits of FerroFlash: the other commit's time divided by this commit's time.
 pub fn base(data: &Value) -> String {
     let mut table = Table::new(&["shape", "timing", "us", "before", "times as fast"]);
     let all = rows(data, "rows");
@@ -158,7 +158,7 @@ pub fn agree(data: &Value) -> String {
     format!("<p>{}</p>{}{}", verdict(&data["agree"]), products.html(), kernels.folded(&title))
 }
 
-/// A table with one row per shape. For an L4, it also has the prediction of the model.
+/// A table with one row per shape. If the card is an L4, the table also has the prediction of the model.
 pub fn bench(data: &Value) -> String {
     let columns =
         ["shape", "timing", "p50 us", "p90 us", "TFLOP/s", "GB/s", "SM MHz", "predicted us", "kernel"];

@@ -18,11 +18,12 @@ const EMBEDDED: &str = "ferroflash";
 /// The promised limit of the first build of that crate, in seconds, on two idle cores, including downloads.
 const PROMISED: f64 = 60.0;
 
-/// The limit of this build on a busy machine, in seconds.
+/// The limit of this build, in seconds, if the machine is busy.
 const MOST: f64 = 120.0;
 
-/// The environment variables that a build elsewhere inherits, which name the places of tools and registries.
-/// The build inherits no variable about CUDA, about this repository, or from the cargo that runs this task.
+/// The environment variables that a build elsewhere inherits. These variables name the places of tools and
+/// registries. The build inherits no other environment variable: none about CUDA, none about this repository,
+/// and none of the cargo that runs this task.
 const KEPT: [&str; 12] = [
     "PATH",
     "HOME",

@@ -12,7 +12,8 @@ use crate::process::{Result, cargo, stdout};
 /// nothing is built twice.
 pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
-/// A variable for the library's build, if the library must contain only the sample.
+/// The environment variable that limits the library's build to the sample. `None` builds the library with all
+/// kernels.
 pub type Environment = Option<(&'static str, PathBuf)>;
 
 /// A line of cargo's output that describes a program.

@@ -42,8 +42,8 @@ struct End {
     failure: Option<String>,
 }
 
-/// The number of seconds that programs take, for programs that no earlier run has measured. Programs that are
-/// not listed take less time.
+/// The times of some test programs in seconds. The queue uses these times for programs that no earlier run
+/// has measured. Programs that are not in this list take less time.
 const LONG: [(&str, f64); 11] = [
     ("tests/tests/mutation", 90.0),
     ("tests/tests/simulated", 80.0),
@@ -78,7 +78,8 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
     let done = Mutex::new((Vec::new(), known));
     let work = || {
         loop {
-            // This call is not in the condition of a `while let`, because the condition would hold the lock.
+            // This call is not in the condition of a `while let`, because the lock would then be held during
+            // the loop's body.
             let Some(job) = lock(&queue).next() else { return };
             let (name, start) = (job.name.clone(), Instant::now());
             let end = end(job);

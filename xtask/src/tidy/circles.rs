@@ -81,8 +81,8 @@ mod tests {
         let c = ("x/src/c.rs", "//! C.\npub struct C;\n");
         let free = ("x/src/b.rs", "//! B.\nuse crate::C;\n// crate::a\npub struct B(C);\n");
         assert_eq!(of(&[root, a, free, c]), [""; 0]);
-        // The dependency goes through a re-export of the root, or stands in the middle of code, or comes by a
-        // glob, or goes through a third file.
+        // In these cases, the second dependency is a re-export of the root, a path in the middle of code, a
+        // glob, or a path through a third file.
         let named = ("x/src/b.rs", "//! B.\nuse crate::A;\npub struct B;\nfn f(_: A) {}\n");
         let inline = ("x/src/b.rs", "//! B.\npub struct B;\nfn f(_: super::a::A) {}\n");
         let all = ("x/src/b.rs", "//! B.\nuse crate::*;\npub struct B;\nfn f(_: A) {}\n");

@@ -130,7 +130,7 @@ impl File {
             let token = tokens[at].as_str();
             let before = at.checked_sub(1).map(|before| tokens[before].as_str());
             match token {
-                // This condition excludes the `use<..>` of a type.
+                // This condition excludes `use<..>`, which is part of a type.
                 "use" if tokens.get(at + 1).is_some_and(|next| next != "<") => {
                     at = file.tree(&tokens, at + 1, &[]);
                     continue;

@@ -47,7 +47,7 @@ pub fn check<'m>(
 }
 
 fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<Verdict> {
-    // The last token was sampled, but the model has not computed on it.
+    // The last token was sampled, but the model has not processed it.
     let known = &text[..text.len() - 1];
     let [half, exact] = [logits(model, known)?, logits(exact, known)?];
     let allowed =
@@ -65,7 +65,7 @@ fn verdict([model, exact]: [&Model; 2], text: &[u32], prompt: usize) -> Result<V
         }
         verdict.ties += 1;
         verdict.first.get_or_insert(position);
-        // A NaN counts as infinitely wrong.
+        // A NaN counts as an infinite quotient.
         let share = lacks / allowed;
         verdict.worst = verdict.worst.max(if share.is_nan() { f32::INFINITY } else { share });
     }

@@ -55,17 +55,18 @@ pub struct Scaling {
     /// Factor between the new and the old context length.
     #[serde(default = "one")]
     pub factor: f32,
-    /// For `llama3`: wavelengths above `original_max_position_embeddings` divided by this factor become
-    /// longer.
+    /// For `llama3`: if a wavelength is above `original_max_position_embeddings` divided by this factor, it
+    /// becomes longer.
     #[serde(default = "one")]
     pub low_freq_factor: f32,
-    /// For `llama3`: wavelengths below `original_max_position_embeddings` divided by this factor stay.
+    /// For `llama3`: if a wavelength is below `original_max_position_embeddings` divided by this factor, it
+    /// does not change.
     #[serde(default = "one")]
     pub high_freq_factor: f32,
     /// For `llama3`: the old context length.
     #[serde(default)]
     pub original_max_position_embeddings: usize,
-    /// The base of the frequencies. Newer files have it in this object.
+    /// The base of the frequencies. Newer files have `rope_theta` in this object.
     #[serde(default)]
     pub rope_theta: Option<f32>,
 }
@@ -206,8 +207,9 @@ impl Scaling {
         match self.rope_type.as_str() {
             "linear" => frequency / self.factor,
             "llama3" => {
-                // The number of rotations of this pair within the old context. Pairs with many rotations
-                // stay. Pairs with few rotations turn slower. Pairs in between interpolate.
+                // The number of rotations of this pair within the old context. The frequency of pairs with
+                // many rotations stays the same. The frequency of pairs with few rotations is divided by
+                // `factor`. Between them, the frequency is interpolated.
                 let rounds =
                     self.original_max_position_embeddings as f32 * frequency / (2.0 * std::f32::consts::PI);
                 let stays = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);

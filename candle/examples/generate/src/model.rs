@@ -78,7 +78,7 @@ impl Linear {
     }
 }
 
-/// Returns `x` times a checkpoint's weight. The weight is `[out, in]`.
+/// Returns the product of `x` and a checkpoint's weight. The weight is `[out, in]`.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.matmul(&weight.t()?)?)
 }
@@ -117,7 +117,8 @@ impl Model {
         self.embedding.dtype()
     }
 
-    /// Returns the logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if it asks for any.
+    /// Returns the logits of the rows that the step asks for, f32 `[rows, vocabulary]`, if the step asks for
+    /// any.
     ///
     /// # Errors
     /// Returns an error if the device or attention fails.

@@ -1,4 +1,4 @@
-//! The kernels of `fixtures/std`, and a simulator that runs them.
+//! Compiles the kernels of `fixtures/std`, and runs them in the simulator.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Exchange of columns: every warp of a block contributes to each column.
+//! Exchanges columns between warps. Every warp of a block contributes to each column.
 use crate::exchange::Scratch;
 use crate::group::SplitGroup;
 use crate::mma::{ColAcc, ColVec, Stored};

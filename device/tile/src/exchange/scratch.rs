@@ -141,7 +141,7 @@ impl<A: Registers, const GROUPS: usize> Exchanged<A, GROUPS> {
 }
 
 impl<const M: usize, const N: usize, B: Registers> FromGroup<'_, (Acc<M, N>, B)> {
-    /// The second value, which was exchanged together with the accumulator.
+    /// Returns the second value, which the warps exchanged together with the accumulator.
     #[inline(always)]
     pub fn beside(&self) -> B {
         let (mut at, mut beside) = (self.at + (Acc::<M, N>::COUNT * 128) as u32, B::zero());

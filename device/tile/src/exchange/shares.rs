@@ -1,4 +1,4 @@
-//! Exchange of columns before they are stored: every warp of a block has a share of the rows.
+//! Exchanges columns before they are stored. Every warp of a block has a share of each column's rows.
 use crate::exchange::Scratch;
 use crate::exchange::joint_b::part;
 use crate::group::SplitGroup;

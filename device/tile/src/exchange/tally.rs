@@ -1,4 +1,4 @@
-//! Numbers that warps exchange, and the counter that elects the last block.
+//! Words that the warps of a block exchange, and the counter that elects the last block of a launch.
 use crate::Block;
 use contract::{Counters, Kernel};
 use core::marker::PhantomData;

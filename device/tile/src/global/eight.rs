@@ -65,7 +65,7 @@ impl StoreEight for F32 {
     }
 }
 
-/// Stores eight bytes. Each call of `pack` returns two of them.
+/// Stores eight bytes. Each call of `pack` returns two words.
 ///
 /// # Safety
 /// - `at` is a global address and a multiple of 8, and eight bytes may be written there.
@@ -109,7 +109,8 @@ fn round_e4m3(x: f32) -> u8 {
         // This addition rounds.
         (f32::from_bits(most) + SUBNORMAL).to_bits() - SUBNORMAL.to_bits()
     } else {
-        // This rounds 20 bits away, to nearest even. The bias of the exponent changes from 127 to 7.
+        // This line removes 20 bits of the mantissa, and rounds to nearest even. The bias of the exponent
+        // changes from 127 to 7.
         ((most + 0x7_ffff + (most >> 20 & 1)) >> 20) - (120 << 3)
     };
     magnitude as u8 | (x.to_bits() >> 24 & 0x80) as u8
@@ -127,8 +128,8 @@ mod tests {
 
     #[test]
     fn rounds_to_the_nearest_of_all_numbers() {
-        // These are numbers, midpoints between two numbers, and the f32 values next to each; then all values
-        // of bf16.
+        // The inputs are all e4m3 numbers, all midpoints between two e4m3 numbers, the f32 values next to
+        // each of these, and all values of bf16.
         let middles = (0..0x7e).map(|bits| (number(bits) + number(bits + 1)) / 2.0);
         let edges = (0..0x7f).map(number).chain(middles).map(|x| x as f32);
         let around = edges.flat_map(|x| [x.to_bits().wrapping_sub(1), x.to_bits(), x.to_bits() + 1]);

@@ -2,8 +2,8 @@
 use crate::Warp;
 use cuda_std::barrier;
 
-/// A whole, converged warpgroup: one of `W` consumer warpgroups. It is not `Copy`: a product takes it by
-/// `&mut`.
+/// A whole, converged warpgroup: one of `W` consumer warpgroups. `Warpgroup` is not `Copy`: a product takes
+/// it by `&mut`.
 pub struct Warpgroup<const W: usize> {
     pub(crate) index: u32,
     /// The warp of this thread. The warp's index counts only consumer warps.

@@ -45,7 +45,7 @@ pub struct Part {
     pub(crate) of: usize,
 }
 impl Part {
-    /// The single step of work that is not divided.
+    /// The only step, for work that is not distributed over steps.
     pub const ALL: Part = Part { at: 0, of: 1 };
 
     /// The indices of those of `total` items that belong to this step.

@@ -1,4 +1,4 @@
-//! B operands of which each warp of a block uses only some column groups. These operands are in registers or
+//! B operands of which each warp of a block uses only some column groups. Such an operand is in registers or
 //! in shared memory.
 use crate::mma::{ColFrag, TensorCore};
 use crate::shared::Place;

@@ -112,7 +112,7 @@ impl<E: Unpack> Mma for Scalar<E> {
         for k in 0..K {
             for quad in 0..4 {
                 for half in 0..2 {
-                    // These are row `2 * quad` and the next row, in this half of the k-step.
+                    // The chunk of row `2 * quad`, and the chunk of the next row, in this half of the k-step.
                     let p: [[[f32; 2]; 2]; M] = core::array::from_fn(|m| {
                         core::array::from_fn(|r| {
                             let x = a.registers[k][m][2 * half + r];

@@ -15,7 +15,7 @@ pub trait Stored: Element {
     /// conversion only shifts bits.
     const FACTOR: f32;
     /// Whether rows `i` and `i + 8` of a row tile of [`Stored::columns`] are columns `2i` and `2i + 1` of the
-    /// tile. If not, they are columns `i` and `i + 8`.
+    /// tile. If this constant is false, these rows are columns `i` and `i + 8`.
     const PAIRED: bool;
     /// The words that four lanes hold as word `i` of k-step `k`: the word of lane 0, and the distance from
     /// one lane's word to the next lane's word. Words of two elements of `As` are counted in a row of the

@@ -2,8 +2,8 @@
 //!
 //! Stage `s` has two mbarriers. A phase of *full* completes when the stage's copies have landed. The copies
 //! themselves arrive, so the producer continues with the next stage at once. A phase of *empty* completes
-//! when every consumer thread has released the stage. The pipeline for TMA and warpgroups is in the file of
-//! [`StageGuard`](crate::pipeline::StageGuard).
+//! when every consumer thread has released the stage. The file of [`StageGuard`](crate::pipeline::StageGuard)
+//! has another pipeline, for TMA and warpgroups.
 //!
 //! Producer and consumers take the stages in the same order and track rounds through the ring by parity.
 //! Round `r` is phase `r` of both mbarriers: the phase of *full* completes when the stage is filled, the

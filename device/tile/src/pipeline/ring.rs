@@ -10,8 +10,8 @@
 //! One barrier per stage serves two purposes: it makes each thread's copies visible to the other threads, and
 //! it proves that every thread has left the previous stage. Therefore `advance` returns the next stage and
 //! refills the previous one. Every `advance` closes one group of copies, so the number of groups in flight is
-//! constant. The group is empty if no copies remain. Groups of other pipelines in between only make a wait
-//! longer.
+//! constant. The group is empty if no copies remain. If another pipeline closes groups in between, a wait
+//! only takes longer.
 use crate::Block;
 use crate::copy::{CpAsync, GroupTransport, Transport};
 use crate::exchange::Scratch;

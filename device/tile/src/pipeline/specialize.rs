@@ -33,6 +33,18 @@ pub trait Specialized: Place {
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer;
 }
 
+impl Specialized for () {
+    const PRODUCERS: u32 = 1;
+    type Producer = ();
+    type Consumer = ();
+    #[inline(always)]
+    unsafe fn init(&self, _: u32) {}
+    #[inline(always)]
+    unsafe fn producer(self, _: Warp) -> Self::Producer {}
+    #[inline(always)]
+    unsafe fn consumer(self, _: Warp) -> Self::Consumer {}
+}
+
 impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     const PRODUCERS: u32 = if A::PRODUCERS > B::PRODUCERS { A::PRODUCERS } else { B::PRODUCERS };
     type Producer = (A::Producer, B::Producer);

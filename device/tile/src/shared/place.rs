@@ -18,6 +18,14 @@ pub unsafe trait Place: Sized {
     unsafe fn at(base: u32) -> Self;
 }
 
+// SAFETY: the value accesses no byte.
+unsafe impl Place for () {
+    const BYTES: usize = 0;
+    const ALIGN: usize = 1;
+    #[inline(always)]
+    unsafe fn at(_: u32) -> Self {}
+}
+
 // SAFETY: the two places lie one after the other.
 unsafe impl<A: Place, B: Place> Place for (A, B) {
     const BYTES: usize = {

@@ -83,7 +83,7 @@ impl Panels {
 }
 
 /// The map kind of dense batches: a row's coordinates are row, head and batch.
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for TensorMap {
     type Data = Self;
     type At = [u32; 3];
@@ -101,12 +101,35 @@ unsafe impl MapKind for TensorMap {
         tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for TensorMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, [row, head, batch]: [u32; 3], from: u32, condition: bool) {
         // SAFETY: the caller keeps the preconditions.
         unsafe { tma::store_4d_if(map, [column, row, head, batch], from, condition) }
+    }
+}
+
+/// Blocks of matrices: tiles that begin at any column, row, head and batch.
+#[derive(Clone, Copy)]
+pub struct MatrixMap;
+
+// SAFETY: one producer; a panel is a box, and all panels are the tile.
+unsafe impl MapKind for MatrixMap {
+    type Data = TensorMap;
+    type At = [u32; 4];
+    #[inline(always)]
+    fn encoded(data: &TensorMap) -> &TensorMap {
+        data
+    }
+    #[inline(always)]
+    fn down([column, row, head, batch]: [u32; 4], rows: u32) -> [u32; 4] {
+        [column, row + rows, head, batch]
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, [first, row, head, batch]: [u32; 4], full: u32, _: u32) {
+        // SAFETY: the caller's promise; a box is a panel.
+        tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [first + column, row, head, batch], full) })
     }
 }
 
@@ -121,15 +144,15 @@ pub struct RaggedRow {
 }
 
 impl RaggedRow {
-    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All of these rows must exist.
-    /// `row` may be the row behind the sequence's last row.
+    /// Row `row` of the sequence with rows `first..first + rows` of the tensor. All rows of the sequence must
+    /// exist. `row` may be the row behind the sequence's last row.
     #[inline(always)]
     pub fn new(row: u32, head: u32, first: u32, rows: u32) -> Self {
         RaggedRow { row: RaggedMap::END - rows + row, head, end: first + rows }
     }
 }
 
-// SAFETY: there is one producer; a panel is a box, and all panels are the tile.
+// SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for RaggedMap {
     type Data = Self;
     type At = RaggedRow;
@@ -149,7 +172,7 @@ unsafe impl MapKind for RaggedMap {
         })
     }
 }
-// SAFETY: `store_if` reads one box, which begins at `from`.
+// SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
 unsafe impl StoreMapKind for RaggedMap {
     #[inline(always)]
     unsafe fn store_if(map: u64, column: u32, at: RaggedRow, from: u32, condition: bool) {

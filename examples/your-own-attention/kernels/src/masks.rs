@@ -159,8 +159,8 @@ impl MaskMod for Neighbours {
     }
 }
 
-/// A tree of drafts behind all earlier keys (Medusa, Cai et al., 2024): the queries are the tree's nodes,
-/// parents first, and the last keys are theirs. A node sees its ancestors and itself.
+/// A tree of drafts behind all earlier keys (Medusa, Cai et al., 2024): the queries are the nodes of the
+/// tree, parents first, and the last keys belong to the nodes. A node sees its ancestors and itself.
 #[derive(Clone, Copy)]
 pub struct Tree {
     params: TreeParams,

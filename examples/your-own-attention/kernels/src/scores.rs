@@ -40,7 +40,8 @@ impl ScoreMarker for Alibi {
 }
 
 impl ScoreMod for Alibi {
-    // Products instead of scores: this saves a multiplication per score. `load` divides by the scale, once.
+    // `score` gets the products themselves, which saves a multiplication per score. Instead, `load` divides
+    // the slope by the scale once.
     const SCALED: bool = false;
     fn load(slopes: &Integers, of: &Sequence) -> Self {
         Alibi(GlobalInts::new(slopes).nearest_f32(of.head) * of.unscale())
@@ -54,7 +55,7 @@ impl ScoreMod for Alibi {
 #[derive(Clone, Copy)]
 pub struct Softcap {
     cap: f32,
-    /// Factor from scores to exponents of 2 in `tanh`.
+    /// The factor that converts a score to the exponent of 2 in `tanh`.
     inner: f32,
 }
 

@@ -7,8 +7,8 @@ use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
-    /// Returns the bias of a request with these sizes, if there is one. A stride of 0 means that a dimension
-    /// shares it.
+    /// Returns the bias of a request with these sizes, if there is one. If a dimension's stride is 0, all
+    /// indices of this dimension use the same elements of the bias.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
         let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);

@@ -30,7 +30,7 @@ pub(super) struct Regression {
     now_us: f64,
     /// The slowdown, relative to the older time.
     slower: f64,
-    /// The largest slowdown that noise explains.
+    /// The largest slowdown that noise alone can cause.
     noise: f64,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Before, Error> {
 pub(super) fn compare(before: &Before, device: &str, now: &[Row]) -> Result<Comparison, Error> {
     if before.device != device {
         let what = format!("the older report is of a {}, this is a {device}", before.device);
-        return Err(Error::Invalid(format!("{what}: both reports must be of the same kind of device")));
+        return Err(Error::Invalid(format!("{what}; compare reports of the same kind of device")));
     }
     let key = |row: &Row| (row.suite.clone(), row.shape.clone(), row.timing.clone());
     let pairs: Vec<_> = now

@@ -28,7 +28,7 @@ pub(super) struct FirstCall {
     load_ms: f64,
     /// Launching, waiting, and copying the output.
     launch_ms: f64,
-    /// The total time, from the program's first line on.
+    /// The time from the first line of the program to the end of the last step.
     total_ms: f64,
 }
 

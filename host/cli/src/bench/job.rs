@@ -76,7 +76,8 @@ pub(super) fn jobs(suites: Suites<Workload>, choice: TimingChoice) -> Vec<Job> {
 }
 
 /// Measures every job once per round, while there is time. Returns the host time of a launch, p50 and p90.
-/// The time is that of the first job that launches, preferably of a job without a KV cache.
+/// The host time comes from the first job without a KV cache that launches, or from the first job that
+/// launches if every job has a KV cache.
 pub(super) fn rounds(
     attention: &Attention<RawDriver>,
     jobs: &mut [Job],

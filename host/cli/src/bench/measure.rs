@@ -14,7 +14,7 @@ pub(super) enum Timing {
     /// No tensor of the problem is in the cache. The program overwrites a buffer of twice the L2 cache before
     /// each launch, outside the measured time.
     Cold,
-    /// The cache is as the previous launch left it, with many launches in one CUDA graph.
+    /// The cache has the content that the previous launch left. Many launches run in one CUDA graph.
     Hot,
 }
 
@@ -35,7 +35,7 @@ const LAUNCHES: std::ops::RangeInclusive<f64> = 5.0..=1000.0;
 /// One problem in a GPU's memory, ready to launch.
 pub(super) struct Bench<'a> {
     attention: &'a Attention<RawDriver>,
-    /// This field is dropped first, because its drop waits for its stream.
+    /// This field must be the first, so that it is dropped first: its drop waits for the stream.
     ready: Ready<'a, RawDriver>,
     flush: RawBuffer,
 }
@@ -66,7 +66,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Returns the host's microseconds for one launch, without waiting for the device: p50 and p90.
+    /// Returns the host time of one launch in microseconds, p50 and p90. This time contains no wait for the
+    /// device.
     pub(super) fn overhead(&self) -> Result<(f64, f64), Error> {
         // The number of launches that the driver queues without a wait.
         const LAUNCHES: u32 = 100;

@@ -11,8 +11,8 @@ const TOP: i32 = 48;
 /// Width of a letter in a bar's label.
 const LETTER: f64 = 5.6;
 
-/// Above this number of operations per byte, the plot shows products instead of bytes. Cards have 80 to 300,
-/// decode has 1 to 32, and the shortest prefill has 128.
+/// Above this number of operations per byte, the plot shows products instead of bytes. Cards can do 80 to 300
+/// operations per byte. Decode needs 1 to 32 operations per byte, and the shortest prefill needs 128.
 const BALANCE: f64 = 64.0;
 
 /// The unit of a bar's length.
@@ -37,8 +37,7 @@ impl Unit {
     }
 }
 
-/// Returns an SVG of throughput, one bar per row. Rows that products limit come first, then rows that bytes
-/// limit.
+/// Returns an SVG of throughput, one bar per row. Rows that products limit come before rows that bytes limit.
 pub(super) fn svg(title: &str, rows: &[Row]) -> Result<String> {
     let parts = Unit::ALL.map(|(unit, name)| {
         (unit, name, rows.iter().filter(|row| Unit::of(row) == unit).collect::<Vec<_>>())

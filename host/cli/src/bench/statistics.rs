@@ -10,8 +10,8 @@ pub(super) struct Times {
     pub p90_us: f64,
     /// Fastest.
     pub min_us: f64,
-    /// The spread of the rounds' medians, relative to the median. If two reports differ by less, the
-    /// difference means nothing.
+    /// The noise: the spread of the rounds' medians, relative to the median. If two reports differ by less
+    /// than their noise, the difference means nothing.
     pub noise: f64,
     /// Number of samples.
     pub samples: usize,
@@ -41,7 +41,7 @@ pub(super) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// Clocks change by about this share between runs, even if the rounds of one run agree.
+/// Minimum noise. Clocks change by about this share between runs, even if the rounds of one run agree.
 const LEAST_NOISE: f64 = 0.02;
 
 /// Returns the slowdown from `before` to `now`, and its noise, both relative. The noise includes the noise of

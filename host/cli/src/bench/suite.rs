@@ -38,7 +38,8 @@ enum Shape {
 }
 
 impl Shape {
-    /// Finds out the kind by a field that only this kind has. All other fields must then belong to the kind.
+    /// Determines the kind of a shape by a field that only this kind has. All other fields must then belong
+    /// to the kind.
     fn parse(text: &RawValue) -> Result<Self, String> {
         let text = text.get();
         let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;

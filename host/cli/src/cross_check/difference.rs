@@ -21,19 +21,20 @@ pub(super) struct Difference {
 
 /// Allowed difference of O, in units in the last place of the row's largest element.
 const O_ULPS: f64 = 2.0;
-/// Allowed difference of a log-sum-exp, in roundings of a probability. A probability that is rounded
-/// differently is off by two roundings. The larger its share of the row's sum, the more it changes the sum.
-/// The worst case is a row with two keys: the larger probability is exactly 1, and the sum is off by two
-/// thirds of a rounding. (On an H200, the difference is 0.61 in such a row, and 0.1 in rows with many keys.)
-/// A kernel with a wrong sum is off in more rows.
+/// Allowed difference of a log-sum-exp, in roundings of a probability. If a probability is rounded
+/// differently, its two values differ by two roundings. The larger the probability's share of the row's sum,
+/// the more the sum changes. The worst case is a row with two keys: the larger probability is exactly 1, and
+/// the sums differ by two thirds of a rounding. (On an H200, the difference is 0.61 in such a row, and 0.1 in
+/// rows with many keys.) If a kernel computes wrong sums, more rows differ.
 const OF_A_ROUNDING: f64 = 0.67;
 /// At most one row in this number of rows may have a probability that is rounded differently. Such a row
 /// occurs if the exact value lies near the middle between two values of the type. On an H200, at most 0.7 %
 /// of a kernel's rows are such rows.
 const ROWS_PER_OTHERWISE: usize = 50;
 
-/// Returns the distance between neighbouring numbers of `dtype` around `x`. For f32 it returns 8 times this
-/// distance: with f32, the approximations themselves are visible, and each is off by up to 2 distances.
+/// Returns the distance between neighbouring numbers of `dtype` around `x`. For f32, returns 8 times this
+/// distance. In f32 results, the errors of the approximations are visible, and each approximation is wrong by
+/// up to 2 distances.
 fn unit(dtype: DType, x: f64) -> f64 {
     let lowest = dtype.min_exponent();
     let exponent = if x > 0.0 { (x.log2().floor() as i32).max(lowest) } else { lowest };
@@ -56,7 +57,7 @@ impl Difference {
                 let bytes = |written: &Written| written.outputs.concat();
                 let (left, right) = (bytes(left), bytes(right));
                 let differing = left.iter().zip(&right).filter(|(a, b)| a != b).count();
-                // Bytes have no unit in the last place, so no byte may differ.
+                // The bytes of a KV cache have no unit in the last place, so they must be equal.
                 let o_ulps = if differing > 0 { f64::INFINITY } else { 0.0 };
                 Difference { words: left.len(), differing, o_ulps, ..Difference::default() }
             }

@@ -60,7 +60,8 @@ pub(super) struct Tally {
     elements: usize,
     /// Number of elements whose bits differ, by kind of inputs.
     differing: [usize; KINDS.len()],
-    /// The first element whose bits differ: its kind, its product, its place in the fragments, and both bits.
+    /// The first element whose bits differ: the kind of its inputs, the index of its product, its place in
+    /// the fragments, and its bits in both results.
     first: Option<(&'static str, usize, usize, [String; 2])>,
 }
 

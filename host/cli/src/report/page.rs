@@ -35,7 +35,7 @@ pub(super) fn html(report: &Report) -> String {
         measured(bench, report, &mut body);
     }
     if let Some(plot) = &report.plot {
-        // Drops the XML prolog, which must not occur inside a page.
+        // Removes the XML prolog, which must not occur inside a page.
         let _ = write!(body, "<figure>{}</figure>", plot.find("<svg").map_or("", |at| &plot[at..]));
     }
     if !report.missing.is_empty() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum share of the time for verification.
 const VERIFYING: f64 = 0.3;
-/// The time by which a step may exceed its limit. After the last step, this time is left for the page.
+/// A step may exceed its time limit by this time. After the last step, this time is left for the page.
 const SLACK: Duration = Duration::from_secs(20);
 /// Time limit of the first call.
 const FIRST_CALL: Duration = Duration::from_secs(60);
@@ -61,7 +61,8 @@ impl Steps<'_> {
             missing.push(no_times("first call"));
             None
         } else {
-            // The step measures the driver's compiler, not the compiler's cache from an earlier run.
+            // This step turns off the driver's cache of compiled kernels, so that it measures the
+            // compilation.
             let mut command = command(&["bench", "--first-call"]);
             self.step("first call", command.env("CUDA_CACHE_DISABLE", "1"), FIRST_CALL, &mut missing)
         };

@@ -195,7 +195,7 @@ fn of_bias(file: &File<'_>, capacity: usize, longest: usize) -> usize {
     columns.filter(|columns| (longest..=capacity).contains(columns)).unwrap_or(capacity)
 }
 
-/// Splits the rows evenly among this number of sequences, if possible.
+/// Returns offsets with an equal number of rows per sequence, if this number of sequences divides the rows.
 fn even(batch: usize, rows: usize) -> impl Iterator<Item = usize> {
     (0..=batch).map(move |b| b * (rows / batch))
 }

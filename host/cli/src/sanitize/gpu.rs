@@ -10,13 +10,13 @@ use std::process::{Command, Output};
 /// The program, found on PATH.
 const PROGRAM: &str = "compute-sanitizer";
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
-/// The prefix of compute-sanitizer's lines. Other lines belong to the program that it runs.
+/// The prefix of compute-sanitizer's lines. Other lines belong to the program that the tool runs.
 const MARK: &str = "=========";
 
 /// The fields of the report of `verify --json` that this command reads.
 #[derive(Deserialize)]
 struct Verified {
-    /// The rows. The list is missing if the program failed before it ran a kernel.
+    /// The rows. If the program failed before it ran a kernel, its report has no rows.
     #[serde(default)]
     kernels: Vec<Checked>,
     error: Option<String>,
@@ -121,8 +121,8 @@ fn row(tool: &str, stdout: &str, stderr: &str) -> Result<Row, Error> {
     Ok(row)
 }
 
-/// Parses compute-sanitizer's output. Returns each block except the summary. If there is no block, returns
-/// the summary's count.
+/// Parses compute-sanitizer's output: splits it into findings, and omits the summary. If there is no finding,
+/// returns the number of errors in the summary.
 fn findings(tool: &str, output: &str) -> Result<Vec<Finding>, Error> {
     let lines = output.lines().filter_map(|line| line.trim_start().strip_prefix(MARK));
     let (mut found, mut block, mut summary) = (vec![], Vec::<&str>::new(), None);

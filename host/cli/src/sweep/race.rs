@@ -5,14 +5,15 @@ use std::time::Duration;
 const FIRST_LAUNCHES: usize = 3;
 /// A kernel that takes this multiple of the best time is dropped.
 const HOPELESS: f64 = 2.0;
-/// A kernel within this factor of the best after the second timing is timed again.
+/// After the second timing, the kernels that take at most this multiple of the best time are timed again.
+/// These kernels are the *leaders*.
 const LEADING: f64 = 1.1;
 /// Maximum number of leaders.
 const LEADERS: usize = 4;
 /// Number of timings of each leader. The leaders take turns, so that a card that slows down slows all of them
 /// equally.
 const LAPS: usize = 9;
-/// Minimum duration of a lap. A shorter lap would measure the clock.
+/// Minimum duration of a lap. In a shorter lap, the resolution of the clock would matter.
 const LAP: Duration = Duration::from_millis(4);
 const MOST_LAUNCHES: usize = 400;
 
@@ -29,7 +30,7 @@ pub(super) struct Result {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stage {
-    /// The candidate took twice the time of the best in a first, short timing.
+    /// The candidate had a first, short timing, and took twice the time of the best candidate.
     Hopeless,
     /// The candidate was timed a second time, and was not among the leaders.
     Timed,

@@ -55,7 +55,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// Creates trials without results. A graph also solves this number of problems per kernel.
+    /// Creates trials without results. A graph solves at most this number of problems per kernel.
     pub(crate) fn with_graphs(graphs: usize) -> Self {
         Trials { graphs, ..Trials::default() }
     }

@@ -4,7 +4,7 @@ use crate::common::{Folder, ferroflash, text};
 use crate::fake_cuda::folder;
 use serde_json::Value;
 
-/// A shape of each kind with head dim `D`, and whether it is measured cold if the user does not say.
+/// A shape of each kind with head dim `D`, and whether it is measured cold by default.
 const SHAPES: &[(&str, bool)] = &[
     (r#""batch": 1, "heads_q": 8, "heads_k": 8, "seqlen_q": 64, "seqlen_k": 64, "head_dim": 64"#, false),
     (r#""sequences": [[2, 40, 90]], "heads_q": 4, "heads_k": 2, "head_dim": D, "causal": true"#, false),

@@ -86,7 +86,7 @@ fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u
     check_on("decode", test, tensors, options)
 }
 
-/// Does the work of [`check`] with a kernel of this family.
+/// Like [`check`], with a kernel of this family.
 #[track_caller]
 fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     let folder = Folder::new(test);

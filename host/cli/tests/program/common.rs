@@ -1,4 +1,5 @@
-//! Helpers for tests of the program: running it, and a folder for the files of one test.
+//! Helpers for tests of the program. The helpers run the program, and make a folder for the files of one
+//! test.
 use ferroflash::lineage::{CONFIGURATIONS, Configuration};
 use ferroflash::ptx::is_embedded;
 use serde_json::Value;

@@ -242,7 +242,7 @@ fn files_that_are_not_valid() {
     let scales = [("cu_seqlens_k", starts.0, starts.1), ("k_scale", Dtype::F32, &[4][..])];
     let words = "has a tensor `k_scale` that a file with varlen q, k, v does not use";
     run(&zeros(&folder, "scales", &[&packed[..], &scales].concat()), words);
-    // A run may write its output beside its input.
+    // A file with results is also a valid input.
     let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
     let inputs = ["q", "k", "v"].map(|name| (name, f16, shape));
     report(&["run", "--device", "cpu", "--input", &zeros(&folder, "o", &[&inputs[..], &results].concat())]);

@@ -95,8 +95,8 @@ fn wrong_and_broken_kernels() {
     }
 }
 
-/// Only an option replaces kernels, and no environment variable does. The program names the kernels that it
-/// replaces.
+/// Only the option `--ptx-dir` replaces kernels. No environment variable replaces kernels. The program names
+/// the kernels that it replaces.
 #[test]
 fn kernels_are_replaced_by_an_option_alone() {
     let demo = ["run", "--input", DEMO, "--check", "--device", "sim"];
@@ -116,7 +116,7 @@ fn kernels_are_replaced_by_an_option_alone() {
         |json: &[&str]| ferroflash(&[&demo, json, &["--ptx-dir", folder]].concat()).output().expect("starts");
     let output = replaced(&[]);
     check_error(&output, 4, "parse PTX");
-    let note = format!("--ptx-dir replaces 1 of the kernels by files of {folder}: {kernel}\n");
+    let note = format!("--ptx-dir replaces kernels (1) by files of {folder}: {kernel}\n");
     assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
     std::fs::write(&file, ferroflash::ptx::source(kernel).expect("carried")).expect("written");
     let output = replaced(&[]);

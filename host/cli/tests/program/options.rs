@@ -118,7 +118,7 @@ fn a_broken_tuning_file_is_an_error_on_any_machine() {
     }
 }
 
-/// An empty variable counts as unset. A measured choice also applies to the simulated card.
+/// An empty environment variable counts as unset. A measured choice also applies to the simulated card.
 #[test]
 fn the_tuning_file_counts_in_the_simulator() {
     let folder = Folder::new("tuning-sim");
@@ -193,7 +193,8 @@ fn suites_with_a_wrong_shape() {
 #[test]
 #[cfg(target_os = "linux")]
 fn no_driver() {
-    // The folder has files that are not libraries. The loader finds them before any driver of this machine.
+    // This folder has files with the driver's names that are no libraries. The loader finds these files
+    // before any driver of this machine.
     let folder = Folder::new("no-driver");
     for name in ["libcuda.so", "libcuda.so.1"] {
         folder.write(name, "");

@@ -1,5 +1,5 @@
-//! Tests that `ferroflash sanitize` reports bugs that are planted in kernels. Each finding has its kind, its
-//! source line, and the kernel's line on both sides.
+//! Tests that `ferroflash sanitize` reports bugs that are planted in kernels. Each finding must have the
+//! right kind, a source line, and a line of the kernel for each of the two accesses.
 use crate::common::Folder;
 use ferroflash::kernels::{AttnInfo, ENTRIES};
 use ferroflash::ptx::{self, is_embedded};

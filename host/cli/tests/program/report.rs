@@ -32,7 +32,7 @@ fn a_dry_run_leaves_a_page_and_a_json() {
 #[test]
 fn without_a_card_it_refuses_in_words() {
     check(&["report", "--device", "cpu"], 2, "--device sim is a dry run");
-    // The variable hides the cards of a machine that has some.
+    // The environment variable `CUDA_VISIBLE_DEVICES` hides the GPUs of this machine.
     let output = ferroflash(&["report"]).env("CUDA_VISIBLE_DEVICES", "-1").output().expect("starts");
     check_error(&output, 3, "`report` measures a GPU; --device sim is a dry run without a GPU");
 }

@@ -88,7 +88,7 @@ pub struct State {
     pub retained: [u32; DEVICES as usize],
     pub calls: Vec<String>,
     pub faults: Vec<String>,
-    /// Functions whose next call must fail.
+    /// The functions of which the next call must fail.
     pub failing: BTreeSet<String>,
     handles: usize,
 }

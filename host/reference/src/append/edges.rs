@@ -9,9 +9,9 @@ pub enum Lies {
     Nhd,
     /// Pages `[heads][page][head_dim]`.
     Hnd,
-    /// Keys and values in one buffer.
+    /// Keys and values lie in one buffer.
     Interleaved {
-        /// Whether a page is `[heads][page][head_dim]` instead of `[page][heads][head_dim]`.
+        /// Whether the layout of a page is `[heads][page][head_dim]` instead of `[page][heads][head_dim]`.
         hnd: bool,
     },
 }

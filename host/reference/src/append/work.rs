@@ -30,8 +30,8 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots }
     }
 
-    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
-    /// generate. Every token has a slot if the cache has enough slots.
+    /// Returns inputs for a measurement. The elements repeat with a long period, because such inputs are fast
+    /// to generate. Every token has a slot if the cache has enough slots.
     pub fn to_measure(case: &AppendCase) -> Self {
         let mut slots: Vec<i64> = (0..(case.pages[0] * case.pages[1]) as i64).collect();
         Random::new(case.seed).shuffle(&mut slots);
@@ -79,7 +79,7 @@ impl AppendMemory {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
         let (views, count) = (self.views(&[0, 0]), caches.len());
         for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
-            // The first key has a `view.address` of 0.
+            // `view.address` is 0, the address of the first key.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
             append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {

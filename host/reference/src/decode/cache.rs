@@ -21,8 +21,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Shuffles the pages, among them pages that belong to no sequence. A sequence that `shares` takes its
-    /// first page from the previous sequence.
+    /// Shuffles the pages, among them pages that belong to no sequence. If `shares(b)` is true, sequence `b`
+    /// and sequence `b - 1` have the same first page.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,
@@ -51,7 +51,7 @@ impl Table {
 }
 
 impl DecodeMemory {
-    /// Lays the keys and values of all sequences out in their pages. All other bytes are poisoned.
+    /// Writes the keys and values of all sequences to their pages. All other bytes are poisoned.
     pub(super) fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let case = &self.case;
         let ((page, _), [buffers, tensors]) = (case.paging(), case.buffers());
@@ -81,8 +81,8 @@ impl DecodeMemory {
         })
     }
 
-    /// Returns the offset of a row's first byte in the buffer of `view`, whose address is 0. Rows of sequence
-    /// `b` are counted as `[key][head]`.
+    /// Returns the offset of a row's first byte in the buffer of `view`, whose address is 0. `row` is the
+    /// index in `[key][head]` of sequence `b`.
     fn place(&self, view: &TensorView, b: usize, row: usize) -> usize {
         let (heads, (page, _)) = (self.case.heads[1], self.case.paging());
         let (key, head) = (row / heads, row % heads);

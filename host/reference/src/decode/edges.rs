@@ -39,18 +39,19 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
         cases.push(DecodeCase { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
-    // These cases have one long sequence over all SMs; several queries; a head dim between two entries' head
-    // dims; missing rows.
+    // One long sequence, whose keys all SMs share.
     cases.push(plain(&[1500]));
+    // Several queries per sequence, and a sequence with fewer keys than queries.
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
-    // With more rows than one block takes, there are several blocks of rows.
+    // More rows than one block takes, so several blocks share the rows.
     cases.push(DecodeCase {
         queries: (rows + 1).min(21),
         heads: [6, 2],
         mask: Mask::Causal,
         ..plain(&[0, 5, 300])
     });
+    // A head dim between the head dims of two kernels, and fewer rows than one block takes.
     let missing = if entry.kv_dtype == DType::E4m3 { 16 } else { 24 };
     cases.push(DecodeCase {
         head_dim: entry.head_dim as usize - missing,
@@ -117,11 +118,12 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Whole tiles are the first and the second tile of their block. The diagonal lies in one stage or in two.
+    // Every work tile has exactly `m` queries, and is the first or the second tile of its block. The diagonal
+    // of the causal mask lies in one stage of keys or in two.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
-    // This case has persistent blocks. On a card with few SMs, each block takes several tiles. A block stores
-    // a tile from the buffer of the previous tile, and loads Q into the place of the previous Q.
+    // This case has persistent blocks. On a card with few SMs, each block takes several tiles. A block uses
+    // the buffers of Q and O again for its next tile.
     let many =
         DecodeCase { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
     let many = entry.has_maps().then_some(many);
@@ -160,11 +162,12 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
         DecodeCase { head_dim: entry.head_dim as usize - 24, pages: Pages::Interleaved(1), told, ..mixed },
-        // In the first case, one query fills the rows of a block, and two queries are many. In the second
-        // case, all SMs share one sequence.
+        // In the first case, one query fills the rows of a decode block, so a sequence of two queries runs on
+        // the prefill kernel. In the second case, all SMs share one sequence.
         DecodeCase { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
         DecodeCase { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
-        // In the first case every sequence has few queries, in the second many.
+        // In the first case, every sequence has few queries. In the second case, every sequence has many
+        // queries.
         case(&[90, 0, 33], [3, 1]).packed([5, 1, 2]),
         DecodeCase { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).packed([40, 3]) },
     ]

@@ -38,8 +38,8 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
-        // These cases have automatic splits: one sequence over all SMs, and more sequences than a warp
-        // searches.
+        // These cases have automatic splits. In the first case, all SMs share one sequence. The second case
+        // has more sequences than one warp can search at once.
         DecodeCase { pages: Pages::Dense, ..plain(entry, &[900]) },
         DecodeCase { heads: [8, 1], ..plain(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
         // In the first case, the queries of one row block end at different keys. The second case has two
@@ -47,9 +47,10 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
         DecodeCase { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
         DecodeCase { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
-        // The scores outgrow the lazy maximum in one warp only.
+        // Only in one warp do the scores exceed the lazy maximum by so much that the warp must rescale.
         DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
-        // These cases have numbers of columns that no entry has; two latent heads; other lengths by one plan.
+        // The first case has numbers of columns that no entry has. The second case has two latent heads. In
+        // the third case, one plan runs on other lengths.
         DecodeCase { head_dim: 288, latent: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
         DecodeCase { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },

@@ -11,7 +11,7 @@ pub(super) fn draw(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>
     let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
     let filled = lengths(random, batch, limits.seqlen);
     let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
-    // Half of the problems have DeepSeek's numbers of columns, the other half have others.
+    // Half of the problems have DeepSeek's numbers of columns. The other half have random numbers of columns.
     let columns = if one_in(random, 2) { 512 } else { 8 * (1 + below(random, 64)) };
     let head_dim = if columns == 512 { 576 } else { columns + 8 * (1 + below(random, 8)) };
     let [heads_k, queries] = [1 + below(random, 2), 1 + below(random, 4)];

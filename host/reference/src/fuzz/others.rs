@@ -150,7 +150,7 @@ fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let rows = [&sequences.cu_seqlens_q, &sequences.cu_seqlens_k].map(|starts| starts[count] as usize);
     let mut rows = rows.map(|rows| rows + 1 + below(random, 9));
     // If there is one row per sequence and each sequence has one query, kernels need not read `cu_seqlens_q`.
-    // Row `b` would then have to be the query of sequence `b`.
+    // Row `b` of Q must then be the query of sequence `b`, so the offsets must be valid.
     rows[0] += usize::from(rows[0] == count);
     let one = Problem::new(dtype(random), 1, 0, heads_k * group, head_dim).heads_k(heads_k);
     let one =

@@ -6,7 +6,7 @@ use ferroflash::spec::MergeInfo;
 /// Memory layout of partial states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Each state in its own tensors: O `[batch, seqlen, heads, head_dim]`, LSE `[batch, heads, seqlen]`.
+    /// Each state has tensors of its own: O `[batch, seqlen, heads, head_dim]`, LSE `[batch, heads, seqlen]`.
     Apart,
     /// States side by side in a row, as in FlashInfer: O `[rows, states, heads, head_dim]`, LSE `[rows,
     /// states, heads]`.
@@ -17,7 +17,7 @@ use Lie::{Apart, SideBySide};
 /// A merge problem. The seed draws the states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeCase {
-    /// Element types of the states' O and of the result's O.
+    /// Element type of the states' O, and element type of the result's O.
     pub dtypes: [DType; 2],
     /// `[batch, seqlen, heads, head_dim]`.
     pub shape: [usize; 4],
@@ -25,7 +25,7 @@ pub struct MergeCase {
     pub states: usize,
     /// Memory layout of the states.
     pub lie: Lie,
-    /// Base of the states' LSE and of the result's LSE.
+    /// Unit of the states' LSE, and unit of the result's LSE.
     pub units: [LseUnit; 2],
     /// Whether the problem has attention sinks.
     pub sinks: bool,

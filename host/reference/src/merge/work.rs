@@ -128,7 +128,7 @@ impl MergeMemory {
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
         let (case, mut all) = (&self.case, Judgement::default());
         let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        // The tolerance is half an ulp of the result's type, and a few ulps of f32.
+        // The tolerance is the sum of half an ulp of the result's type and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
         let factor = factor(case.units[1]);
         let columns: Vec<usize> = places(o_strides, case.shape).collect();

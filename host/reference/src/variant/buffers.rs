@@ -4,8 +4,8 @@ use ferroflash::driver::Harness;
 use ferroflash::spec::Integers;
 use kernels_gpu::exact::Copied;
 
-/// Buffers on a device. They live until the launch of their case has run. Functions of the variant that run
-/// on the host read the copies.
+/// Buffers on a device. The buffers live until the launch of their case has run. Functions of the variant
+/// that run on the host read the copies.
 pub struct Buffers<'d, D: Harness> {
     driver: &'d D,
     held: Vec<D::Buffer>,
@@ -57,7 +57,7 @@ impl<'d, D: Harness> Buffers<'d, D> {
 
     /// Uploads bytes without a copy, and returns their device address.
     pub(super) fn hold(&mut self, bytes: &[u8]) -> Result<u64, Error> {
-        // An empty table has an address, too.
+        // An empty table must also have an address.
         let mut buffer = self.driver.allocate(bytes.len().max(4))?;
         self.driver.upload(&mut buffer, bytes)?;
         let address = self.driver.address(&buffer);

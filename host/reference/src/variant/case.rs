@@ -39,12 +39,12 @@ impl Case {
         self.kernel.head_dim as usize
     }
 
-    /// The most queries of a sequence.
+    /// The maximum number of queries per sequence.
     pub fn max_queries(&self) -> usize {
         self.lengths.iter().map(|[queries, _]| *queries).max().unwrap_or(0)
     }
 
-    /// The most keys of a sequence.
+    /// The maximum number of keys per sequence.
     pub fn max_keys(&self) -> usize {
         self.lengths.iter().map(|[_, keys]| *keys).max().unwrap_or(0)
     }
@@ -54,7 +54,8 @@ impl Case {
         self.lengths.iter().fold([0; 2], |[q, k], [queries, keys]| [q + queries, k + keys])
     }
 
-    /// The first query and the first key of each sequence, among those of all sequences.
+    /// The index of the first query, and of the first key, of each sequence among the queries and keys of all
+    /// sequences.
     pub(super) fn starts(&self) -> Vec<[usize; 2]> {
         let next = |at: &mut [usize; 2], [queries, keys]: &[usize; 2]| {
             let start = *at;
@@ -95,13 +96,13 @@ impl fmt::Display for Case {
     }
 }
 
-/// Equal heads, and heads in groups.
+/// Equal numbers of query and key heads, and heads in groups.
 const HEADS: [[usize; 2]; 2] = [[2, 2], [4, 2]];
 
 /// The cases of a kernel, with the first seed.
 ///
 /// # Errors
-/// The reason why there is none.
+/// Returns the reason if there is no case.
 pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     if kernel.kv_dtype == DType::E4m3 {
         return Err("there are no cases of eight-bit KV caches");
@@ -138,7 +139,7 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
                 let keys = [1, 2, n - 1, n, n + 1, 0, 100, 331];
                 case(Front::Cached, &keys.map(|keys| [queries, keys]), heads)
             };
-            // A query, several, and more rows than a block holds.
+            // The query counts are one, several, and so many that the rows exceed a block.
             vec![with(1, [2, 2]), with(1, [4, 2]), with(3, [4, 1]), with((m / 2 + 1).min(32), [2, 1])]
         }
         (Keys::Cache(_), _) => {

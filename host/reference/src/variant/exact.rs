@@ -1,5 +1,5 @@
-//! What a case's outputs should be: attention in f64, and the naive result that gives the tolerance. Both are
-//! made of the functions that the kernel inlines.
+//! Computes the expected outputs of a case: attention in f64, and the naive result that gives the tolerance.
+//! Both computations use the functions that the kernel inlines.
 use super::launch::Written;
 use super::{Case, Definition, Failure, Tensors};
 use crate::arithmetic::{decode, encode};
@@ -102,8 +102,8 @@ pub(super) fn is_defined<M: MaskFn>(
     })
 }
 
-/// Naive attention of a query, as the reference's: each step rounds to the kernel's dtype, but for the
-/// functions' own steps. Writes the row of O.
+/// Naive attention of a query, like the naive attention of the reference. Each step rounds to the kernel's
+/// dtype, except the steps of the functions. Writes the row of O.
 fn naive<M: MaskFn>(
     params: &M::Params,
     of: &Sequence,

@@ -20,7 +20,7 @@ pub(super) struct Written {
     pub o: Vec<u16>,
     /// The LSE, `[batch][heads][rows]`.
     pub lse: Vec<f32>,
-    /// Bytes that were written outside of both.
+    /// Number of bytes that were written outside of O and LSE.
     pub strays: usize,
 }
 

@@ -27,7 +27,8 @@ pub struct Verified {
     pub worst: Verdict,
 }
 
-/// A variant that is not verified. Its `Debug` is its words, which `main` prints for an error.
+/// A variant that is not verified. `Debug` prints the text of `Display`, because `main` prints the `Debug` of
+/// an error.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {

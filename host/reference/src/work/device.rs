@@ -1,4 +1,4 @@
-//! A problem on a device. Tests and the program reach every driver through this file.
+//! A problem on a device. Tests and the program `ferroflash` use every driver only through this file.
 use super::{Asked, Buffer, Input, LaunchOptions, Plans, Ready, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
@@ -199,8 +199,9 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Returns the errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
-        // SAFETY: every view is a view of one of this driver's buffers. The buffer has the size of the view
-        // and is freed only after a wait. Only this launch has these outputs, and nothing writes the inputs.
+        // SAFETY: every view describes one buffer of this driver, and the buffer has the size of the view. A
+        // buffer is freed only after the launch has run. Only this launch uses these outputs, and nothing
+        // writes the inputs.
         unsafe { asked.launch(self.attention, &plan, &self.stream) }
     }
 
@@ -286,8 +287,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         unsafe { driver.with_graph(&stream, launch, then) }.map(|()| written)
     }
 
-    /// Does the work of [`OnDevice::run`], and also returns two durations: loading the kernel on the host,
-    /// and the launch on the device.
+    /// Like [`OnDevice::run`], but also returns two durations: the time to load the kernel on the host, and
+    /// the time of the launch on the device.
     pub(crate) fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
@@ -310,9 +311,9 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         })
     }
 
-    /// Launches `launches` times, on the streams in turn. Each launch has its own outputs. Waits for all
-    /// streams after every `every` launches and after the last launch. Returns the number of launches whose
-    /// outputs differ from `expected` in any bit.
+    /// Launches `launches` times, and uses the streams in turn. Each launch has its own outputs. Waits for
+    /// all streams after every `every` launches and after the last launch. Returns the number of launches
+    /// whose outputs differ from `expected` in any bit.
     ///
     /// # Errors
     /// Returns the errors of planning, launching and waiting, and an error if memory runs out.

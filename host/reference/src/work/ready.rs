@@ -11,7 +11,7 @@ pub struct Ready<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     pub(super) asked: Asked<'a>,
     pub(super) plan: Plans,
-    /// Owns the memory that `asked` points to.
+    /// The owner of the memory that `asked` points to.
     pub(super) device: OnDevice<'a, D>,
     pub(super) _outputs: Outputs<D>,
 }
@@ -46,7 +46,7 @@ impl<D: Harness> Ready<'_, D> {
 
 impl<D: Harness> Drop for Ready<'_, D> {
     fn drop(&mut self) {
-        // The result is ignored, because an error here has been reported before.
+        // This function ignores the result, because an earlier call has already reported such an error.
         let _ = self.device.wait();
     }
 }

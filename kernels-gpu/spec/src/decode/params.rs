@@ -2,9 +2,9 @@
 use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
 
 /// Varlen keys and values as a KV cache. Every row may begin a page, and each sequence has one page of
-/// `max_keys` rows, at least 1. `tensor` starts at the first key, and `values` is the address of the first
-/// value; both tensors have the same strides. [`DecodeOrder::starts`] must hold the integers of
-/// `cu_seqlens_k`, so that no sequence ends behind the tensor.
+/// `max_keys` rows, at least 1. `tensor` starts at the first key. `values` is the address of the first value.
+/// Keys and values have equal strides. [`DecodeOrder::starts`] must hold the integers of `cu_seqlens_k`, so
+/// that no sequence ends behind the tensor.
 ///
 /// Returns `None` if a stride is no multiple of 16 bytes or not below 2^36, or if `max_keys` is 0.
 pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_keys: u32) -> Option<Cache> {
@@ -62,15 +62,16 @@ pub struct DecodeOrder {
     pub row_blocks: FastDiv,
     /// Number of rows per block; the last block has the remainder.
     pub rows: u32,
-    /// Number of splits of all sequences together: about the number that runs at once (resident blocks / key
-    /// heads and their blocks of rows), adjusted by the planner.
+    /// Number of splits of all sequences together. The planner sets this number to about the number of splits
+    /// that run at once: resident blocks / (key heads x blocks of rows per key head).
     pub share: f32,
     /// A sequence whose part of `share` is below this number is not split.
     pub threshold: f32,
     /// Number of blocks of the launch. Block `j` takes work items `j`, `j + blocks`, ..
     pub blocks: u32,
-    /// Distance between the work items of two neighbouring blocks, whose SMs share a port: half of the work
-    /// items of an even wave. Twice this distance is at most `blocks`.
+    /// Distance between the work items of two neighbouring blocks. The SMs of two neighbouring blocks share a
+    /// port. The distance is half of the work items of an even wave, and twice this distance is at most
+    /// `blocks`.
     pub spread: u32,
 }
 

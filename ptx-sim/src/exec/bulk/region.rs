@@ -1,4 +1,4 @@
-//! The data that bulk copies move: rows of a tensor's box, or bytes.
+//! The data that a bulk copy moves: the rows of a tensor's box, or a range of bytes.
 
 use super::*;
 use crate::{
@@ -45,7 +45,7 @@ pub(crate) struct Store {
     pub group: u32,
     /// Index of the store among the warp's stores.
     pub number: u32,
-    /// Whether the bytes have been written. The checks treat the store as still in flight.
+    /// Whether the bytes have been written. Even then, the checks treat the store as in flight.
     pub landed: bool,
 }
 
@@ -108,7 +108,8 @@ impl<'a> Block<'a> {
         Some(Copy { at: at as u32, ..copy })
     }
 
-    /// The device memory of one lane's copy. The caller adds the address in shared memory.
+    /// The device memory of one lane's copy. The result lacks the address in shared memory, which the caller
+    /// adds.
     pub(super) fn region(&mut self, warp: &mut Warp<'a>, region: &Region, lane: usize) -> Option<Copy> {
         let site = warp.site;
         match region {

@@ -1,5 +1,5 @@
-//! Executes bulk stores and reductions, which move bytes from shared to device memory, in groups for which
-//! their thread waits.
+//! Executes bulk stores and reductions. These instructions move bytes from shared to device memory. A thread
+//! commits its stores in groups, and waits for the groups.
 
 use super::*;
 use crate::{
@@ -94,8 +94,8 @@ impl<'a> Block<'a> {
         warp.site = here;
     }
 
-    /// Completes all groups of each lane, except for its last `keep` groups: they have read their sources,
-    /// and, unless `read` is true, they are visible in device memory.
+    /// Completes all groups of each lane, except for its last `keep` groups: the stores of these groups have
+    /// read their sources. Unless `read` is true, their results are also visible in device memory.
     pub(super) fn bulk_wait(&mut self, warp: &mut Warp<'a>, keep: u32, read: bool, mask: u32) {
         let commits = warp.bulk_commits;
         let done = |lane: usize, group| mask >> lane & 1 != 0 && group < commits[lane].saturating_sub(keep);
@@ -117,7 +117,7 @@ impl<'a> Block<'a> {
         warp.stores = stores;
     }
 
-    /// Checks the stores of lanes that exit. Shared memory must last until these stores have read it.
+    /// Checks the stores of lanes that exit. These stores must have read shared memory before the lanes exit.
     pub(in crate::exec) fn bulk_unwaited(&mut self, warp: &mut Warp<'a>, mask: u32) {
         let mut stores = std::mem::take(&mut warp.stores);
         for store in stores.iter_mut().filter(|store| mask >> store.copy.lane & 1 != 0) {
@@ -155,7 +155,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The type as which reductions treat the elements of a tensor, if reductions support them.
+/// The type with which reductions compute on the elements of a tensor. `None` if no reduction supports the
+/// elements.
 fn atomic_type(element: ElementType) -> Option<AtomicType> {
     Some(match element {
         ElementType::U32 => AtomicType::U32,

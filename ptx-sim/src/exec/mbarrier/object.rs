@@ -18,7 +18,7 @@ pub(in crate::exec) struct MBarrier {
     pub(super) phase: u64,
     pub(super) expected: u32,
     pub(super) left: u32,
-    /// Number of arrivals that the phases after this one no longer expect.
+    /// Number of dropped arrivals, which the later phases no longer expect.
     pub(super) dropped: u32,
     /// The transaction count: the number of bytes that have not arrived.
     pub(super) transactions: i64,
@@ -27,13 +27,13 @@ pub(in crate::exec) struct MBarrier {
     /// The agent that counts the phases of this mbarrier. The agent exists after the first bulk copy has
     /// completed on the mbarrier.
     pub agent: Option<usize>,
-    /// Knowledge from the arrivals of the present phase, for its waiters.
+    /// The knowledge that the arrivals of the current phase hand over to its waiting warps.
     pub(super) knowledge: Handover,
     /// The knowledge that arrivals of the current phase hand over to the waiting warps.
     pub(super) done: [Handover; 2],
     /// For each instruction and warp, the last bulk copy that has landed.
     pub(super) fed: Vec<Fed>,
-    /// A number that changes whenever a waiting warp should look again.
+    /// A version number. The number changes whenever a warp that polls the mbarrier should poll again.
     pub version: u32,
 }
 

@@ -28,8 +28,8 @@ pub(super) fn flops(p: &Problem) -> f64 {
     4.0 * p.batch as f64 * p.heads_q as f64 * p.head_dim as f64 * pairs
 }
 
-/// Returns the fewest bytes that must cross the memory bus: Q and O, and once, in the cache's type, each key
-/// of K and V that some query sees.
+/// Returns the fewest bytes that must cross the memory bus. These bytes are Q, O, and each row of K and V
+/// that some query sees, once, in the cache's type.
 pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     let seen = match p.seqlen_q {
         0 => 0,
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(of(Mask::Full, DType::F16), queries + 2.0 * 2.0 * 100.0);
         assert_eq!(of(Mask::Causal, DType::E4m3), queries + 2.0 * 100.0);
         assert_eq!(of(window(9, 0), DType::E4m3), queries + 2.0 * 10.0);
-        // The last three keys have the positions of three queries. The queries see the keys from the first
-        // query's window to the end.
+        // The three queries have the positions of the last three keys. The queries see the keys from the
+        // first query's window to the end.
         let three = one.seqlen_q(3).mask(window(9, 0));
         assert_eq!(least_bytes(&three, DType::E4m3) / (2 * 5 * 16) as f64, 3.0 * queries + 2.0 * 12.0);
         assert_eq!(least_bytes(&one.seqlen_q(0), DType::F16), 0.0);

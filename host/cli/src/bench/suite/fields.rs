@@ -26,7 +26,7 @@ pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
     name.map_or(Ok(DType::F16), named)
 }
 
-/// Returns the type of a cache. Without a name, it is the queries' type.
+/// Returns the type of a cache. Without a name, the cache has the queries' type.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
     let all = [queries, DType::E4m3];
     let wrong = |name| {

@@ -36,7 +36,7 @@ impl Shape {
         }
         sizes(&[("merge", tokens), ("states", states), ("heads_q", heads), ("head_dim", head_dim)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
-        // Each row has O and a log-sum-exp, in all states and in the result.
+        // In each state and in the result, each row has O and an LSE.
         let row = head_dim as f64 * dtype.bytes() as f64 + 4.0;
         let bytes = (states as f64 + 1.0) * tokens as f64 * heads as f64 * row;
         fits(bytes)?;

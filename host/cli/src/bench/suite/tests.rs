@@ -142,7 +142,7 @@ fn words_and_work_of_a_shape() {
         q + kv,
         true,
     );
-    // In a window of 10 keys, each of the four sequences sees 10 keys.
+    // With a window of 10 keys, the query of each of the four sequences sees 10 keys.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
             "window": [9, 0]}"#,
@@ -151,7 +151,8 @@ fn words_and_work_of_a_shape() {
         q + 2.0 * 2.0 * (40 * 2 * 64) as f64,
         true,
     );
-    // A square counts as half. 2 queries on 5 keys see 4 and 5 keys.
+    // A causal square of 6 queries and 6 keys counts as half of the full square. The 2 queries on 5 keys see
+    // 4 and 5 keys.
     check(
         r#"{"sequences": [[1, 6, 6], [1, 2, 5]], "heads_q": 2, "heads_k": 1, "head_dim": 64,
             "causal": true}"#,

@@ -10,14 +10,14 @@ pub(crate) struct Workload {
     pub flops: f64,
     /// The fewest bytes that must cross the memory bus.
     pub least_bytes: f64,
-    /// Whether a launch inside a model finds cold caches: between two uses of a KV cache, the model reads all
-    /// other memory.
+    /// Whether a launch in a real model finds cold caches. A launch on a KV cache does: between two uses of a
+    /// KV cache, the model reads all its other memory.
     pub cold: bool,
     work: Box<dyn Fn() -> Box<dyn Work>>,
 }
 
 impl Workload {
-    /// Creates a workload. Each call of `work` makes its inputs.
+    /// Creates a workload. Each call of `work` makes the inputs again.
     pub(super) fn new<W: Work + 'static>(
         label: String,
         [flops, least_bytes]: [f64; 2],

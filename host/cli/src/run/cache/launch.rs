@@ -81,7 +81,7 @@ impl Input {
         })
     }
 
-    /// Runs the checks of planning, which need no device.
+    /// Plans the launch without a device, so that planning checks the request.
     ///
     /// # Errors
     /// Returns the errors of planning.
@@ -170,8 +170,8 @@ impl Input {
         attention.load(&plan)?;
         let load = start.elapsed();
         let kernel = driver.time(&stream, &mut |stream| {
-            // SAFETY: every view is a view of one of this driver's buffers, which has the view's size. The
-            // buffers are freed only after a wait, and no other work uses them.
+            // SAFETY: every view describes one buffer of this driver, and the buffer has the view's size. The
+            // buffers stay allocated until `synchronize` has returned, and no other work uses them.
             unsafe { attention.launch(&plan, &decode, stream) }
         })?;
         driver.synchronize(&stream)?;

@@ -83,7 +83,8 @@ impl Input {
         Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
     }
 
-    /// Returns the pages of keys and of values. A latent cache's values lie in its keys.
+    /// Returns the pages of keys and of values. In a latent cache, the pages of keys are also the pages of
+    /// values.
     fn pools(&self) -> [&[u8]; 2] {
         let [keys, values] = &self.pool;
         [keys, if self.v_width.is_some() { keys } else { values }]
