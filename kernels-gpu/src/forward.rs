@@ -114,7 +114,7 @@ impl<
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let tile_n = (N * KV_WARPS) as u32 * 16;
-        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n], mine.warp());
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
         let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());

@@ -75,7 +75,7 @@ pub fn attend<
             let mut at = At { rows: &rows, row0, key0, warp };
             // Masks without lists make no call: a call that does nothing changes the kernels of local masks.
             if Mask::LISTED {
-                at = mask.place(at, n, stage_n);
+                at.key0 = at.key0.wrapping_add(mask.block(n).wrapping_sub(n).wrapping_mul(stage_n));
             }
             let seen = Seen::<_, W>::of(mask.keys(), at);
             if edge && !seen.any(tile_n, warp) {

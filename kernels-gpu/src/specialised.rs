@@ -44,7 +44,7 @@ impl<
         let tensors = TileNumber(block.index()).tensors::<E, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);
-        let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16], block.warp());
+        let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16]);
         let range = mask.range(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {
             return tensors.store_nothing_seen::<C, M>(Mask::sink(variant, &of, true), &block);

@@ -1,10 +1,11 @@
 //! The mask of a work tile. It determines the key blocks that a loop takes. With an ordinary mask, the loop
 //! takes a range of blocks. With a block mask, it takes the blocks of a list.
-use crate::blocks::{At, BlockRange};
+use crate::blocks::BlockRange;
 use crate::mask::MaskMod;
 use crate::rows::Rows;
 use attention_tile::{BlockList, ListWalk, Next};
 use spec::Element;
+use tile::Warp;
 use tile::copy::TileWalk;
 use tile::group::ThreadGroup;
 
@@ -29,9 +30,11 @@ pub trait TileMask: Copy {
     fn keys(self) -> Self::Keys;
     /// The key blocks of `tile_n` keys.
     fn range(self, rows: &Rows, tile_n: u32) -> BlockRange;
-    /// The place of scores in the block that the loop counts as `n`, of `tile_n` keys. If `n` is already the
-    /// block's number, returns `at`.
-    fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r>;
+    /// The number of the block that the loop counts as `n`. If there is no such block, the number of a block
+    /// behind all keys.
+    fn block(&self, n: u32) -> u32;
+    /// An equal mask that ptxas may keep in uniform registers.
+    fn uniform(self, warp: Warp) -> Self;
     /// The last block of `range`, which the loop takes first.
     fn next(&self, range: BlockRange) -> Self::Next;
     /// Lets a walk down the tiles take the loop's blocks, from `next` on. `order` has the number of tiles per
@@ -59,8 +62,12 @@ impl<M: MaskMod> TileMask for M {
         BlockRange::of(self, rows, tile_n)
     }
     #[inline(always)]
-    fn place<'r>(self, at: At<'r>, _: u32, _: u32) -> At<'r> {
-        at
+    fn block(&self, n: u32) -> u32 {
+        n
+    }
+    #[inline(always)]
+    fn uniform(self, _: Warp) -> M {
+        self
     }
     #[inline(always)]
     fn next(&self, _: BlockRange) {}
@@ -107,9 +114,12 @@ impl<M: MaskMod> TileMask for Listed<M> {
         BlockRange { start: 0, interior: (0, full), end }
     }
     #[inline(always)]
-    fn place<'r>(self, at: At<'r>, n: u32, tile_n: u32) -> At<'r> {
-        let further = self.list.number(n).wrapping_sub(n).wrapping_mul(tile_n);
-        At { key0: at.key0.wrapping_add(further), ..at }
+    fn block(&self, n: u32) -> u32 {
+        self.list.number_or_end(n)
+    }
+    #[inline(always)]
+    fn uniform(self, warp: Warp) -> Self {
+        Listed { list: self.list.uniform(warp), ..self }
     }
     #[inline(always)]
     fn next(&self, range: BlockRange) -> Next {

@@ -13,7 +13,6 @@ use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window};
-use tile::Warp;
 use tile::mma::{Acc, Unpack};
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
@@ -37,7 +36,7 @@ pub trait MaskFn: MaskMarker {
     /// Loads the data of the mask. Kernels call this function before they copy keys.
     fn keys(params: &Self::Params, of: &Sequence) -> Self::Keys;
     /// Loads the mask of a work tile of `tile` queries and keys, and its list of key blocks if there is one.
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile;
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> Self::Tile;
     /// Loads the data of the scores. Kernels call this function while the first copies of keys run.
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores;
 
@@ -145,7 +144,7 @@ impl<M: MaskMod> MaskFn for M {
         M::load(params, of)
     }
     #[inline(always)]
-    fn tile(params: &M::Params, of: &Sequence, _: [u32; 2], _: Warp) -> M {
+    fn tile(params: &M::Params, of: &Sequence, _: [u32; 2]) -> M {
         M::load(params, of)
     }
     #[inline(always)]
@@ -162,7 +161,7 @@ impl MaskFn for Local {
         Windowed::load(params, of)
     }
     #[inline(always)]
-    fn tile(params: &(), of: &Sequence, _: [u32; 2], _: Warp) -> Windowed {
+    fn tile(params: &(), of: &Sequence, _: [u32; 2]) -> Windowed {
         Windowed::load(params, of)
     }
     #[inline(always)]
@@ -186,10 +185,10 @@ impl<M: MaskFn> MaskFn for BlockSparse<M> {
         M::keys(&params.a, of)
     }
     #[inline(always)]
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> Self::Tile {
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> Self::Tile {
         let [tile_m, tile_n] = tile;
         let at = [of.index, of.head, of.tile[0] as u32 / tile_m];
-        let list = BlockList::load(&params.b, at, [tile_n, of.keys as u32]).uniform(warp);
+        let list = BlockList::load(&params.b, at, [tile_n, of.keys as u32]);
         Listed::new(M::keys(&params.a, of), list)
     }
     #[inline(always)]
@@ -214,8 +213,8 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
         M::keys(&params.a, of)
     }
     #[inline(always)]
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> M::Tile {
-        M::tile(&params.a, of, tile, warp)
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> M::Tile {
+        M::tile(&params.a, of, tile)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {
@@ -246,8 +245,8 @@ impl<M: MaskFn, T: Unpack> MaskFn for TmaBias<M, T> {
         M::keys(&params.b, of)
     }
     #[inline(always)]
-    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2], warp: Warp) -> M::Tile {
-        M::tile(&params.b, of, tile, warp)
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> M::Tile {
+        M::tile(&params.b, of, tile)
     }
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> M::Scores {

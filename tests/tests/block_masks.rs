@@ -9,7 +9,7 @@ mod made;
 #[path = "block_masks/refused.rs"]
 mod refused;
 
-use attention::{BOUNDS, Buffer, Card, Front, HEADS, Seq, attend, card, variant, words};
+use attention::{BOUNDS, Buffer, Card, Front, HEADS, Seq, attend, card, card_for, variant, words};
 use ferroflash::driver::Harness;
 use ferroflash::spec::{And, AttnKernel, BlockMask, BlockSparse, FastDiv, Full, Integers};
 use own_kernels::block_sparse::*;
@@ -83,7 +83,7 @@ fn check<K, M>(
     K: AttnKernel<Mask = BlockSparse<M>>,
     M: MaskFn + 'static,
 {
-    let card = card(Options::default());
+    let card = card_for(symbol, Options::default());
     let variant = variant::<K>(symbol);
     let (buffer, params) = params(&card);
     let address = buffer.as_ref().map_or(0, |buffer| card.driver().address(buffer));
@@ -181,7 +181,7 @@ fn random_lists(shape: [u32; 4], tile: [u32; 2], keys: usize, percent: u32) -> B
 #[test]
 fn any_blocks() {
     fn check<K: AttnKernel<Mask = BlockSparse<Full>>>(symbol: &'static str) {
-        let card = card(Options::default());
+        let card = card_for(symbol, Options::default());
         let ([queries, keys], tile) = ([200, 461], [K::INFO.tile_m, K::INFO.tile_n]);
         let shape = [2, HEADS as u32, 200u32.div_ceil(tile[0]), 461u32.div_ceil(tile[1])];
         for percent in [10, 30, 60, 100] {
@@ -204,6 +204,8 @@ fn any_blocks() {
     check::<sparse_full_shared::Kernel>("sparse_full_shared");
     check::<sparse_full_one_stage::Kernel>("sparse_full_one_stage");
     check::<sparse_full_split::Kernel>("sparse_full_split");
+    check::<sparse_full_hopper::Kernel>("sparse_full_hopper");
+    check::<sparse_full_hopper_wide::Kernel>("sparse_full_hopper_wide");
 }
 
 #[test]

@@ -62,6 +62,13 @@ impl BlockList {
         let number = GlobalInts::new(&self.numbers).nearest(at.wrapping_add(offset)) as u32;
         number.min(end.wrapping_sub(1))
     }
+
+    /// [`BlockList::number`]; for a position behind the list, the number of the block behind all keys.
+    #[inline(always)]
+    pub fn number_or_end(&self, at: u32) -> u32 {
+        let [tile_n, keys] = self.keys;
+        if at < self.count { self.number(at) } else { keys.div_ceil(tile_n) }
+    }
 }
 
 /// The next block of a list, with its position and its number. The walks through keys and values share this

@@ -110,8 +110,12 @@ pub struct TmaBias<Mask, T>(PhantomData<(Mask, T)>);
 impl<Mask: MaskMarker, T: Element> MaskMarker for TmaBias<Mask, T> {
     const KIND: MaskKind = Mask::KIND;
     const SCORES: ScoreKinds = Mask::SCORES.and(ScoreKinds::bias(T::DTYPE));
+    const LISTED: bool = Mask::LISTED;
     const STAGED_BYTES: usize = T::BYTES;
     type Params = And<TmaBiasParams, Mask::Params>;
+    fn block_mask(params: &Self::Params) -> Option<&BlockMask> {
+        Mask::block_mask(&params.b)
+    }
 }
 
 impl<Mask, T> TmaBias<Mask, T> {

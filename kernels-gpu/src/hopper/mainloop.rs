@@ -5,6 +5,7 @@ use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::hopper::staged::Staged;
 use crate::rows::{Rows, Sequence};
+use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::Warpgroup;
@@ -85,7 +86,7 @@ pub struct View<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> {
     /// mask removes completely. The epilogue is therefore the same for all work tiles.
     pub range: BlockRange,
     of: Sequence,
-    mask: Mask::Keys,
+    mask: Mask::Tile,
 }
 
 impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, Mask, W, N> {
@@ -94,11 +95,18 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
     pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
-        const { assert!(!Mask::LISTED, "Hopper's kernels take ranges of blocks: `BlockSparse` needs `Fwd`") }
+        // On varlen tensors, ptxas serialises products behind the loads of a list. On KV caches, the producer
+        // spills.
+        const {
+            assert!(
+                !Mask::LISTED || !P::MAY_LACK_KEYS,
+                "Hopper's varlen, paged and split-KV kernels take ranges of blocks: `BlockSparse` needs `Fwd`"
+            )
+        }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
         let of = Sequence::of(p.as_ref(), &rows, tile.before());
-        let mask = Mask::keys(variant, &of);
-        let seen = BlockRange::of(mask, &rows, Self::TILE_N);
+        let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);
+        let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
         if P::SPLIT && range.start >= range.end {
             // If there are more splits than key blocks, some splits get no key block. Such a split takes a
@@ -120,7 +128,8 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// The coordinates of block `n`'s first key.
     #[inline(always)]
     fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
-        self.tile.keys(self.p, n * Self::TILE_N)
+        let block = if Mask::LISTED { self.mask.block(n) } else { n };
+        self.tile.keys(self.p, block * Self::TILE_N)
     }
 
     /// Factor that converts scores to exponents of 2.
@@ -147,11 +156,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         (first_row, warp): (u32, Warp),
     ) {
         let (p, rows) = (self.p.as_ref(), &self.rows);
-        let at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        let mut at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
+        if Mask::LISTED {
+            at.key0 = self.mask.block(n) * Self::TILE_N;
+        }
         Mask::scores(p, self.variant, &self.of).change(p, s, at);
         Mask::Staged::add::<W, N>(staged, s, &self.of);
         if edge {
-            Seen::<_, 1>::of(self.mask, at).mask(s, at);
+            Seen::<_, 1>::of(self.mask.keys(), at).mask(s, at);
         }
     }
 
@@ -246,7 +258,8 @@ pub fn copy<
             if let Some(values) = values {
                 v.load(&tensors.v, values);
             }
-            let key = n * N as u32 * 16;
+            let number = if Mask::LISTED { view.mask.block(n) } else { n };
+            let key = number * N as u32 * 16;
             Mask::Staged::copy::<W, N>(&mut staged, numbers, variant, &view.of, key);
         }
     }

@@ -81,6 +81,10 @@ impl MaskMod for Neighbours {
 type Shared<Mask> = Fwd<F16, Mask, 2, 2, 2, 2, 4, 4, 3>;
 /// Tiles of 64 queries and 32 keys, in one stage.
 type OneStage<Mask> = Fwd<F16, Mask, 4, 2, 1, 2, 4, 4, 1>;
+/// Hopper's tiles of 128 queries and 128 keys.
+type Hopper<Mask> = FwdHopper<F16, Mask, 2, 8, 4, 3, true>;
+/// Hopper's tiles of 128 queries and 64 keys, one after the other.
+type HopperWide<Mask> = FwdHopperWide<F16, Mask, 2, 4, 4, 3, true>;
 
 entry!(documents: With<Large<Documents>>);
 entry!(sparse_documents: With<Large<BlockSparse<Documents>>>);
@@ -97,3 +101,5 @@ entry!(sparse_alibi: With<Small<Scored<BlockSparse<Causal>, OwnAlibi>>>);
 entry!(create_documents: CreateBlockMask<Documents, 128, 64>);
 entry!(create_window: CreateBlockMask<HeadWindow, 128, 32>);
 entry!(create_neighbours: CreateBlockMask<Neighbours, 128, 32>);
+entry!(sparse_full_hopper: With<Hopper<BlockSparse<Full>>>);
+entry!(sparse_full_hopper_wide: With<HopperWide<BlockSparse<Full>>>);

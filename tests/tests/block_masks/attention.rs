@@ -42,6 +42,8 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         create_documents::CONTRACT,
         create_window::CONTRACT,
         create_neighbours::CONTRACT,
+        sparse_full_hopper::CONTRACT,
+        sparse_full_hopper_wide::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules
@@ -68,8 +70,14 @@ where
     variant_of::<K>(symbol, &module(symbol).text)
 }
 
+/// A card that runs the kernel `symbol`.
+pub fn card_for(symbol: &str, options: Options) -> Card {
+    let name = if symbol.contains("hopper") { "h200" } else { "l4" };
+    Attention::new(SimDriver::with_options(name, options).expect("a card"))
+}
+
 pub fn card(options: Options) -> Card {
-    Attention::new(SimDriver::with_options("l4", options).expect("a card"))
+    card_for("", options)
 }
 
 pub fn upload(card: &Card, bytes: &[u8]) -> (Buffer, u64) {

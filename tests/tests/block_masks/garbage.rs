@@ -1,5 +1,5 @@
 //! Tests that kernels end and stay within the tensors if their lists contain garbage.
-use super::attention::{Card, Front, HEADS, Seq, attend, card, module, variant, variant_of, words};
+use super::attention::{Card, Front, HEADS, Seq, attend, card, card_for, module, variant, variant_of, words};
 use super::{Lists, random};
 use ferroflash::Error;
 use ferroflash::spec::{And, BlockMask, MaskMarker};
@@ -51,6 +51,10 @@ fn lists_of_garbage_stay_within_the_tensors() {
         full("sparse_full_shared", variant::<sparse_full_shared::Kernel>("sparse_full_shared"), [32, 64]);
         let one_stage = variant::<sparse_full_one_stage::Kernel>("sparse_full_one_stage");
         full("sparse_full_one_stage", one_stage, [64, 32]);
+        let hopper = card_for("hopper", Options::default());
+        let of_hopper = variant::<sparse_full_hopper::Kernel>("sparse_full_hopper");
+        let made = with_garbage(&hopper, (Front::Dense, DENSE), (of_hopper, [128, 128]), (), seed);
+        made.unwrap_or_else(|error| panic!("sparse_full_hopper, seed {seed}: {error}"));
         let varlen = variant::<sparse_documents_varlen::Kernel>("sparse_documents_varlen");
         let paged = variant::<sparse_documents_paged::Kernel>("sparse_documents_paged");
         let lengths: &[Seq] = &[[150, 150], [7, 90], [0, 30], [200, 233]];
