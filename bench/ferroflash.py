@@ -240,7 +240,7 @@ class Launch(Planned):
         args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
         order = (0, row, head, 3)
         args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
-        args.seqlen_k, args.heads_k = k.shape[row], k.shape[head]
+        args.seqlen_k, args.heads_k, args.head_dim_v = k.shape[row], k.shape[head], v.shape[3]
         ordered = lambda t: [t.stride(i) for i in order]
         self.strides(lse, slopes, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
         self.point(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=slopes)
@@ -287,7 +287,8 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
         raise Error(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
     # Each stream has its own arguments and workspace, because launches of two streams may run concurrently.
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-    o = torch.empty_like(q)
+    # Of q's memory order, with v's columns.
+    o = torch.empty_like(q) if v.shape[-1] == q.shape[-1] else q.new_empty((*q.shape[:-1], v.shape[-1]))
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
     lse = torch.empty((q.shape[0], heads, rows), dtype=torch.float32, device=q.device) if return_lse else None
     mask, (left, right) = masked(causal, window_size)
@@ -299,7 +300,7 @@ def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), 
     if launch is None:
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             raise Error("q, k and v must be float16 or bfloat16, all three of one dtype")
-        if v.shape != k.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        if v.shape[:-1] != k.shape[:-1] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise Error(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not fit together")
         launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd, slopes, **extras)
         _local.launches[key] = launch
@@ -323,6 +324,8 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
     |i + seqlen_k - seqlen_q - j|, in the log-sum-exp too. `deterministic` changes nothing: results are always the same in every
     bit. Dropout is refused. No gradients.
+
+    `v` may have another head_dim than `q` and `k`; `o` has it too.
 
     Returns o, with return_lse (o, lse), with return_attn_probs (o, lse, None) as FlashAttention-2 does without dropout; lse is
     (batch, heads, seqlen) in float32. `config` names an entry; `bhsd` takes (batch, heads, seqlen, head_dim). `extras` are

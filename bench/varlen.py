@@ -28,7 +28,7 @@ class Launch(Planned):
         self.point(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
-        args.total_k, args.heads_k = k.shape[:2]
+        args.total_k, args.heads_k, args.head_dim_v = *k.shape[:2], v.shape[2]
         self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
         self.extras(**extras)
         self.plan_it()
@@ -39,6 +39,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
                            return_lse=False, config=None, **extras):
     """Computes attention of varlen sequences. q, k and v are (rows of all sequences, heads, head_dim). Masks are aligned bottom-right.
+    v may have another head_dim than q and k; o has the head_dim of v.
 
     The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
     head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each
@@ -58,10 +59,10 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                           for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
     wants_lse = return_lse or return_attn_probs
     if block_table is None:
-        if k.dtype != q.dtype or v.dtype != q.dtype or v.shape != k.shape:
-            raise Error(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have one shape, and q's type")
+        if k.dtype != q.dtype or v.dtype != q.dtype or v.shape[:2] != k.shape[:2]:
+            raise Error(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have equal rows and heads, and q's type")
         mask, window = masked(causal, window_size)
-        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        o = torch.empty(*q.shape[:2], v.shape[2], dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
         Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
                scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes, **extras).enqueue()

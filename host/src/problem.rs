@@ -3,7 +3,7 @@
 mod meaning;
 
 use crate::request::{
-    Alignment, AttentionRequest, KeysValues, KvCache, Mask, Paged, Prefix, Queries, Splits,
+    Alignment, AttentionRequest, KeysValues, KvCache, KvPages, Mask, Paged, Prefix, Queries, Splits,
 };
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
@@ -31,8 +31,11 @@ pub struct Problem {
     pub heads_q: usize,
     /// Key and value heads; divides `heads_q` (grouped-query and multi-query attention).
     pub heads_k: usize,
-    /// Columns of a head: a multiple of 8, at most 512.
+    /// Columns of a head of Q and K: a multiple of 8, at most 512.
     pub head_dim: usize,
+    /// Columns of a head of V and O: a multiple of 8, at most 512. MLA after up-projection has 192 columns of
+    /// K and 128 columns of V.
+    pub head_dim_v: usize,
     /// The keys that a query sees. Addresses in the mask are ignored.
     pub mask: Mask,
     /// How queries align with keys.
@@ -71,9 +74,8 @@ pub struct CacheShape {
     pub tiled: bool,
     /// Maximum number of keys of all sequences together, if known.
     pub total_k: Option<usize>,
-    /// The number of columns of values in a latent cache, which are the first columns of keys; `None` in
-    /// other KV caches.
-    pub latent: Option<usize>,
+    /// Whether values are the first columns of keys (MLA).
+    pub latent: bool,
 }
 
 impl CacheShape {
@@ -83,7 +85,7 @@ impl CacheShape {
             Paged::Dense { .. } => true,
             Paged::Table { .. } => page.is_multiple_of(16),
         };
-        let latent = cache.pages.latent_columns();
+        let latent = cache.pages.latent_columns().is_some();
         CacheShape { dtype: cache.pages.keys.dtype, page, tiled, total_k: cache.total_k, latent }
     }
 }
@@ -114,6 +116,7 @@ impl Problem {
             heads_q: heads,
             heads_k: heads,
             head_dim,
+            head_dim_v: head_dim,
             mask: Mask::Full,
             alignment: Alignment::BottomRight,
             scale: None,
@@ -130,9 +133,17 @@ impl Problem {
 
     setters! {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
-        head_dim: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
+        head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
         variant: Option<AnyVariant>,
+    }
+
+    /// Changes [`head_dim`](#structfield.head_dim), and [`head_dim_v`](#structfield.head_dim_v) to the same
+    /// number.
+    #[must_use]
+    pub const fn head_dim(mut self, head_dim: usize) -> Self {
+        (self.head_dim, self.head_dim_v) = (head_dim, head_dim);
+        self
     }
 
     /// Changes [`scale`](#structfield.scale): a factor above 0.
@@ -149,19 +160,34 @@ impl Problem {
         self
     }
 
-    /// Returns the shapes of Q and O, and of K and V.
-    pub fn shapes(&self) -> [[usize; 4]; 2] {
-        let Problem { batch, heads_q, heads_k, head_dim, .. } = *self;
+    /// Returns the shapes of Q, K, V and O.
+    pub fn shapes(&self) -> [[usize; 4]; 4] {
+        let Problem { batch, heads_q, heads_k, head_dim, head_dim_v, .. } = *self;
         let (batches, [rows_q, rows_k]) = match self.varlen {
             None => (batch, [self.seqlen_q, self.seqlen_k]),
             Some(rows) => (1, rows),
         };
-        [[batches, rows_q, heads_q, head_dim], [batches, rows_k, heads_k, head_dim]]
+        let (queries, keys) = ([batches, rows_q, heads_q], [batches, rows_k, heads_k]);
+        let of = |[batches, rows, heads]: [usize; 3], columns| [batches, rows, heads, columns];
+        [of(queries, head_dim), of(keys, head_dim), of(keys, head_dim_v), of(queries, head_dim_v)]
+    }
+
+    /// Columns of Q and K, and of V and O.
+    pub const fn columns(&self) -> [usize; 2] {
+        [self.head_dim, self.head_dim_v]
+    }
+
+    /// The columns in words: `head_dim 64`, or `head_dim 192/128` if V has another number of columns.
+    pub(crate) fn named_columns(&self) -> String {
+        match self.columns() {
+            [k, v] if k == v => format!("head_dim {k}"),
+            [k, v] => format!("head_dim {k}/{v}"),
+        }
     }
 
     /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.
     pub(crate) fn latent(&self) -> Option<usize> {
-        self.cache.and_then(|cache| cache.latent)
+        self.cache.filter(|cache| cache.latent).map(|_| self.head_dim_v)
     }
 
     /// Returns the factor of the scores; by default `1 / sqrt(head_dim)`.
@@ -286,11 +312,12 @@ impl AttentionRequest<'_> {
     /// Returns the problem of these tensors, unchecked. Sizes come from Q and K.
     pub fn problem(&self) -> Problem {
         let [batches, rows_q, heads_q, head_dim] = self.q.shape;
-        let (heads_k, seqlen_k, rows_k, cache) = match &self.kv {
-            KeysValues::Tensors { k, .. } => (k.shape[2], k.shape[1], k.shape[1], None),
-            KeysValues::Varlen { k, keys, .. } => (k.shape[2], keys.max_seqlen_k, k.shape[1], None),
+        let (k, v, seqlen_k, rows_k, cache) = match &self.kv {
+            KeysValues::Tensors { k, v } => (k, v, k.shape[1], k.shape[1], None),
+            KeysValues::Varlen { k, v, keys } => (k, v, keys.max_seqlen_k, k.shape[1], None),
             KeysValues::Cache(cache) => {
-                (cache.pages.keys.shape[2], cache.max_k, cache.max_k, Some(CacheShape::new(cache)))
+                let KvPages { keys, values, .. } = &cache.pages;
+                (keys, values, cache.max_k, cache.max_k, Some(CacheShape::new(cache)))
             }
         };
         let (batch, seqlen_q, varlen) = match self.queries {
@@ -303,8 +330,9 @@ impl AttentionRequest<'_> {
             seqlen_q,
             seqlen_k,
             heads_q,
-            heads_k,
+            heads_k: k.shape[2],
             head_dim,
+            head_dim_v: v.shape[3],
             mask: self.bounds().anywhere(),
             alignment: self.alignment,
             scale: self.scores.scale,
@@ -331,12 +359,11 @@ impl std::fmt::Display for Problem {
     /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
     /// the first number of a pair belongs to Q, the second to K.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, .. } = self;
-        let dtype = dtype.name();
+        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, .. } = self;
+        let (dtype, columns) = (dtype.name(), self.named_columns());
         write!(
             f,
-            "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, head_dim \
-             {head_dim}, {}",
+            "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, {columns}, {}",
             self.mask
         )?;
         if self.alignment == Alignment::TopLeft {

@@ -87,7 +87,7 @@ impl Scheduled {
         let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.dtype; 2];
         let merge = MERGES.iter().find(merges).filter(|_| p.sinks && !adds_sinks);
         let merge = merge.map(|merge| Place::of(&merge.contract));
-        let [[batches, rows, heads, _], _] = p.shapes();
+        let [[batches, rows, heads, _], ..] = p.shapes();
         let rows = (batches as u64).saturating_mul(rows as u64).saturating_mul(heads as u64);
         let own =
             p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));

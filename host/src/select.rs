@@ -19,7 +19,7 @@ use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
-use spec::ScoreKinds;
+use spec::{Keys, ScoreKinds};
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -41,6 +41,28 @@ impl Query<'_> {
     fn takes(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
         self.tensors.map_or(Ok(()), |r| lower::takes(r, kernel))
     }
+}
+
+/// Returns the smallest numbers of columns, of K and of V, among kernels that accept the problem's columns.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if no kernel accepts K and V of these different numbers of columns.
+fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
+    let held = kernels.iter().filter(|e| e.takes_columns(p.columns())).map(AttnInfo::columns).min();
+    held.ok_or_else(|| {
+        let apart = kernels.iter().filter(|e| e.head_dim != e.head_dim_v).max_by_key(|e| e.columns());
+        let reason = match apart {
+            None => "k and v must have equal numbers of columns here".to_owned(),
+            Some(AttnInfo { head_dim: k, head_dim_v: v, keys: Keys::Cache(_), .. }) => format!(
+                "if keys and values of a KV cache have different numbers of columns, kernels take {v} \
+                 columns of values and {v} to {k} of keys"
+            ),
+            Some(AttnInfo { head_dim: k, head_dim_v: v, .. }) => format!(
+                "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"
+            ),
+        };
+        Error::unsupported(p.named_columns(), reason)
+    })
 }
 
 /// A selected kernel and the reason for it.
@@ -158,13 +180,13 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.dtype != p.dtype || !general || !scored || (entry.head_dim as usize) < p.head_dim {
+    if entry.dtype != p.dtype || !general || !scored || !entry.takes_columns(p.columns()) {
         let expected = format_args!(
-            "this problem needs {} with mask {}{} and head_dim {}, for {sequences} sequences",
+            "this problem needs {} with mask {}{} and {}, for {sequences} sequences",
             p.dtype.name(),
             mask.name(),
             scores.name(p.dtype),
-            p.head_dim
+            p.named_columns()
         );
         return Err(Error::invalid("config", name, expected));
     }

@@ -47,7 +47,8 @@ pub fn size(p: &Problem) -> String {
     let up = |n: usize| n.checked_next_power_of_two().unwrap_or(usize::MAX);
     let (dtype, mask) = (p.dtype.name(), p.mask_kind().name());
     let (heads, queries, keys) = (up(p.batch.saturating_mul(p.heads_q)), up(p.seqlen_q), up(p.seqlen_k));
-    format!("{dtype} d{} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
+    let values = if p.head_dim == p.head_dim_v { String::new() } else { format!("/{}", p.head_dim_v) };
+    format!("{dtype} d{}{values} {mask} heads {heads} queries {queries} keys {keys}", p.head_dim)
 }
 
 impl Tuning {

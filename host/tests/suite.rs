@@ -22,4 +22,5 @@ mod planner;
 mod supports;
 mod validation;
 mod variants;
+mod widths;
 mod wild;

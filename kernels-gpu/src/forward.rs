@@ -22,23 +22,32 @@ pub type ByBlock<C> = CpAsync<Block<C>>;
 pub type QPlace<C, E, const M: usize, const D: usize> = Unfilled<SharedTile<E, M, D>, ByBlock<C>>;
 
 /// The stages of keys and values.
-type KvRing<C, E, const N: usize, const D: usize, const KV_WARPS: usize, const STAGES: usize> =
-    Ring<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>;
+type KvRing<
+    C,
+    E,
+    const N: usize,
+    const D: usize,
+    const DV: usize,
+    const KV_WARPS: usize,
+    const STAGES: usize,
+> = Ring<KvStage<E, N, D, DV, KV_WARPS>, STAGES, ByBlock<C>>;
 
 /// Stages that the block itself refills. A copy starts `STAGES - 1` key blocks before its use.
 struct SelfFed<
     'b,
     C: Kernel,
     E: Mma,
-    Tiles: TileWalk<E, N, D, Block<C>>,
+    Keys: TileWalk<E, N, D, Block<C>>,
+    Values: TileWalk<E, N, DV, Block<C>>,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const KV_WARPS: usize,
     const STAGES: usize,
 > {
-    kv: Pipeline<KvStage<E, N, D, KV_WARPS>, STAGES, ByBlock<C>>,
-    k: Tiles,
-    v: Tiles,
+    kv: Pipeline<KvStage<E, N, D, DV, KV_WARPS>, STAGES, ByBlock<C>>,
+    k: Keys,
+    v: Values,
     /// The last key block that the loop takes, which has the lowest index.
     start: u32,
     block: &'b mut Block<C>,
@@ -47,15 +56,17 @@ struct SelfFed<
 impl<
     C: Kernel,
     E: Mma,
-    Tiles: TileWalk<E, N, D, Block<C>>,
+    Keys: TileWalk<E, N, D, Block<C>>,
+    Values: TileWalk<E, N, DV, Block<C>>,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const KV_WARPS: usize,
     const STAGES: usize,
-> Stages<KvStage<E, N, D, KV_WARPS>> for SelfFed<'_, C, E, Tiles, N, D, KV_WARPS, STAGES>
+> Stages<KvStage<E, N, D, DV, KV_WARPS>> for SelfFed<'_, C, E, Keys, Values, N, D, DV, KV_WARPS, STAGES>
 {
     #[inline(always)]
-    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, KV_WARPS>)) {
+    fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, DV, KV_WARPS>)) {
         let SelfFed { kv, k, v, start, block } = self;
         read(&kv.advance(block, |slot, block| {
             if STAGES == 1 {
@@ -99,7 +110,8 @@ impl<
     const D: usize,
     const Q_STEPS: usize,
     const STAGES: usize,
-> Tile for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
+    const DV: usize,
+> Tile for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES, DV>
 {
     #[inline(always)]
     fn tile<C: Kernel, P: TensorTile>(
@@ -110,7 +122,7 @@ impl<
         smem: Smem<C>,
     ) {
         let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
-        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, DV>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let tile_n = (N * KV_WARPS) as u32 * 16;
@@ -118,11 +130,11 @@ impl<
         let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, DV>(&tensors, sink, block);
         }
 
         // Prologue: the copies of Q, and then of the last STAGES - 1 key/value blocks, are all in flight.
-        let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, KV_WARPS, STAGES>) = smem.split();
+        let (q, ring): (QPlace<C, E, M, D>, KvRing<C, E, N, D, DV, KV_WARPS, STAGES>) = smem.split();
         let k = tensors.k.walk(range.end * KV_WARPS as u32 - 1, block);
         let v = tensors.v.walk(range.end * KV_WARPS as u32 - 1, block);
         let next = mask.next(range);
@@ -142,7 +154,7 @@ impl<
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
+            attend::<E, Mask, M, W, KV_WARPS, N, D, DV, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
 
         // Epilogue: the first split group merges the other groups' results.
         if KV_WARPS > 1 {
@@ -158,7 +170,7 @@ impl<
         if Mask::SINK {
             softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }
-        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
+        tile.store(p, &tensors, acc_o, &softmax, q_tile.spent().first_columns(), mine);
     }
 }
 
@@ -172,7 +184,8 @@ impl<
     const D: usize,
     const Q_STEPS: usize,
     const STAGES: usize,
-> Run for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES>
+    const DV: usize,
+> Run for Fwd<E, Mask, M, W, KV_WARPS, N, D, Q_STEPS, STAGES, DV>
 {
     #[inline(always)]
     fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {

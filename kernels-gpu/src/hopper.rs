@@ -80,7 +80,7 @@ where
 }
 
 macro_rules! run {
-    ($($config:ident),*) => {$(
+    ($($config:ident<$($v:ident)?>;)*) => {$(
         impl<
             E,
             Mask: MaskMarker<Params = ()>,
@@ -89,7 +89,8 @@ macro_rules! run {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Run for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Run for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         where
             Self: HopperKernel<Params = HopperParams, Forward = HopperParams, Mask = Mask>,
         {
@@ -100,4 +101,7 @@ macro_rules! run {
         }
     )*};
 }
-run!(FwdHopper, FwdHopperWide);
+run! {
+    FwdHopper<>;
+    FwdHopperWide<DV>;
+}

@@ -16,9 +16,9 @@ use tile::shared_layout;
 
 shared_layout! {
     /// A stage: a K block and a V block. Each warp that shares the rows has its own tile of both blocks.
-    KvStage / KvSlot<E, N, D, KV_WARPS> {
+    KvStage / KvSlot<E, N, D, DV, KV_WARPS> {
         k: SharedTiles<E, N, D, KV_WARPS>,
-        v: SharedTiles<E, N, D, KV_WARPS>
+        v: SharedTiles<E, N, DV, KV_WARPS>
     }
 }
 
@@ -57,17 +57,18 @@ pub fn attend<
     const KV_WARPS: usize,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const Q_STEPS: usize,
 >(
     (p, params): (&FwdParams, &Mask::Params),
     share: Share<Mask::Tile, M, W, KV_WARPS>,
     q_frag: &Resident<E, M, W, D, Q_STEPS>,
-    stages: &mut impl Stages<KvStage<E, N, D, KV_WARPS>>,
-) -> (Acc<W, D>, Softmax<W>) {
+    stages: &mut impl Stages<KvStage<E, N, D, DV, KV_WARPS>>,
+) -> (Acc<W, DV>, Softmax<W>) {
     let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
     let Share { rows, of, mask, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
-    let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+    let (mut acc_o, mut softmax) = (Acc::<W, DV>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
     let scores = Mask::scores(p, params, &of);
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {

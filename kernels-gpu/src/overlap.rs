@@ -63,7 +63,7 @@ impl<
         const { assert!(!P::SPLIT, "`FwdOverlap` takes all key blocks down to block 0: `Split` needs `Fwd`") }
         let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
-        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());
@@ -71,7 +71,7 @@ impl<
         let range = BlockRange::of(mask, &rows, tile_n);
         if P::may_see_nothing::<Mask>() && range.end == 0 {
             let sink = Mask::sink(variant, &of, true);
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
         }
         let mut n = range.end - 1;
 

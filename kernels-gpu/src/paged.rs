@@ -4,7 +4,7 @@ use crate::forward::Tile;
 use crate::lengths::{self, Span};
 use crate::rows::Rows;
 use crate::softmax::Softmax;
-use crate::tensors::{TensorTile, TileTensors};
+use crate::tensors::{TensorTile, TensorsOf};
 use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::CacheRows;
 use spec::{Cache, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
@@ -38,28 +38,28 @@ impl<'p> TensorTile for CacheTile<'p> {
     type Keys<E: Mma, const D: usize> = CacheRows<'p, E, D>;
 
     #[inline(always)]
-    fn tensors<E: Mma, const D: usize>(
+    fn tensors<E: Mma, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
-    ) -> TileTensors<E, D, CacheRows<'p, E, D>> {
+    ) -> TensorsOf<Self, E, D, DV> {
         let CacheTile { of, cache } = self;
-        let cached = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
-        of.tensors(p, tile_m).with(cached)
+        let [k, v] = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
+        of.tensors::<E, D, DV>(p, tile_m).with(k, v.retyped())
     }
 
     /// See [`SequenceTile`]'s `store`.
     #[inline(always)]
-    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
-        _: &TileTensors<E, D, CacheRows<'p, E, D>>,
-        acc_o: Acc<W, D>,
+        _: &TensorsOf<Self, E, D, DV>,
+        acc_o: Acc<W, DV>,
         softmax: &Softmax<W>,
-        place: Spent<E, M, D>,
+        place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
-        self.of.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
+        self.of.tensors::<E, D, DV>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
     }
 }
 

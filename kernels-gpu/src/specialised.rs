@@ -18,7 +18,7 @@ use tile::{Block, Smem, Warp};
 
 /// The stages of keys and values, which the producer warp fills.
 type KvRelay<E, const N: usize, const D: usize, const STAGES: usize> =
-    MbarrierPipeline<KvStage<E, N, D, 1>, STAGES, CpAsync<Warp>>;
+    MbarrierPipeline<KvStage<E, N, D, D, 1>, STAGES, CpAsync<Warp>>;
 
 impl<T: SharedLayout, const STAGES: usize> Stages<T> for Consumer<T, STAGES> {
     #[inline(always)]
@@ -41,7 +41,7 @@ impl<
     #[inline(always)]
     fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of blocks: `BlockSparse` needs `Fwd`") }
-        let tensors = TileNumber(block.index()).tensors::<E, D>(p, M as u32 * 16);
+        let tensors = TileNumber(block.index()).tensors::<E, D, D>(p, M as u32 * 16);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);
         let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16]);
@@ -73,7 +73,7 @@ impl<
                 let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
                 let share = Share { rows, of, mask, range, mine, team: SplitGroup::ONLY };
                 let (mut acc_o, mut softmax) =
-                    attend::<E, Mask, M, W, 1, N, D, Q_STEPS>((p, variant), share, &q_frag, kv);
+                    attend::<E, Mask, M, W, 1, N, D, D, Q_STEPS>((p, variant), share, &q_frag, kv);
                 if Mask::SINK {
                     softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
                 }

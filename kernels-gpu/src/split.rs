@@ -18,28 +18,32 @@ impl TensorTile for KvSplit {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
-    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
+    fn tensors<E: Mma, const D: usize, const DV: usize>(
+        &self,
+        p: &FwdParams,
+        tile_m: u32,
+    ) -> TileTensors<E, D, DV> {
         TileTensors::of(p, self.tile, self, tile_m)
     }
     #[inline(always)]
-    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
         &self,
-        tensors: &TileTensors<E, D>,
+        tensors: &TileTensors<E, D, DV>,
         sink: f32,
         block: &Block<K>,
     ) {
         let (first, tile) = (tensors.rows.first, tensors.rows.tile);
-        PartialRows::<D>::new(&self.partials, self.index, self.head).clear(first, tile, block);
+        PartialRows::<DV>::new(&self.partials, self.index, self.head).clear(first, tile, block);
         GlobalVec::from_partials(&self.partials, self.index, self.head).fill(sink, first, tile, block);
     }
     #[inline(always)]
-    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,
         _: &FwdParams,
-        tensors: &TileTensors<E, D>,
-        mut acc_o: Acc<W, D>,
+        tensors: &TileTensors<E, D, DV>,
+        mut acc_o: Acc<W, DV>,
         softmax: &Softmax<W>,
-        _: Spent<E, M, D>,
+        _: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
         let (row0, warp) = (tensors.rows.first + mine.first(), mine.warp());

@@ -11,16 +11,16 @@ use tile::global::{GlobalRows, GlobalVec};
 use tile::group::WarpRows;
 use tile::mma::{Acc, Mma};
 
-/// The tensors of a tile of queries. The keys and values of the tile's head have type `Keys`.
-pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
+/// The tensors of a tile of queries. The keys of the tile's head have type `K`, the values type `V`.
+pub struct TileTensors<E, const D: usize, const DV: usize, K = GlobalRows<E, D>, V = GlobalRows<E, DV>> {
     /// Queries of the head.
     pub q: GlobalRows<E, D>,
     /// Keys of the head.
-    pub k: Keys,
+    pub k: K,
     /// Values of the head.
-    pub v: Keys,
+    pub v: V,
     /// Output of the head.
-    pub o: GlobalRows<E, D>,
+    pub o: GlobalRows<E, DV>,
     /// Log-sum-exp of the head's rows.
     pub lse: GlobalVec,
     /// Index of the query block in the head.
@@ -29,14 +29,15 @@ pub struct TileTensors<E, const D: usize, Keys = GlobalRows<E, D>> {
     pub rows: Rows,
 }
 
-impl<E: Mma, const D: usize> TileTensors<E, D> {
+impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
     /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` computes the rows.
     #[inline(always)]
     pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
         let (q, k) =
             (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
+        let v = GlobalRows::new(&p.v, tile.batch, tile.kv_head);
         TileTensors {
-            v: GlobalRows::new(&p.v, tile.batch, tile.kv_head).as_wide_as(&k),
+            v: if D == DV { v.as_wide_as(&k) } else { v },
             o: GlobalRows::new(&p.o, tile.batch, tile.head),
             lse: GlobalVec::new(&p.lse, tile.batch, tile.head, q.rows()),
             m_block: tile.m_block,
@@ -50,25 +51,26 @@ impl<E: Mma, const D: usize> TileTensors<E, D> {
     #[inline(always)]
     pub fn part(self, queries: Span, keys: Span) -> Self {
         let TileTensors { q, k, v, o, lse, .. } = self;
-        let [q, o] = [q, o].map(|x| x.part(queries.first(), queries.rows()));
-        let [k, v] = [k, v].map(|x| x.part(keys.first(), keys.rows()));
+        // As arrays of one type, because LLVM orders the code of pairs differently.
+        let [q, o] = [q, o.retyped()].map(|x| x.part(queries.first(), queries.rows()));
+        let [k, v] = [k, v.retyped()].map(|x| x.part(keys.first(), keys.rows()));
         let lse = lse.part(queries.first(), queries.rows());
-        TileTensors { q, k, v, o, lse, ..self }
+        TileTensors { q, k, v: v.retyped(), o: o.retyped(), lse, ..self }
     }
 
     /// This tile with other keys and values, of the same number.
     #[inline(always)]
-    pub fn with<Keys>(self, [k, v]: [Keys; 2]) -> TileTensors<E, D, Keys> {
+    pub fn with<K, V>(self, k: K, v: V) -> TileTensors<E, D, DV, K, V> {
         let TileTensors { q, o, lse, m_block, rows, .. } = self;
         TileTensors { q, k, v, o, lse, m_block, rows }
     }
 }
 
-impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
+impl<E: Mma, const D: usize, const DV: usize, K, V> TileTensors<E, D, DV, K, V> {
     /// Stores the result of rows that see no key: O = 0, and `sink` as the LSE. Without a sink, `sink` is
     /// minus infinity.
     #[inline(always)]
-    pub fn store_nothing_seen<K: Kernel, const M: usize>(&self, sink: f32, block: &Block<K>) {
+    pub fn store_nothing_seen<C: Kernel, const M: usize>(&self, sink: f32, block: &Block<C>) {
         self.o.clear::<_, M>(self.rows.first, block);
         self.lse.fill(sink, self.rows.first, self.rows.tile, block);
     }
@@ -77,9 +79,9 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     #[inline(always)]
     pub fn store<const M: usize, const W: usize>(
         &self,
-        mut acc_o: Acc<W, D>,
+        mut acc_o: Acc<W, DV>,
         softmax: &Softmax<W>,
-        place: Spent<E, M, D>,
+        place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
         softmax.normalise(&mut acc_o, mine.warp());
@@ -88,26 +90,30 @@ impl<E: Mma, const D: usize, Keys> TileTensors<E, D, Keys> {
     }
 }
 
+/// The tensors of tile `P`: keys of `D` base tiles of columns, values of `DV`.
+pub type TensorsOf<P, E, const D: usize, const DV: usize> =
+    TileTensors<E, D, DV, <P as TensorTile>::Keys<E, D>, <P as TensorTile>::Keys<E, DV>>;
+
 /// A tile whose tensors the kernel accesses through addresses.
 pub trait TensorTile: QueryTile {
     /// Whether the keys lie in pages. At the largest head dim, page lookups leave no registers for slopes.
     const PAGES: bool = false;
 
-    /// The type that finds keys and values.
+    /// The type that finds keys, or values, of `D` base tiles of columns.
     type Keys<E: Mma, const D: usize>: TileSource<E, D>;
 
     /// The tile's tensors, with `tile_m` queries per tile.
-    fn tensors<E: Mma, const D: usize>(
+    fn tensors<E: Mma, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
-    ) -> TileTensors<E, D, Self::Keys<E, D>>;
+    ) -> TensorsOf<Self, E, D, DV>;
 
     /// Stores the result of rows that see no key; `sink` is the sink's logit.
     #[inline(always)]
-    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize>(
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
         &self,
-        tensors: &TileTensors<E, D, Self::Keys<E, D>>,
+        tensors: &TensorsOf<Self, E, D, DV>,
         sink: f32,
         block: &Block<K>,
     ) {
@@ -115,13 +121,13 @@ pub trait TensorTile: QueryTile {
     }
     /// Normalises O, stores it through the shared memory `place`, and stores the LSE.
     #[inline(always)]
-    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,
         _: &FwdParams,
-        tensors: &TileTensors<E, D, Self::Keys<E, D>>,
-        acc_o: Acc<W, D>,
+        tensors: &TensorsOf<Self, E, D, DV>,
+        acc_o: Acc<W, DV>,
         softmax: &Softmax<W>,
-        place: Spent<E, M, D>,
+        place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
         tensors.store(acc_o, softmax, place, mine);
@@ -132,7 +138,11 @@ impl TensorTile for TileNumber {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
-    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
+    fn tensors<E: Mma, const D: usize, const DV: usize>(
+        &self,
+        p: &FwdParams,
+        tile_m: u32,
+    ) -> TileTensors<E, D, DV> {
         let tile = p.order.tile(self.0);
         TileTensors::of(p, tile, &tile, tile_m)
     }

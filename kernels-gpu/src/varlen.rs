@@ -50,7 +50,11 @@ impl TensorTile for SequenceTile {
     type Keys<E: Mma, const D: usize> = GlobalRows<E, D>;
 
     #[inline(always)]
-    fn tensors<E: Mma, const D: usize>(&self, p: &FwdParams, tile_m: u32) -> TileTensors<E, D> {
+    fn tensors<E: Mma, const D: usize, const DV: usize>(
+        &self,
+        p: &FwdParams,
+        tile_m: u32,
+    ) -> TileTensors<E, D, DV> {
         TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
     }
 
@@ -58,16 +62,16 @@ impl TensorTile for SequenceTile {
     /// main loop kept these tensors, they would take registers there: 128x64 at head dim 128 on sm_90 would
     /// spill 12 bytes.
     #[inline(always)]
-    fn store<E: Mma, const M: usize, const W: usize, const D: usize>(
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
-        _: &TileTensors<E, D>,
-        acc_o: Acc<W, D>,
+        _: &TileTensors<E, D, DV>,
+        acc_o: Acc<W, DV>,
         softmax: &Softmax<W>,
-        place: Spent<E, M, D>,
+        place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
-        self.tensors::<E, D>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
+        self.tensors::<E, D, DV>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
     }
 }
 

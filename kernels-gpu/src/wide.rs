@@ -86,7 +86,7 @@ impl<
     ) {
         const { assert!(!Mask::LISTED, "`FwdWide` takes ranges of key blocks: `BlockSparse` needs `Fwd`") }
         let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
-        let tensors = tile.tensors::<E, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());
@@ -94,7 +94,7 @@ impl<
         let range = tile.share(BlockRange::of(mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
         }
 
         // Prologue: the last keys are copied while the block loads Q into registers.
@@ -105,7 +105,7 @@ impl<
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);
         let mut kv = stages.start(|_, slot| slot.copy_edge(&mut k, block));
-        let q = tile.tensors::<E, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
+        let q = tile.tensors::<E, HALF, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
@@ -152,8 +152,8 @@ impl<
         let (mine, team) = block.split_groups::<M, W, 2>();
         let p = half::<HALF>(p, team);
         let p = FwdParams { o: late(p.o), ..p };
-        let tensors = tile.tensors::<E, HALF>(&p, M as u32 * 16);
-        tile.store::<E, M, W, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
+        let tensors = tile.tensors::<E, HALF, HALF>(&p, M as u32 * 16);
+        tile.store::<E, M, W, HALF, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
     }
 }
 

@@ -11,7 +11,7 @@ use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 /// A case with DeepSeek's widths and approximately its scale, and with one query of 4 heads on one latent
 /// head.
 fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
-    let widths = DecodeCase { head_dim: 576, latent: Some(512), ..DecodeCase::new(filled) };
+    let widths = DecodeCase { head_dim: 576, head_dim_v: Some(512), latent: true, ..DecodeCase::new(filled) };
     DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
 }
 

@@ -19,4 +19,5 @@ mod sinks;
 mod tolerance;
 mod variants;
 mod views;
+mod widths;
 mod words;

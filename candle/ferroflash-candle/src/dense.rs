@@ -133,15 +133,18 @@ fn on<T: Element + CudaDType>(
     let request = extras.give(request, &tables);
 
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
-    let whole = [batch, rows, heads, q_dims[q_dims.len() - 1]];
+    let columns = v.1.dims()[q_dims.len() - 1];
+    let whole = [batch, rows, heads, columns];
     let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
     let shape: Shape = if is_packed { (heads, rows).into() } else { (batch, heads, rows).into() };
     let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), shape));
-    Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
+    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { whole.into() };
+    Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
 }
 
 /// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of
-/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right.
+/// query heads is a multiple of the number of key heads. `causal` aligns bottom-right. `v` may have another
+/// head dim than `q` and `k` (MLA: 192 and 128); the output then has the head dim of `v`.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

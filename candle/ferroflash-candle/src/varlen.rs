@@ -50,7 +50,7 @@ impl CustomOp3 for VarLen {
 /// Computes varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b`
 /// has the rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k`
 /// and `v`. The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns
-/// bottom-right.
+/// bottom-right. `v` may have another head dim than `q` and `k`; the output then has the head dim of `v`.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

@@ -209,9 +209,9 @@ typedef struct ferroflash_attention {
     int64_t mask_bits_keys;       /* number of bits per query; 0: seqlen_k */
     int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
     int32_t mask_length; /* _MASK_PREFIX: keys of every prefix; _MASK_CHUNKED: positions per chunk */
-    /* Columns of values in a latent cache (MLA): a multiple of 8, at most 512. A latent cache's values are
-     * the first head_dim_v columns of its keys. v must be NULL, o has head_dim_v columns, and scale must not
-     * be 0. A head_dim_v of 0 means that the KV cache is not a latent cache. */
+    /* Columns of v and o: a multiple of 8, at most 512. 0 means head_dim columns. On a KV cache without v
+     * (NULL), a head_dim_v above 0 means a latent cache (MLA): its values are the first head_dim_v columns of
+     * its keys, and scale must not be 0. */
     int64_t head_dim_v;
 } ferroflash_attention_t;
 

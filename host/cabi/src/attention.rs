@@ -70,7 +70,7 @@ impl AttentionArgs {
             TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
         };
         let q = view(self.q, head_dim, self.q_strides);
-        let o = view(self.o.cast_const(), self.latent()?.unwrap_or(head_dim), self.o_strides);
+        let o = view(self.o.cast_const(), self.head_dim_v(head_dim)?, self.o_strides);
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
             .alignment(alignment(self.alignment)?)
             .scores(self.scores([batch, heads]))
@@ -87,20 +87,15 @@ impl AttentionArgs {
         Ok(request)
     }
 
+    /// Returns the number of columns of V and O. 0 stands for the number of K's columns.
+    fn head_dim_v(&self, head_dim: usize) -> Result<usize, Error> {
+        if self.head_dim_v == 0 { Ok(head_dim) } else { extent("head_dim_v", self.head_dim_v) }
+    }
+
     /// Returns the number of columns of a latent cache's values. The values are the first columns of keys.
-    fn latent(&self) -> Result<Option<usize>, Error> {
-        if self.head_dim_v == 0 {
-            return Ok(None);
-        }
-        if self.seqused_k.is_null() || !self.cu_seqlens_k.is_null() {
-            let expected = "only a latent cache (seqused_k set, cu_seqlens_k NULL) has this field; set 0";
-            return Err(invalid("head_dim_v", self.head_dim_v, expected));
-        }
-        if !self.v.is_null() {
-            let expected = "it must be NULL: the values of a latent cache are columns of k";
-            return Err(invalid("v", format_args!("{:p}", self.v), expected));
-        }
-        extent("head_dim_v", self.head_dim_v).map(Some)
+    fn latent(&self, head_dim: usize) -> Result<Option<usize>, Error> {
+        let latent = self.v.is_null() && self.head_dim_v != 0;
+        latent.then(|| self.head_dim_v(head_dim)).transpose()
     }
 
     fn scores(&self, [batch, heads]: [usize; 2]) -> Scores {
@@ -135,9 +130,11 @@ impl AttentionArgs {
     /// are in a KV cache. Otherwise they are tensors.
     fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
+        let columns = self.head_dim_v(head_dim)?;
         let views = |[batches, rows]: [usize; 2], dtype| {
-            let shape = [batches, rows, heads, head_dim];
-            [(self.k, self.k_strides), (self.v, self.v_strides)].map(|(at, strides)| {
+            let all = [(self.k, head_dim, self.k_strides), (self.v, columns, self.v_strides)];
+            all.map(|(at, columns, strides)| {
+                let shape = [batches, rows, heads, columns];
                 TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
             })
         };
@@ -165,7 +162,7 @@ impl AttentionArgs {
         let [k, v] = views(pages, dtype("cache_dtype", self.cache_dtype)?);
         let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
             .map(|(value, scales)| scale(value, scales, self.scales_strides, [batch, heads]));
-        let pages = self.latent()?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
+        let pages = self.latent(head_dim)?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
         self.cache(batch, pages.scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
     }
 
@@ -333,10 +330,8 @@ mod tests {
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),
             (AttentionArgs { alignment: 2, ..tensors() }, "alignment: 2"),
-            (AttentionArgs { head_dim_v: 32, ..tensors() }, "head_dim_v: 32; only a latent cache"),
-            (AttentionArgs { head_dim_v: 32, ..varlen() }, "head_dim_v: 32; only a latent cache"),
             (AttentionArgs { head_dim_v: -8, ..latent() }, "head_dim_v: -8"),
-            (AttentionArgs { v: at(3), ..latent() }, "it must be NULL: the values of a latent cache"),
+            (AttentionArgs { head_dim_v: -8, ..tensors() }, "head_dim_v: -8"),
         ] {
             let error = request(&args).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");

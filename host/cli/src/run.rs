@@ -18,19 +18,19 @@ mod extras;
 ///
 /// The file has q, k and v of equal sequence lengths, or q, k and v of varlen sequences, or q and a KV cache.
 /// `ferroflash run --help` lists the tensors of each. Element type and sizes come from the file. k and v may
-/// have fewer heads than q (grouped-query attention). The output file has o with the shape of q, and lse: the
-/// natural log-sum-exp (LSE) of each row, f32.
+/// have fewer heads than q (grouped-query attention), and v another head_dim than q and k. The output file
+/// has o with the shape of q and the head_dim of v, and lse: the natural log-sum-exp (LSE) of each row, f32.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
   q             f16, bf16   [batch, seqlen_q, heads_q, head_dim]
-  k, v          as q        [batch, seqlen_k, heads_k, head_dim]
+  k, v          as q        [batch, seqlen_k, heads_k, head_dim]; v and o may have another head_dim
   alibi_slopes  f32         [heads_q] or [batch, heads_q]; optional
   lse (output)  f32         [batch, heads_q, seqlen_q]
 
 Tensors of varlen sequences:
   q             f16, bf16   [total_q, heads_q, head_dim]
-  k, v          as q        [total_k, heads_k, head_dim]
+  k, v          as q        [total_k, heads_k, head_dim]; v and o may have another head_dim
   cu_seqlens_q  i32         [sequences + 1]: first row of each sequence in q, then the end of the last one
   cu_seqlens_k  i32         [sequences + 1]: first row of each sequence in k and v, then the end
   seqused_k     i32         [sequences]: valid keys of each sequence; optional
@@ -177,7 +177,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         problem = sequences.problem(problem, rows);
     }
-    let (problem, stored) = (args.scores.of(problem), q.shape);
+    let [.., columns] = v.shape;
+    let (problem, mut stored) = (args.scores.of(problem), q.shape);
+    stored[3] = columns;
     let slopes = files::read_slopes(&file, &problem)?;
     let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
@@ -297,11 +299,15 @@ fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
             )));
         }
     }
-    if v.shape != k.shape {
-        let what = format!("`v` has shape {:?} and `k` has {:?}; they must be equal", v.shape, k.shape);
+    if v.shape[..3] != k.shape[..3] {
+        let what = format!(
+            "`v` has shape {:?} and `k` has {:?}; they must be equal, except for head_dim",
+            v.shape, k.shape
+        );
         return Err(Error::Invalid(what));
     }
-    Ok(Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).seqlen_k(seqlen_k).heads_k(heads_k))
+    let problem = Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).head_dim_v(v.shape[3]);
+    Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
 }
 
 impl fmt::Display for Report {

@@ -125,13 +125,13 @@ fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {
         (e.dtype, e.mask) == (p.dtype, mask)
-            && e.head_dim as usize >= p.head_dim
+            && e.takes_columns(p.columns())
             && on.runs(&e.contract).is_ok()
             && !(e.has_maps() && p.alibi)
     };
     let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
-    let head_dim = entries().map(|e| e.head_dim).min();
-    entries().filter(|e| Some(e.head_dim) == head_dim).collect()
+    let columns = entries().map(AttnInfo::columns).min();
+    entries().filter(|e| Some(e.columns()) == columns).collect()
 }
 
 fn sweep(

@@ -74,8 +74,7 @@ impl<'a> Inputs<'a> {
         v: HostTensor<'a>,
     ) -> Result<Self, TensorError> {
         let Problem { dtype, heads_q, heads_k, .. } = problem;
-        let [queries, keys] = problem.shapes();
-        for (name, tensor, want) in [("q", q, queries), ("k", k, keys), ("v", v, keys)] {
+        for ((name, tensor), want) in [("q", q), ("k", k), ("v", v)].into_iter().zip(problem.shapes()) {
             let (got, got_dtype) = (tensor.shape(), tensor.dtype());
             if got != want || got_dtype != dtype {
                 return Err(TensorError::Mismatch { name, got, got_dtype, want, want_dtype: dtype });
@@ -208,14 +207,14 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
         return each_sequence(inputs, sequences, |one| attention(one, arithmetic));
     }
     let [batches, rows, heads, head_dim] = inputs.q.shape();
-    let [_, keys, kv_heads, _] = inputs.k.shape();
+    let [_, keys, kv_heads, columns] = inputs.v.shape();
     let scale = A::Real::from_f32(inputs.problem.softmax_scale());
     let kv: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
         .map(|i| {
             let (batch, head) = (i / kv_heads, i % kv_heads);
             let mut k_transposed = vec![A::Real::ZERO; head_dim * keys];
-            let mut v = Vec::with_capacity(head_dim * keys);
+            let mut v = Vec::with_capacity(columns * keys);
             for key in 0..keys {
                 for (d, x) in inputs.k.values(batch, key, head).enumerate() {
                     k_transposed[d * keys + key] = arithmetic.round(A::Real::from_f32(x) * scale);
@@ -237,15 +236,15 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
         .collect();
 
     let mut outputs = Outputs {
-        shape: inputs.q.shape(),
-        out: vec![0.0; batches * rows * heads * head_dim],
+        shape: [batches, rows, heads, columns],
+        out: vec![0.0; batches * rows * heads * columns],
         lse: vec![0.0; batches * heads * rows],
     };
     for (batch, head, first, (out, lse)) in results {
-        for (i, (o, lse)) in out.chunks(head_dim).zip(lse).enumerate() {
+        for (i, (o, lse)) in out.chunks(columns).zip(lse).enumerate() {
             let row = first + i;
-            let start = ((batch * rows + row) * heads + head) * head_dim;
-            outputs.out[start..start + head_dim].copy_from_slice(o);
+            let start = ((batch * rows + row) * heads + head) * columns;
+            outputs.out[start..start + columns].copy_from_slice(o);
             outputs.lse[(batch * heads + head) * rows + row] = lse;
         }
     }
@@ -261,7 +260,7 @@ fn row_block<A: Arithmetic>(
     v: &[A::Real],
 ) -> (Vec<f64>, Vec<f64>) {
     let [_, rows, _, head_dim] = inputs.q.shape();
-    let keys = inputs.k.shape()[1];
+    let [_, keys, _, columns] = inputs.v.shape();
     let rows = first..rows.min(first + ROWS);
     let visible: Vec<_> = rows.clone().map(|row| inputs.visible([batch, row])).collect();
     let start = visible.iter().map(|r| r.start).min().unwrap_or(0);
@@ -288,8 +287,8 @@ fn row_block<A: Arithmetic>(
         lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
     }
 
-    let mut out = vec![A::Real::ZERO; rows.len() * head_dim];
-    matmul(&scores, count, &v[start * head_dim..], head_dim, &mut out, head_dim);
+    let mut out = vec![A::Real::ZERO; rows.len() * columns];
+    matmul(&scores, count, &v[start * columns..], columns, &mut out, columns);
     (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
 }
 
@@ -376,17 +375,17 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
 
 /// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
-    let [_, _, heads, head_dim] = inputs.q().shape();
+    let (heads, columns) = (inputs.q().shape()[2], inputs.v().shape()[3]);
     let rows = sequences.rows();
     let mut all = Outputs {
-        shape: [1, rows, heads, head_dim],
-        out: vec![0.0; rows * heads * head_dim],
+        shape: [1, rows, heads, columns],
+        out: vec![0.0; rows * heads * columns],
         lse: vec![0.0; heads * rows],
     };
     for sequence in 0..sequences.count() {
         let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
         let one = attention(&inputs.sequence(sequence, queries.clone(), keys));
-        let row = heads * head_dim;
+        let row = heads * columns;
         all.out[queries.start * row..queries.end * row].copy_from_slice(&one.out);
         for head in 0..heads {
             let own = &one.lse[head * queries.len()..][..queries.len()];

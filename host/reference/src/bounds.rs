@@ -51,28 +51,28 @@ impl Bounds {
     /// Computes the exact result and the bounds in f64.
     pub fn new(inputs: &Inputs) -> Self {
         let (exact, p, sinks) = (exact(inputs), inputs.problem(), inputs.sinks());
-        let [batches, rows, heads, head_dim] = exact.shape;
+        let [batches, rows, heads, columns] = exact.shape;
         let heads_of = |tensor: HostTensor| -> Vec<Head> {
             let [batches, _, heads, _] = tensor.shape();
             (0..batches * heads).map(|i| Head::new(&tensor, i / heads, i % heads)).collect()
         };
         let [q, k, v] = [inputs.q(), inputs.k(), inputs.v()].map(heads_of);
         let at = |index: usize| (index / heads / rows * heads + index % heads) * rows + index / heads % rows;
-        let none = vec![0.0; head_dim];
+        let none = vec![0.0; columns];
         let of_row = |index: usize| {
             let (batch, row, head) = (index / (rows * heads), index / heads % rows, index % heads);
             let kv = batch * p.heads_k + head / (p.heads_q / p.heads_k);
-            let q = q[batch * heads + head].row(row, head_dim);
+            let q = q[batch * heads + head].row(row, p.head_dim);
             let (slope, position) = (f64::from(inputs.slope(batch, head)), inputs.position(row));
             let place = [batch, head, row];
             let score = |key: usize| {
                 let more = f64::from(inputs.bias(place, key)) - slope * position.abs_diff(key as i64) as f64;
-                Score::new(p, q, k[kv].row(key, head_dim), v[kv].row(key, head_dim), more)
+                Score::new(p, q, k[kv].row(key, p.head_dim), v[kv].row(key, columns), more)
             };
             let seen = inputs.visible([batch, row]).filter(|key| inputs.bit(place, *key));
             let scores = seen.map(score).filter(|score| score.value > f64::NEG_INFINITY);
             let scores: Vec<_> = scores.chain(sinks.map(|sinks| Score::sink(sinks[head], &none))).collect();
-            bound(p.dtype, &scores, &exact.out[index * head_dim..][..head_dim], exact.lse[at(index)])
+            bound(p.dtype, &scores, &exact.out[index * columns..][..columns], exact.lse[at(index)])
         };
         let all: Vec<_> = (0..batches * rows * heads).into_par_iter().map(of_row).collect();
         let mut lse = vec![0.0; exact.lse.len()];
@@ -136,8 +136,8 @@ impl Head {
         Head(rows.flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect())
     }
 
-    fn row(&self, row: usize, head_dim: usize) -> &[f64] {
-        &self.0[row * head_dim..][..head_dim]
+    fn row(&self, row: usize, columns: usize) -> &[f64] {
+        &self.0[row * columns..][..columns]
     }
 }
 

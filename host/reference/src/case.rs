@@ -111,10 +111,21 @@ pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
     !entry.has_maps()
 }
 
-/// Returns head dims that run on entries of head dim `held`: `held` itself, and a smaller one that the entry
-/// pads.
-pub(super) fn head_dims(held: usize) -> [usize; 2] {
-    let padded = match held {
+/// Returns numbers of columns of keys and of values that run on an entry: the entry's own, and smaller ones
+/// that the entry pads.
+pub(super) fn columns(entry: &AttnInfo) -> [[usize; 2]; 2] {
+    let held = entry.columns().map(|columns| columns as usize);
+    [held, held.map(padded)]
+}
+
+/// Returns a problem without rows, with these columns of keys and of values.
+pub(super) fn of_columns(entry: &AttnInfo, [head_dim, head_dim_v]: [usize; 2]) -> Problem {
+    Problem::new(entry.dtype, 1, 0, 0, head_dim).head_dim_v(head_dim_v)
+}
+
+/// Returns a number of columns that entries of `held` columns pad.
+const fn padded(held: usize) -> usize {
+    match held {
         32 => 24,
         64 => 40,
         96 => 80,
@@ -125,6 +136,5 @@ pub(super) fn head_dims(held: usize) -> [usize; 2] {
         // first warp's half.
         512 => 264,
         other => other - 8,
-    };
-    [held, padded]
+    }
 }

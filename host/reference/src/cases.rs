@@ -1,5 +1,5 @@
 //! The problems that each entry must solve.
-use super::case::{Case, Values, head_dims, of, takes_slopes};
+use super::case::{Case, Values, columns, of, of_columns, takes_slopes};
 use super::masks::{at_edges, one, several};
 use super::memory::Layout;
 use super::packed;
@@ -58,21 +58,16 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
                     continue;
                 }
                 let heads_k = if long || group == 8 { 1 } else { 2 };
-                let problem = Problem::new(
-                    entry.dtype,
-                    if long { 1 } else { 1 + turn % 2 },
-                    0,
-                    0,
-                    head_dims(entry.head_dim as usize)[turn / 2 % 2],
-                )
-                .seqlen_q(seqlen_q)
-                .seqlen_k(seqlen_k)
-                .heads_q(heads_k * group)
-                .heads_k(heads_k)
-                .mask(mask)
-                .alignment(alignment)
-                .softcap(softcap.unwrap_or_default())
-                .alibi(alibi);
+                let problem = of_columns(entry, columns(entry)[turn / 2 % 2])
+                    .batch(if long { 1 } else { 1 + turn % 2 })
+                    .seqlen_q(seqlen_q)
+                    .seqlen_k(seqlen_k)
+                    .heads_q(heads_k * group)
+                    .heads_k(heads_k)
+                    .mask(mask)
+                    .alignment(alignment)
+                    .softcap(softcap.unwrap_or_default())
+                    .alibi(alibi);
                 let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
                 cases.push(Case { problem, layout, seed, values: Values::Normal });
             }
@@ -82,6 +77,12 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
+/// Returns a problem with the entry's columns.
+fn own(entry: &AttnInfo, batch: usize, seqlen: usize, heads: usize) -> Problem {
+    let one = of_columns(entry, columns(entry)[0]).batch(batch);
+    one.seqlen_q(seqlen).seqlen_k(seqlen).heads_q(heads).heads_k(heads)
+}
+
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
 /// rows see none. Kernels must rescale only this row.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
@@ -89,8 +90,7 @@ fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let seqlen_k = m.max(3 * n) + n / 2 + 1;
     let heads = 16 * seqlen_k.div_ceil(n);
     let mask = one(entry.mask, n);
-    let problem =
-        Problem::new(entry.dtype, 1, m, heads, entry.head_dim as usize).seqlen_k(seqlen_k).mask(mask);
+    let problem = own(entry, 1, m, heads).seqlen_k(seqlen_k).mask(mask);
     Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
 }
 
@@ -101,7 +101,7 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
         other => one(other, 2000),
     };
-    let problem = Problem::new(entry.dtype, 1, 3, 1, entry.head_dim as usize).seqlen_k(8192).mask(mask);
+    let problem = own(entry, 1, 3, 1).seqlen_k(8192).mask(mask);
     Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
 }
 
@@ -118,9 +118,9 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     }
     use Alignment::{BottomRight, TopLeft};
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
-    let [held, padded] = head_dims(entry.head_dim as usize);
-    let case = |index: u64, seqlen_q, seqlen_k, [heads_q, heads_k]: [usize; 2], head_dim, layout| Case {
-        problem: Problem::new(entry.dtype, 1, 0, 0, head_dim)
+    let [held, padded] = columns(entry);
+    let case = |index: u64, seqlen_q, seqlen_k, [heads_q, heads_k]: [usize; 2], columns, layout| Case {
+        problem: of_columns(entry, columns)
             .seqlen_q(seqlen_q)
             .seqlen_k(seqlen_k)
             .heads_q(heads_q)
@@ -235,7 +235,7 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
         return packed::soak(entry, seed);
     }
     let (mask, alignment, softcap, _) = several(entry.mask)[0];
-    let problem = Problem::new(entry.dtype, 2, 203, 4, entry.head_dim as usize)
+    let problem = own(entry, 2, 203, 4)
         .mask(mask)
         .alignment(alignment)
         .softcap(softcap.unwrap_or_default())

@@ -58,7 +58,7 @@ impl DecodeMemory {
             let rows = SCALES.map(|scale| {
                 (0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect::<Vec<_>>()
             });
-            (q, if case.latent.is_some() { [rows[0].clone(), rows[0].clone()] } else { rows })
+            (q, if case.latent { [rows[0].clone(), rows[0].clone()] } else { rows })
         };
         let own: Vec<_> = case.seeds.par_iter().zip(&case.filled).enumerate().map(sequence).collect();
         let slopes = Slopes::random(case.seed, batch, heads, -1);

@@ -109,8 +109,8 @@ impl Fuzz {
     /// may by luck be smaller than one rounding of a correct result. The rule then also permits an error of
     /// two roundings of the largest value, plus 1e-5.
     pub fn is_small(&self) -> bool {
-        let Problem { batch, seqlen_q, heads_q, head_dim, .. } = self.memory.problem;
-        batch * seqlen_q * heads_q * head_dim < ENOUGH_ELEMENTS
+        let Problem { batch, seqlen_q, heads_q, head_dim_v, .. } = self.memory.problem;
+        batch * seqlen_q * heads_q * head_dim_v < ENOUGH_ELEMENTS
     }
 
     /// Runs the problem and judges the result by [`Bounds`] if the problem has `wide` inputs, otherwise by
@@ -190,6 +190,9 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     .alignment(pick(random, &[Alignment::BottomRight, Alignment::TopLeft]));
     problem.scale = one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0);
     problem.softcap = one_in(random, 6).then(|| 1.0 + below(random, 50) as f32);
+    if one_in(random, 6) {
+        problem = problem.head_dim(8 + 8 * below(random, 24)).head_dim_v(8 + 8 * below(random, 16));
+    }
     problem.alibi(one_in(random, 6))
 }
 
@@ -243,7 +246,7 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
     let solves = |e: &ferroflash::kernels::AttnInfo| {
         e.dtype == p.dtype
             && (e.mask == mask || e.mask == MaskKind::Local)
-            && e.head_dim as usize >= p.head_dim
+            && e.takes_columns(p.columns())
             && capabilities.runs(&e.contract).is_ok()
             && !(e.has_maps() && p.alibi)
     };

@@ -180,7 +180,7 @@ mod tests {
             let dot: f64 = inputs.k().values(b, j, h / group).zip(&q).map(|(k, q)| f64::from(k) * q).sum();
             (j, (dot * f64::from(p.softmax_scale()) + bias(j)).exp())
         });
-        let (mut o, mut sum) = (vec![0.0; p.head_dim], 0.0);
+        let (mut o, mut sum) = (vec![0.0; p.head_dim_v], 0.0);
         for (j, weight) in seen {
             sum += weight;
             let v = inputs.v().values(b, j, h / group).map(f64::from);

@@ -82,13 +82,13 @@ impl Place {
 
     /// Returns the places of tensors that share a buffer. A row of the buffer holds the heads of all of them.
     fn side_by_side<const N: usize>(buffer: usize, shapes: [[usize; 4]; N]) -> [Self; N] {
-        let heads: usize = shapes.iter().map(|shape| shape[2]).sum();
+        let row: usize = shapes.iter().map(|[_, _, heads, columns]| heads * columns).sum();
         let mut first = 0;
         shapes.map(|shape| {
-            let [batch, rows, own, head_dim] = shape;
-            let row = Place::alone(buffer, Layout::Bshd, [batch, rows, heads, head_dim]);
-            let place = Place { offset: first * head_dim, shape, ..row };
-            first += own;
+            let [_, rows, heads, columns] = shape;
+            let strides = [rows * row, row, columns, 1].map(|elements| elements as i64);
+            let place = Place { buffer, offset: first, shape, strides };
+            first += heads * columns;
             place
         })
     }
@@ -197,7 +197,8 @@ impl Memory {
     #[must_use]
     pub fn with_poison(mut self) -> Self {
         let Some(sequences) = &self.sequences else { return self };
-        let mut unused: [Vec<bool>; 2] = self.problem.shapes().map(|[_, rows, ..]| vec![true; rows]);
+        let [[_, rows_q, ..], [_, rows_k, ..], ..] = self.problem.shapes();
+        let mut unused = [rows_q, rows_k].map(|rows| vec![true; rows]);
         for sequence in 0..sequences.count() {
             unused[0][sequences.queries(sequence)].fill(false);
             unused[1][sequences.keys(sequence)].fill(false);
@@ -356,18 +357,16 @@ impl Memory {
     }
 
     fn places(problem: Problem, layout: Layout) -> Self {
-        let [queries, keys] = problem.shapes();
+        let [q, k, v, o] = problem.shapes();
+        let (o, told) = (Place::alone(0, layout, o), vec![Told::Filled]);
         let [q, k, v] = match layout {
-            Layout::Packed if queries[1] == keys[1] => Place::side_by_side(0, [queries, keys, keys]),
+            Layout::Packed if q[1] == k[1] => Place::side_by_side(0, [q, k, v]),
             Layout::Packed => {
-                let [k, v] = Place::side_by_side(1, [keys, keys]);
-                [Place::alone(0, Layout::Bshd, queries), k, v]
+                let [k, v] = Place::side_by_side(1, [k, v]);
+                [Place::alone(0, Layout::Bshd, q), k, v]
             }
-            alone => {
-                [(0, queries), (1, keys), (2, keys)].map(|(buffer, shape)| Place::alone(buffer, alone, shape))
-            }
+            alone => [(0, q), (1, k), (2, v)].map(|(buffer, shape)| Place::alone(buffer, alone, shape)),
         };
-        let (o, told) = (Place::alone(0, layout, queries), vec![Told::Filled]);
         let (buffers, extras) = (vec![], Extras::default());
         Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras }
     }

@@ -1,5 +1,5 @@
 //! The test problems of varlen kernels.
-use super::case::{Case, Values, head_dims, of, takes_slopes};
+use super::case::{Case, Values, columns, of, of_columns, takes_slopes};
 use super::masks::{at_edges, several};
 use super::memory::Layout;
 use super::sequences::{Lengths, Sequences};
@@ -53,12 +53,10 @@ pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Case {
 
 /// Returns the [`super::edges`] of a varlen kernel.
 pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
-    let [held, padded] = head_dims(entry.head_dim as usize);
+    let [held, padded] = columns(entry);
     // The problems have head dims between the entries' head dims: 40, 72, 80.
-    let other = if entry.head_dim == 96 { 72 } else { padded };
-    let one = |heads_q, heads_k, head_dim| {
-        Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_q).heads_k(heads_k)
-    };
+    let other = if entry.head_dim == 96 { [72; 2] } else { padded };
+    let one = |heads_q, heads_k, columns| of_columns(entry, columns).heads_q(heads_q).heads_k(heads_k);
     let shapes = [
         (RAGGED, one(2, 1, held), Layout::Bshd),
         (SHORT, one(4, 2, padded), Layout::Bhsd),
@@ -133,8 +131,8 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         }
         for group in [1, 4, 8] {
             let (turn, heads_k) = (cases.len(), if group == 8 { 1 } else { 2 });
-            let head_dim = head_dims(entry.head_dim as usize)[turn / 2 % 2];
-            let one = Problem::new(entry.dtype, 1, 0, 0, head_dim).heads_q(heads_k * group).heads_k(heads_k);
+            let one = of_columns(entry, columns(entry)[turn / 2 % 2]);
+            let one = one.heads_q(heads_k * group).heads_k(heads_k);
             let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()).alibi(alibi);
             let layout = [Layout::Bshd, Layout::Bhsd][turn % 2];
             let case = case(entry, LONG, one, layout, seed.wrapping_add(turn as u64));
@@ -147,7 +145,7 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 /// Returns the [`super::soak`] problem of a varlen kernel.
 pub(super) fn soak(entry: &AttnInfo, seed: u64) -> Case {
     let (mask, alignment, softcap, _) = several(entry.mask)[0];
-    let one = Problem::new(entry.dtype, 1, 0, 2, entry.head_dim as usize);
+    let one = of_columns(entry, columns(entry)[0]).heads_q(2).heads_k(2);
     let one = one.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default());
     of(entry, vec![case(entry, RAGGED, one, Layout::Bshd, seed)]).remove(0)
 }

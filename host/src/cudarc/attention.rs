@@ -162,14 +162,14 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { splits, ..self }
     }
 
-    /// Returns the shape of O: the shape of `q`. On a latent cache, O has the values' number of columns.
+    /// Returns the shape of O: the shape of `q`, with the number of the values' columns.
     fn o_shape(&self) -> [usize; 4] {
         let [batch, rows, heads, head_dim] = self.q.shape;
-        let latent = match &self.kv {
-            Source::Cache(cache) => cache.latent_columns(),
-            Source::Tensors { .. } => None,
+        let columns = match &self.kv {
+            Source::Cache(cache) => cache.latent_columns().unwrap_or(head_dim),
+            Source::Tensors { v, .. } => v.shape[3],
         };
-        [batch, rows, heads, latent.unwrap_or(head_dim)]
+        [batch, rows, heads, columns]
     }
 
     /// Returns the request. `guards` holds the request's inputs for a stream. The output has no memory yet.
@@ -243,8 +243,8 @@ impl FlashAttention {
         scratch.grow(self, stream, capturing, needed)
     }
 
-    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q` (on a latent cache
-    /// with the values' number of columns). Padding rows of O are 0. `scratch` grows to the size that the
+    /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, with the values'
+    /// number of columns. Padding rows of O are 0. `scratch` grows to the size that the
     /// fastest kernel needs; keep it from call to call.
     ///
     /// # Errors

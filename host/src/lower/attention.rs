@@ -37,7 +37,7 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
 pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let (Some(place), Some(sinks)) = (s.merge, r.scores.sinks) else { return kernel(r, s) };
     // The kernel leaves the LSE without sinks in the workspace, for the merge kernel.
-    let [[batch, rows, heads, _], _] = r.problem().shapes();
+    let [[batch, rows, heads, _], ..] = r.problem().shapes();
     let lse = LseView::contiguous(r.scratch.address(), s.lse_bytes() / 4, [batch, heads, rows]);
     let launch = kernel(&AttentionRequest { lse: Some(lse), ..*r }, s)?;
     Ok(merge::with_sinks(launch, place, State::new(r.o, lse), sinks, r.lse)?)

@@ -16,7 +16,7 @@ impl Problem {
 /// A problem as kernels see it.
 #[derive(PartialEq)]
 struct Meaning {
-    sizes: [usize; 6],
+    sizes: [usize; 7],
     dtype: DType,
     kind: MaskKind,
     /// The prefix or the chunk of a mask.
@@ -41,7 +41,7 @@ impl Meaning {
             window.shift = 0;
         }
         Meaning {
-            sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim],
+            sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim, p.head_dim_v],
             dtype: p.dtype,
             kind,
             number: match p.cheapest_mask() {

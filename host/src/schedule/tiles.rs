@@ -67,7 +67,7 @@ impl Tiles {
             let rounds = dealt(equal, p, of, order, Some(sequences), on);
             return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
         }
-        let [[_, rows, ..], _] = p.shapes();
+        let [[_, rows, ..], ..] = p.shapes();
         let (sequences, order) = match p.varlen {
             Some(_) => match few_of(p, entry) {
                 None => varlen_order(p, rows, entry.tile_m, on),
@@ -100,7 +100,7 @@ impl Tiles {
 /// Returns the order of work tiles, and for varlen sequences their query blocks.
 fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder, Option<Sequences>), Error> {
     if entry.is_varlen() {
-        let [[_, rows, ..], _] = p.shapes();
+        let [[_, rows, ..], ..] = p.shapes();
         return varlen_order(p, rows, entry.tile_m, on).map(|(sequences, order)| (order, Some(sequences)));
     }
     let m_blocks = p.seqlen_q.div_ceil(entry.tile_m as usize);
@@ -152,7 +152,7 @@ pub(super) fn many_sequences(
     tile_m: u32,
     most: u32,
 ) -> Result<(ManySequences, Sequences, u32), Error> {
-    let [[_, rows, ..], _] = p.shapes();
+    let [[_, rows, ..], ..] = p.shapes();
     let many = ManySequences::new(p.batch as u32, rows as u32, tile_m, most + 1);
     many.ok_or_else(|| too_many_sequences(p, rows))
 }
@@ -179,7 +179,7 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
 /// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
 /// H200: docs/performance-log.md). The result divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
-    let kv_bytes = 2 * p.seqlen_k as u64 * p.head_dim as u64 * p.dtype.bytes() as u64;
+    let kv_bytes = p.seqlen_k as u64 * (p.head_dim + p.head_dim_v) as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);
     let all_heads = (p.batch * p.heads_q) as u64;
     let limit = kv_heads.saturating_mul((p.heads_q / p.heads_k) as u64);

@@ -17,7 +17,7 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'sta
             Ok(()) => {
                 let reason = match (rounds, kernel.contract.target) {
                     (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
-                    (Some(_), Target::From(80)) => "integer arithmetic rounds to e4m3; every device has it",
+                    (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
                     (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
                 };
                 return Ok((Place::of(&kernel.contract), reason));

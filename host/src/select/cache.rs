@@ -2,7 +2,8 @@
 //! share the keys. Otherwise a kernel with work tiles runs.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, decode, mixed, mla, variant};
+use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};
+use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
@@ -11,6 +12,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
+const APART: &str = "keys and values of different numbers of columns, which decode kernels lack: work tiles \
+                     per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
 /// Returns the named kernel, or the planner's choice.
@@ -20,8 +23,8 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 /// the named kernel does not solve it.
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    if let Some(columns) = p.latent() {
-        return mla::choose(p, columns, on, config);
+    if p.latent().is_some() {
+        return mla::choose(p, on, config);
     }
     if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
         return mixed::named(p, few, on);
@@ -35,6 +38,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         return decode::choose(p, on, config);
     }
     needs_no_splits(p)?;
+    columns(p, PAGED)?;
     if config.is_none() && variant::is_needed(p) {
         return variant::choose(q);
     }
@@ -43,7 +47,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         // Above head dim 256, page lookups leave no register for slopes.
         [e.dtype; 2] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
-            && e.head_dim as usize >= p.head_dim
+            && e.takes_columns(p.columns())
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     if let Some(name) = config {
@@ -53,9 +57,9 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
         let entry = named.filter(solves).ok_or_else(|| {
             let expected = format_args!(
-                "it must be a kernel for {}, head_dim {} and this mask: `ferroflash kernels --family paged`",
+                "it must be a kernel for {}, {} and this mask: `ferroflash kernels --family paged`",
                 p.dtype.name(),
-                p.head_dim
+                p.named_columns()
             );
             Error::invalid("config", name, expected)
         })?;
@@ -80,6 +84,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let reason = match p.varlen {
         Some(_) => VARLEN,
         None if p.alibi => SLOPES,
+        None if p.rows() <= MAX_ROWS => APART,
         None => MANY,
     };
     if let Some((kernel, reason)) = mixed::choose(p, on) {
@@ -127,10 +132,10 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
-    let want = (portable.dtype, portable.mask, portable.head_dim);
+    let want = (portable.dtype, portable.mask, portable.columns());
     let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
     let entry = HOPPERS_PAGED.iter().find(is_meant);
-    varlen::answer(entry, least(want.1, want.2), p, on, |entry| match p.splits {
+    varlen::answer(entry, least(portable.mask, portable.head_dim), p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
         _ => q.takes(entry).and(Ok(HOPPER)),
     })

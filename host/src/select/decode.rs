@@ -64,7 +64,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 
 /// Returns the decode kernels of a problem's variant, or the table's decode kernels.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed)
+    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed && e.keys != Keys::Latent)
 }
 
 /// Returns the decode kernel with this symbol.
@@ -78,7 +78,7 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
     (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
         && !p.alibi
         && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
-        && e.head_dim as usize >= p.head_dim
+        && e.takes_columns(p.columns())
         && p.rows() <= MAX_ROWS
         && variant::covers(e.mask, p.mask_kind(), true)
         && (e.scores.bias == p.bias || p.variant.is_some())
@@ -158,8 +158,7 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
         };
         if !solves(entry, p) {
             let rows = p.rows();
-            let expected =
-                format_args!("it must hold {rows} rows of head_dim {}, mask and pages", p.head_dim);
+            let expected = format_args!("it must hold {rows} rows of {}, mask and pages", p.named_columns());
             return Err(Error::invalid("config", name, expected));
         }
         on.runs(&entry.contract)?;

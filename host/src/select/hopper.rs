@@ -11,7 +11,8 @@ const LOCAL: &[MaskKind] = &[MaskKind::Local];
 
 /// A table line: the tile to select for these problems.
 struct Line {
-    head_dim: u32,
+    /// The kernel's maxima of columns: of K and of V.
+    columns: [u32; 2],
     masks: &'static [MaskKind],
     tile_m: u32,
     /// Minimum number of keys.
@@ -30,8 +31,8 @@ impl Line {
     /// block, so a tile must be long enough to pay for its prologue.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        let tiles_per_100_sms = 100;
-        Line { head_dim, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
+        let (columns, tiles_per_100_sms) = ([head_dim; 2], 100);
+        Line { columns, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
     }
 
     /// Returns a line for shorter problems. The line needs at least this number of keys, more than half a
@@ -51,6 +52,10 @@ impl Line {
     /// Returns a line for few queries, if splits do not pay or the workspace is too small.
     const fn few(head_dim: u32) -> Self {
         Line { tiles_per_100_sms: 75, ..Line::new(head_dim, 128, FEW) }.with_keys(2048)
+    }
+
+    const fn with_values(self, head_dim_v: u32) -> Self {
+        Line { columns: [self.columns[0], head_dim_v], ..self }
     }
 
     const fn with_keys(self, keys: usize) -> Self {
@@ -77,6 +82,7 @@ const TABLE: &[Line] = &[
     Line::new(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
     Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Line::new(192, 128, "warpgroups and TMA"),
+    Line::new(192, 128, "warpgroups and TMA; values of 128 columns").with_values(128).only(DIVIDED),
     Line::new(256, 128, "warpgroups and TMA"),
     Line::short(64, 66, 120).only(DIVIDED),
     Line::short(64, 512, 95).only(DIVIDED),
@@ -86,6 +92,8 @@ const TABLE: &[Line] = &[
     Line::short(128, 256, 70).only(LOCAL),
     Line::short(192, 128, 190).only(DIVIDED),
     Line::short(192, 256, 95).only(DIVIDED),
+    Line::short(192, 128, 190).with_values(128).only(DIVIDED),
+    Line::short(192, 256, 95).with_values(128).only(DIVIDED),
     Line::short(256, 128, 190).only(DIVIDED),
     Line::short(256, 256, 95).only(DIVIDED),
     Line::split(64),
@@ -141,23 +149,21 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
     ours && (p.alibi || !on.tensor_maps)
 }
 
-/// The head dim of the kernel for head dims 72 and 88, instead of 96. Kernels of head dim 96 copy panels of
+/// The columns of the kernel for head dims 72 and 88, instead of 96. Kernels of head dim 96 copy panels of
 /// 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of 64 are faster, although
 /// the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times as fast with a full
 /// mask, 1.18 times with a causal mask).
-const WHOLE_PANELS: u32 = 128;
+const WHOLE_PANELS: [u32; 2] = [128; 2];
 
 /// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
-    // If a portable kernel has a smaller head dim (32), Hopper's kernels would compute twice as much.
-    let held = |entries: &[AttnInfo]| {
-        entries.iter().map(|e| e.head_dim).filter(|head_dim| *head_dim as usize >= p.head_dim).min()
-    };
-    let head_dim = held(HOPPERS).filter(|head_dim| held(PLANNED) == Some(*head_dim))?;
-    let head_dim = if head_dim == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { head_dim };
+    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
+    let held = |entries| super::columns(p, entries).ok();
+    let columns = held(HOPPERS).filter(|columns| held(PLANNED) == Some(*columns))?;
+    let columns = if columns[0] == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { columns };
     let reaches = |line: &&Line| p.seqlen_k >= line.keys && p.seqlen_q >= line.queries;
-    TABLE.iter().filter(|line| line.head_dim == head_dim).filter(reaches).find_map(|line| {
+    TABLE.iter().filter(|line| line.columns == columns).filter(reaches).find_map(|line| {
         let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };
@@ -177,7 +183,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
 impl Line {
     /// Returns whether the line selects this kernel.
     fn means(&self, entry: &AttnInfo) -> bool {
-        (entry.head_dim, entry.tile_m) == (self.head_dim, self.tile_m) && entry.splits == self.splits
+        (entry.columns(), entry.tile_m) == (self.columns, self.tile_m) && entry.splits == self.splits
     }
 }
 
@@ -191,7 +197,7 @@ mod tests {
         for line in TABLE {
             for (mask, dtype) in line.masks.iter().flat_map(|m| [(*m, DType::F16), (*m, DType::Bf16)]) {
                 let named = HOPPERS.iter().filter(|e| line.means(e) && (e.dtype, e.mask) == (dtype, mask));
-                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {} {}", line.head_dim, line.tile_m);
+                assert_eq!(named.count(), 1, "{dtype:?} {mask:?} {:?} {}", line.columns, line.tile_m);
             }
         }
     }

@@ -84,7 +84,7 @@ pub(super) fn takes_slopes(e: &AttnInfo, p: &Problem) -> bool {
 /// The kernel for a dense problem with slopes. The kernel has the head dim of the portable kernel.
 pub(super) fn sloped(q: &Query<'_>) -> Option<(&'static AttnInfo, &'static str)> {
     let p = q.problem;
-    let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min()?;
-    let solves = |e: &&AttnInfo| takes_slopes(e, p) && (e.dtype, e.head_dim) == (p.dtype, head_dim);
+    let columns = super::columns(p, PLANNED).ok()?;
+    let solves = |e: &&AttnInfo| takes_slopes(e, p) && (e.dtype, e.columns()) == (p.dtype, columns);
     choose(q, &HOPPER_VARIANTS.iter().filter(solves).collect::<Vec<_>>())
 }

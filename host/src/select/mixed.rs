@@ -36,11 +36,11 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     let kernel = many(p).filter(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
     let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
         let expected = format_args!(
-            "it must be a kernel for {}, head_dim {} and this mask, on a cache of this type, without sinks, \
+            "it must be a kernel for {}, {} and this mask, on a cache of this type, without sinks, \
              slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
              kernels --family mixed`",
             p.dtype.name(),
-            p.head_dim,
+            p.named_columns(),
             few.tile_m
         );
         Error::invalid("config", few.contract.symbol, expected)
@@ -55,9 +55,7 @@ fn many(p: &Problem) -> Option<&'static AttnInfo> {
     let cache = p.cache?;
     let is_plain = cache.dtype == p.dtype && !(p.alibi || p.sinks) && p.bias.is_none();
     let solves = |e: &&AttnInfo| {
-        e.dtype == p.dtype
-            && e.head_dim as usize >= p.head_dim
-            && variant::covers(e.mask, p.mask_kind(), true)
+        e.dtype == p.dtype && e.takes_columns(p.columns()) && variant::covers(e.mask, p.mask_kind(), true)
     };
     MIXED_MANY.iter().find(solves).filter(|_| is_plain && p.batch <= MAX_SEQUENCES as usize)
 }

@@ -10,9 +10,9 @@ const FEW: &str = "a latent cache, read once for keys and values: the smallest b
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
 
-/// Returns whether the entry solves the problem. The problem's values have `columns` columns.
-fn solves(e: &AttnInfo, p: &Problem, columns: usize) -> bool {
-    e.dtype == p.dtype && e.head_dim as usize >= p.head_dim && e.head_dim_v as usize >= columns
+/// Returns whether the entry solves the problem.
+fn solves(e: &AttnInfo, p: &Problem) -> bool {
+    e.dtype == p.dtype && e.takes_columns(p.columns())
 }
 
 /// Returns the named entry, or the best one. The best entry has the fewest thread blocks, then the fewest
@@ -21,14 +21,9 @@ fn solves(e: &AttnInfo, p: &Problem, columns: usize) -> bool {
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
 /// the named kernel does not solve it.
-pub(super) fn choose(
-    p: &Problem,
-    columns: usize,
-    on: &Capabilities,
-    config: Option<&str>,
-) -> Result<Choice, Error> {
+pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
-        let entry = MLAS.iter().find(|e| e.contract.symbol == name && solves(e, p, columns));
+        let entry = MLAS.iter().find(|e| e.contract.symbol == name && solves(e, p));
         let entry = entry.ok_or_else(|| {
             let expected = format_args!(
                 "it must be a kernel for latent caches of {}: `ferroflash kernels --family mla`",
@@ -39,7 +34,7 @@ pub(super) fn choose(
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
     let size = |e: &&AttnInfo| (row_blocks(e, p), e.tile_m, Reverse(e.stages));
-    let fitting = MLAS.iter().filter(|e| solves(e, p, columns));
+    let fitting = MLAS.iter().filter(|e| solves(e, p));
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
     let Some(entry) = fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size))
     else {

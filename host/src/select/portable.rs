@@ -46,7 +46,8 @@ enum Fills {
 /// A table line: the tile to select on these devices for these problems.
 struct Line {
     classes: &'static [Class],
-    head_dim: u32,
+    /// The entry's maxima of columns: of K and of V.
+    columns: [u32; 2],
     masks: &'static [MaskKind],
     /// `[tile_m, tile_n]` of the entry.
     tile: [u32; 2],
@@ -66,13 +67,18 @@ impl Line {
             &[Class::Small, Class::Medium, Class::Large] as &[_],
             &[MaskKind::Full, MaskKind::Causal] as &[_],
         );
-        Line { classes, head_dim, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
+        let columns = [head_dim; 2];
+        Line { classes, columns, masks, tile, stages: 2, keys: 1, fills: Fills::Anyhow, reason }
     }
 
-    /// Returns whether the line selects this entry, for the line's head dim and mask.
+    /// Returns whether the line selects this entry, for the line's columns and mask.
     fn means(&self, entry: &AttnInfo) -> bool {
         let splits = self.fills == Fills::Splits;
         ([entry.tile_m, entry.tile_n], entry.stages) == (self.tile, self.stages) && entry.splits == splits
+    }
+
+    const fn with_values(self, head_dim_v: u32) -> Self {
+        Line { columns: [self.columns[0], head_dim_v], ..self }
     }
 
     const fn with_stages(self, stages: u32) -> Self {
@@ -161,6 +167,11 @@ const TABLE: &[Line] = &[
     Line::new(128, [32, 64], "few queries for this GPU: 32 per block, and two warps split their keys"),
     Line::new(192, [128, 64], "128 queries per block read keys and values half as often as 64").if_it_fills(),
     Line::new(192, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
+    Line::new(192, [128, 48], "values of 128 columns leave registers for 32 rows per warp, which halves the \
+        reads of shared memory (model of the H200: 475 TFLOP/s, 361 with V padded to 192)")
+        .with_values(128).if_it_fills(),
+    Line::new(192, [64, 48], "128 queries per block do not fit, or would leave SMs idle: 64 (model of the \
+        L4: 107 TFLOP/s)").with_values(128),
     Line::new(256, [128, 32], "128 queries per block read keys and values half as often as 64").if_it_fills(),
     Line::new(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
 ];
@@ -182,31 +193,28 @@ pub(super) fn choose(
     on: &Capabilities,
     scratch: Scratch,
 ) -> Result<Choice, Error> {
-    let head_dim = PLANNED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let matches = |e: &AttnInfo| (e.dtype, e.mask) == (p.dtype, mask) && Some(e.head_dim) == head_dim;
+    let columns = super::columns(p, PLANNED)?;
+    let matches = |e: &AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns);
     let candidates = || PLANNED.iter().filter(|e| matches(e) && on.runs(&e.contract).is_ok());
-    if let Some(head_dim) = head_dim
-        && let Some(choice) = by_table(p, on, scratch, head_dim, candidates())
-    {
+    if let Some(choice) = by_table(p, on, scratch, columns, candidates()) {
         return Ok(choice);
     }
     let first = candidates().find(|entry| !entry.splits);
     first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
-        let feature =
-            format_args!("{} head_dim {} {} on {}", p.dtype.name(), p.head_dim, mask.name(), on.name);
+        let feature = format_args!("{} {} {} on {}", p.dtype.name(), p.named_columns(), mask.name(), on.name);
         let reason =
             format_args!("no kernel fits into its {} bytes of shared memory per block", on.smem_per_block);
         Error::unsupported(feature, reason)
     })
 }
 
-/// Returns the first line of the table with a kernel among the candidates, which have this head dim and fit
+/// Returns the first line of the table with a kernel among the candidates, which have these columns and fit
 /// the device.
 pub(super) fn by_table(
     p: &Problem,
     on: &Capabilities,
     scratch: Scratch,
-    head_dim: u32,
+    columns: [u32; 2],
     candidates: impl Iterator<Item = &'static AttnInfo> + Clone,
 ) -> Option<Choice> {
     // Other masks use the lines that hold for full and causal masks.
@@ -237,7 +245,7 @@ pub(super) fn by_table(
     };
     for line in TABLE {
         let is_of_masks = masks.iter().all(|mask| line.masks.contains(mask));
-        let concerns = line.head_dim == head_dim && is_of_masks && line.classes.contains(&class);
+        let concerns = line.columns == columns && is_of_masks && line.classes.contains(&class);
         let holds = |e: &AttnInfo| line.means(e) && fills(e, line.fills);
         if concerns
             && p.seqlen_k >= line.keys
@@ -261,13 +269,13 @@ mod tests {
                 line.masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)])
             {
                 let named = |e: &&AttnInfo| {
-                    (e.dtype, e.head_dim, e.mask) == (dtype, line.head_dim, mask) && line.means(e)
+                    (e.dtype, e.columns(), e.mask) == (dtype, line.columns, mask) && line.means(e)
                 };
                 assert_eq!(
                     PLANNED.iter().filter(named).count(),
                     1,
-                    "{dtype:?} {mask:?} {} {:?}",
-                    line.head_dim,
+                    "{dtype:?} {mask:?} {:?} {:?}",
+                    line.columns,
                     line.tile
                 );
             }

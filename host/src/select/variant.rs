@@ -113,12 +113,12 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
 /// Returns [`Error::Unsupported`], which names a combination that no kernel solves.
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.head_dim as usize >= p.head_dim;
+    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.takes_columns(p.columns());
     let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
-    // The kernel with the smallest head dim comes first, then the kernel with this mask before a more general
+    // The kernel with the fewest columns comes first, then the kernel with this mask before a more general
     // one.
-    let rank = |e: &AttnInfo| (e.head_dim, e.mask != p.mask_kind());
+    let rank = |e: &AttnInfo| (e.columns(), e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
         return match solving.iter().copied().find(|e| !e.has_maps()).or(solving.first().copied()) {
             None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
@@ -147,8 +147,8 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         portable::by_table(p, on, q.scratch, best.0, fitting().chain(split).filter(is_tile_of_table))
     });
     let Choice { kernel: portable, reason, .. } = line.flatten().unwrap_or(Choice::new(portable, reason));
-    let of_head_dim: Vec<_> = solving.iter().copied().filter(|e| e.head_dim == best.0).collect();
-    let Some((kernel, fast)) = hopper_variant::choose(q, &of_head_dim) else {
+    let of_columns: Vec<_> = solving.iter().copied().filter(|e| e.columns() == best.0).collect();
+    let Some((kernel, fast)) = hopper_variant::choose(q, &of_columns) else {
         return Ok(Choice::new(portable, reason));
     };
     Ok(match q.takes(kernel) {
@@ -160,7 +160,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
 
 /// Returns whether a kernel of the table has this kernel's tile and schedule.
 fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
-    let tile = |e: &AttnInfo| (e.head_dim, [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
+    let tile = |e: &AttnInfo| (e.columns(), [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
     spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
 }
 
@@ -222,6 +222,10 @@ fn none(p: &Problem) -> Error {
     }
     let of_front = || spec::attention().filter(|e| is_of_front(e, p));
     let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
+    if p.head_dim != p.head_dim_v {
+        let reason = "kernels with this mask and these scores take k and v of equal numbers of columns";
+        return Error::unsupported(p, reason);
+    }
     if let Some(largest) = largest {
         let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
         return Error::unsupported(p, reason);

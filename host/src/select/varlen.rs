@@ -21,10 +21,10 @@ const SHORT: &str = "too few queries or keys per sequence, or too few tiles for 
 pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
-    let want = (p.dtype, mask, portable.head_dim);
+    let want = (p.dtype, mask, portable.columns());
     let entry = HOPPERS_PACKED.iter().find(|e| is_meant(e, want, on));
     let takes = |entry: &AttnInfo| q.takes(entry).and(Ok(HOPPER));
-    Ok(match answer(entry, least(mask, want.2), p, on, takes) {
+    Ok(match answer(entry, least(mask, portable.head_dim), p, on, takes) {
         Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
         Answer::Refused(reason) => Choice::new(portable, reason),
         Answer::Slower(_) | Answer::Portable => Choice::new(portable, reason),
@@ -38,12 +38,12 @@ pub(super) fn portable(
     mask: MaskKind,
     on: &Capabilities,
 ) -> Result<(&'static AttnInfo, &'static str), Error> {
-    let head_dim = PACKED.iter().map(|e| e.head_dim).filter(|d| *d as usize >= p.head_dim).min();
-    let solves = |e: &&AttnInfo| (e.dtype, e.mask, Some(e.head_dim)) == (p.dtype, mask, head_dim);
+    let columns = super::columns(p, PACKED)?;
+    let solves = |e: &&AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns);
     let mut candidates = PACKED.iter().filter(solves).filter(|e| on.runs(&e.contract).is_ok());
     let Some(first) = candidates.next() else {
         let (dtype, mask) = (p.dtype.name(), mask.name());
-        let feature = format_args!("varlen {dtype} head_dim {} {mask} on {}", p.head_dim, on.name);
+        let feature = format_args!("varlen {dtype} {} {mask} on {}", p.named_columns(), on.name);
         let reason = format_args!(
             "no varlen kernel fits into its {} bytes of shared memory per block",
             on.smem_per_block
@@ -82,10 +82,10 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Returns whether a kernel has the wanted type, mask and head dim, and the device can run it.
-pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, u32), on: &Capabilities) -> bool {
+/// Returns whether a kernel has the wanted type, mask and columns, and the device can run it.
+pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, [u32; 2]), on: &Capabilities) -> bool {
     let Contract { target, smem_bytes, .. } = e.contract;
-    (e.dtype, e.mask, e.head_dim) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
+    (e.dtype, e.mask, e.columns()) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
 }
 
 /// Returns the answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys

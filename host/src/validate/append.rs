@@ -37,6 +37,12 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
             format_args!("it must be [pages, page, {heads}, {head_dim}], with the heads and columns of k");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
     }
+    let values = &a.pages.values;
+    if values.shape[3] != head_dim {
+        let feature =
+            format_args!("{} {:?} beside {:?} of keys", cache::VALUES.shape, values.shape, keys.shape);
+        return Err(Error::unsupported(feature, "an append writes equal numbers of columns of k and v"));
+    }
     for (name, scale) in [&cache::K_SCALE, &cache::V_SCALE].into_iter().zip(&a.pages.scales) {
         if let KvScale::Device { strides: [sequence, _], .. } = scale
             && *sequence != 0

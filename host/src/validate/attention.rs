@@ -55,16 +55,16 @@ fn integers(name: &'static Names, index: Option<Index>, needed: usize) -> Result
 
 /// Checks keys and values in tensors.
 fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
-    let [query, key] = p.shapes();
+    let shapes = p.shapes();
     let Some([k, v]) = r.kv.tensors() else { return Ok([NONE; 6]) };
-    for (name, view, shape) in [(&Q, &r.q, query), (&K, k, key), (&V, v, key), (&O, &r.o, query)] {
+    for ((name, view), shape) in [(&Q, &r.q), (&K, k), (&V, v), (&O, &r.o)].into_iter().zip(shapes) {
         if view.dtype != p.dtype {
             let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
             return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
         }
         if view.shape != shape {
             let expected =
-                format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q and k");
+                format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q, k and v");
             return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
         }
     }
@@ -89,17 +89,15 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
         return Err(Error::invalid(O.dtype, r.o.dtype.name(), expected));
     }
-    let [shape, _] = p.shapes();
+    let [shape, .., output] = p.shapes();
     if r.q.shape != shape {
         let expected = format_args!("varlen queries have one batch: it must be {shape:?}");
         return Err(Error::invalid(Q.shape, format!("{:?}", r.q.shape), expected));
     }
-    let [batches, rows, heads, head_dim] = r.q.shape;
-    let output = [batches, rows, heads, p.latent().unwrap_or(head_dim)];
     if r.o.shape != output {
-        let expected = match p.latent() {
-            None => format!("it must be the shape of q, {output:?}"),
-            Some(columns) => format!("it must be {output:?}: q's shape with the values' {columns} columns"),
+        let expected = match p.columns() {
+            [k, v] if k == v => format!("it must be the shape of q, {output:?}"),
+            [_, columns] => format!("it must be {output:?}: q's shape with the values' {columns} columns"),
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }

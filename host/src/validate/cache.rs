@@ -1,7 +1,7 @@
 //! Checks of KV caches, their scales, and integers in device memory. The host cannot check the integers'
 //! values; kernels clamp them.
 use super::footprint::Footprint;
-use super::{Names, Part, Use, address, input, latent, names, output};
+use super::{Names, Part, Use, address, input, names, output};
 use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView};
 use crate::{DType, Error};
 
@@ -24,7 +24,10 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         let expected = format_args!("it must be the dtype of keys, {}", keys.dtype.name());
         return Err(Error::invalid(VALUES.dtype, values.dtype.name(), expected));
     }
-    latent::values(pages)?;
+    if values.shape[..3] != keys.shape[..3] || values.shape[3] == 0 {
+        let expected = format_args!("[pages, page, heads, ..] must be those of keys, {:?}", keys.shape);
+        return Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected));
+    }
     let differ = |dim: usize| keys.shape[dim] > 1 && keys.strides[dim] != values.strides[dim];
     if (0..3).any(differ) {
         let feature =
@@ -38,6 +41,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16 or e4m3"));
     }
     whole_chunks(keys.dtype, head_dim)?;
+    whole_chunks(keys.dtype, values.shape[3])?;
     let check = if used == Use::Written { output } else { input };
     let footprints = [check(&KEYS, keys)?, check(&VALUES, values)?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {

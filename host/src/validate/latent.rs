@@ -1,16 +1,11 @@
 //! Checks of latent caches (MLA).
-use super::cache::{KEYS, VALUES};
-use crate::request::{Append, KvPages, MAX_LATENT_DIMS, Mask};
+use super::cache::KEYS;
+use crate::request::{Append, KvPages, Mask};
 use crate::{DType, Error, Problem};
 
 /// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
-    let (Some(columns), Some(cache)) = (p.latent(), p.cache) else { return Ok(()) };
-    let [_, most] = MAX_LATENT_DIMS;
-    if columns == 0 || !columns.is_multiple_of(8) || columns > most {
-        let feature = format_args!("values of {columns} columns in a latent cache");
-        return Err(Error::unsupported(feature, format_args!("kernels take multiples of 8 up to {most}")));
-    }
+    let Some(cache) = p.cache.filter(|cache| cache.latent) else { return Ok(()) };
     if p.scale.is_none() {
         let expected = "a latent cache has no default scale; set the model's, for example 1 / sqrt(192) for \
                         keys of 128 columns and 64 rotary columns before absorption";
@@ -37,23 +32,6 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have no ALiBi"),
         () => Ok(()),
     }
-}
-
-/// Checks that the values of pages have the keys' number of columns, or are the first columns of a latent
-/// cache.
-pub(super) fn values(pages: &KvPages) -> Result<(), Error> {
-    let KvPages { keys, values, .. } = pages;
-    let of_values = pages.latent_columns().unwrap_or(keys.shape[3]);
-    let [count, page, heads, _] = keys.shape;
-    let shape = [count, page, heads, of_values];
-    if values.shape == shape {
-        return Ok(());
-    }
-    let expected = format_args!(
-        "it must be the shape of keys, {:?}; values of a latent cache have the address of keys",
-        keys.shape
-    );
-    Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected))
 }
 
 /// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.

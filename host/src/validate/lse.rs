@@ -10,7 +10,7 @@ pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Erro
         let reason = "attention writes natural logarithms only; convert with a merge";
         return Err(Error::unsupported("lse.unit base 2", reason));
     }
-    let [[batches, rows, heads, _], _] = p.shapes();
+    let [[batches, rows, heads, _], ..] = p.shapes();
     if view.row_stride != 1 && rows > 1 {
         let feature = format_args!("lse.row_stride {}", view.row_stride);
         return Err(Error::unsupported(feature, "attention writes contiguous rows; use a row_stride of 1"));

@@ -24,6 +24,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
         ("heads_q", p.heads_q),
         ("heads_k", p.heads_k),
         ("head_dim", p.head_dim),
+        ("head_dim_v", p.head_dim_v),
     ];
     if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
         return Err(Error::invalid(what, 0, "every size must be 1 or more"));
@@ -41,10 +42,12 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
             format_args!("it must be a multiple of heads_k = {}", p.heads_k),
         ));
     }
-    let most = if p.latent().is_some() { MAX_LATENT_DIMS[0] } else { MAX_HEAD_DIM };
-    if !p.head_dim.is_multiple_of(8) || p.head_dim > most {
-        let reason = format_args!("kernels take multiples of 8 up to {most}");
-        return Err(Error::unsupported(format_args!("head_dim {}", p.head_dim), reason));
+    let most = if p.latent().is_some() { MAX_LATENT_DIMS } else { [MAX_HEAD_DIM; 2] };
+    for ((what, columns), most) in ["head_dim", "head_dim_v"].into_iter().zip(p.columns()).zip(most) {
+        if !columns.is_multiple_of(8) || columns > most {
+            let reason = format_args!("kernels take multiples of 8 up to {most}");
+            return Err(Error::unsupported(format_args!("{what} {columns}"), reason));
+        }
     }
     for (what, length) in lengths {
         if length > MAX_SEQLEN {
@@ -77,8 +80,13 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         ("kv", if p.cache.is_some() { "a cache" } else { "tensors" }.to_owned()),
         ("dtype", p.dtype.name().to_owned()),
     ];
-    let sizes =
-        [("batch", p.batch), ("heads_q", p.heads_q), ("heads_k", p.heads_k), ("head_dim", p.head_dim)];
+    let sizes = [
+        ("batch", p.batch),
+        ("heads_q", p.heads_q),
+        ("heads_k", p.heads_k),
+        ("head_dim", p.head_dim),
+        ("head_dim_v", p.head_dim_v),
+    ];
     // The number of rows on a KV cache follows from the cache's longest sequence.
     let lengths = lengths(p).into_iter().take(if p.cache.is_some() { 3 } else { 4 });
     all.extend(sizes.into_iter().chain(lengths).map(|(what, size)| (what, size.to_string())));
@@ -90,10 +98,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     if let Some(CacheShape { dtype, page, tiled, total_k, latent }) = p.cache {
         all.push(("cache.keys.dtype", dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
-        all.push((
-            "cache.values.shape",
-            optional(latent.map(|columns| format!("a latent cache's, [.., {columns}]"))),
-        ));
+        all.push(("cache.values.shape", optional(latent.then(|| "a latent cache's".to_owned()))));
         all.push(("cache.total_k", optional(total_k.map(|keys| keys.to_string()))));
         let pages = if tiled { "dense, or pages of multiples of 16 keys" } else { "of other sizes" };
         all.push(("cache.paged", pages.to_owned()));
@@ -118,7 +123,7 @@ pub(crate) fn another(asked: &Problem, planned: &Problem) -> Error {
 
 /// Returns the lengths with their names in the request.
 fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
-    let [[_, rows_q, ..], [_, rows_k, ..]] = p.shapes();
+    let [[_, rows_q, ..], [_, rows_k, ..], ..] = p.shapes();
     let [longest_q, longest_k] = match (p.varlen, p.cache) {
         (None, None) => ["seqlen_q", "seqlen_k"],
         (Some(_), None) => ["max_seqlen_q", "max_seqlen_k"],

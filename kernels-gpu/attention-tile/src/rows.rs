@@ -37,6 +37,13 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
         })
     }
 
+    /// These rows, as rows of up to `W` base tiles.
+    #[inline(always)]
+    pub fn retyped<const W: usize>(self) -> CacheRows<'p, E, W> {
+        let CacheRows { cache, base, sequence, head, rows, .. } = self;
+        CacheRows { cache, base, sequence, head, rows, element: PhantomData }
+    }
+
     /// The block table's entry for the page of row `row`, if the row exists.
     #[inline(always)]
     fn page(&self, row: u32) -> u32 {

@@ -23,7 +23,8 @@ impl Scheduled for FwdParams {
 /// Forward attention that takes one block of keys after the other. A thread block owns `M` query tiles.
 /// `KV_WARPS` warps share every `W` of these tiles, and each of these warps takes its own `N` key tiles of a
 /// stage. (With 1, a warp sees every key; more warps help if too few queries fill the card.) The head dim has
-/// `D` base tiles; the first `Q_STEPS` k-steps of Q stay in registers; there are `STAGES` stages.
+/// `D` base tiles; the first `Q_STEPS` k-steps of Q stay in registers; there are `STAGES` stages. V and O
+/// have `DV` base tiles of columns.
 pub struct Fwd<
     E,
     Mask,
@@ -34,6 +35,7 @@ pub struct Fwd<
     const D: usize,
     const Q_STEPS: usize,
     const STAGES: usize,
+    const DV: usize = D,
 >(PhantomData<(E, Mask)>);
 
 /// Overlapped forward attention: the kernel computes the scores of the next key block during this block's
@@ -96,8 +98,8 @@ const HANDOVER_BYTES: usize = 16;
 const SCORES_BYTES: usize = 1024;
 
 macro_rules! forward {
-    ($config:ident<$($c:ident),*>, $schedule:ident, stages $stages:expr, warps $warps:expr, keys $keys:expr,
-        smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
+    ($config:ident<$($c:ident),*>, $schedule:ident, values $dv:ident, stages $stages:expr, warps $warps:expr,
+        keys $keys:expr, smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = FwdParams;
             const TARGET: Target = oldest_with(Self::SMEM_BYTES);
@@ -124,7 +126,7 @@ macro_rules! forward {
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
-                head_dim_v: D as u32 * 16,
+                head_dim_v: $dv as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
                 tile_m: M as u32 * 16,
@@ -140,19 +142,20 @@ macro_rules! forward {
     };
 }
 forward!(
-    Fwd<M, W, KV_WARPS, N, D, Q_STEPS, STAGES>, Sequential,
-    stages STAGES, warps M / W * KV_WARPS, keys N * KV_WARPS, smem tiles M + STAGES * 2 * N * KV_WARPS
+    Fwd<M, W, KV_WARPS, N, D, Q_STEPS, STAGES, DV>, Sequential, values DV,
+    stages STAGES, warps M / W * KV_WARPS, keys N * KV_WARPS, smem tiles M,
+    bytes tile_bytes::<E>() * STAGES * N * KV_WARPS * (D + DV)
 );
 forward!(
-    FwdOverlap<M, W, N, D, Q_STEPS>, Overlapped,
+    FwdOverlap<M, W, N, D, Q_STEPS>, Overlapped, values D,
     stages 2, warps M / W, keys N, smem tiles M + N + 2 * 2 * N
 );
 forward!(
-    FwdSpecialised<M, W, N, D, Q_STEPS, STAGES>, Specialised,
+    FwdSpecialised<M, W, N, D, Q_STEPS, STAGES>, Specialised, values D,
     stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N, bytes STAGES * HANDOVER_BYTES
 );
 forward!(
-    FwdWide<M, W, N, D, HALF, Q_STEPS>, Sequential,
+    FwdWide<M, W, N, D, HALF, Q_STEPS>, Sequential, values D,
     stages 1, warps 2 * M / W, keys N, smem tiles 2 * N,
     bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
 );

@@ -1,5 +1,5 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
-use crate::info::{bias_box, boxes};
+use crate::info::{bias_box, boxes, panel};
 use crate::variant::told_nothing;
 use crate::*;
 use core::marker::PhantomData;
@@ -23,7 +23,7 @@ pub struct FwdHopper<
 >(PhantomData<(E, Mask)>);
 
 /// [`FwdHopper`] for head dims whose Q leaves no shared memory for O: O is stored through Q's shared memory,
-/// and a work tile starts after the previous tile is stored.
+/// and a work tile starts after the previous tile is stored. V and O have `DV` base tiles of columns.
 pub struct FwdHopperWide<
     E,
     Mask,
@@ -32,6 +32,7 @@ pub struct FwdHopperWide<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
+    const DV: usize = D,
 >(PhantomData<(E, Mask)>);
 
 /// Parameters of a Hopper kernel, with tensor maps of kind `Q` for queries and output, and of kind `K` for
@@ -119,7 +120,7 @@ impl<Mask: MaskMarker, const N: usize, const D: usize> Boxes<Mask, N, D> {
 }
 
 macro_rules! hopper {
-    ($($config:ident: smem tiles $tiles:expr;)*) => {$(
+    ($($config:ident<$($v:ident)?>, values $dv:ident: smem tiles $tiles:expr;)*) => {$(
         impl<
             E: Element,
             Mask: MaskMarker,
@@ -128,13 +129,17 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Kernel for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Kernel for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Params = HopperParams;
             const TARGET: Target = Target::Exactly(90);
             const THREADS: u32 = 128 * (W as u32 + 1);
-            const SMEM_BYTES: usize =
-                tile_bytes::<E>() * D * (($tiles)(W, N, STAGES)) + RING_BYTES + staged_bytes::<Mask>(W, N);
+            const SMEM_BYTES: usize = {
+                assert!(panel(D as u32 * 16) == panel($dv as u32 * 16), "one box must fit keys and values");
+                let tiles = ($tiles)([D, $dv], W, N * STAGES);
+                tile_bytes::<E>() * tiles + RING_BYTES + staged_bytes::<Mask>(W, N)
+            };
             const PARAM_ALIGN: u32 = TensorMap::ALIGN;
             const BOXES: &'static [[u32; 2]] = Boxes::<Mask, N, D>::ALL;
             fn grid(params: &HopperParams) -> [u32; 3] {
@@ -149,7 +154,8 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Line for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Line for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Info = AttnInfo;
             const INFO: AttnInfo = AttnInfo {
@@ -164,7 +170,7 @@ macro_rules! hopper {
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
                 head_dim: D as u32 * 16,
-                head_dim_v: D as u32 * 16,
+                head_dim_v: $dv as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
                 tile_m: W as u32 * 64,
@@ -180,7 +186,8 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > AttnKernel for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > AttnKernel for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Isa = Sm90a;
             type Mask = Mask;
@@ -193,23 +200,24 @@ macro_rules! hopper {
             const D: usize,
             const STAGES: usize,
             const ORDERED: bool,
-        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED>
+            $(const $v: usize,)?
+        > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
         }
     )*};
 }
 hopper! {
-    FwdHopper: smem tiles narrow_tiles;
-    FwdHopperWide: smem tiles wide_tiles;
+    FwdHopper<>, values D: smem tiles narrow_tiles;
+    FwdHopperWide<DV>, values DV: smem tiles wide_tiles;
 }
 
-/// Base tiles of shared memory, divided by `D`: two tiles of Q, one tile of O, and the stages of K and
-/// V.
-const fn narrow_tiles(w: usize, n: usize, stages: usize) -> usize {
-    3 * 4 * w + 2 * stages * n
+/// Base tiles of shared memory: two tiles of Q and one tile of O, of `w` warpgroups, and all stages of K and
+/// V, which together have `n` base tiles of keys.
+const fn narrow_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
+    (2 * d + dv) * 4 * w + (d + dv) * n
 }
 
-/// Base tiles of shared memory, divided by `D`, if Q and O share one tile.
-const fn wide_tiles(w: usize, n: usize, stages: usize) -> usize {
-    4 * w + 2 * stages * n
+/// Base tiles of shared memory, if Q and O share one tile.
+const fn wide_tiles([d, dv]: [usize; 2], w: usize, n: usize) -> usize {
+    d * 4 * w + (d + dv) * n
 }

@@ -27,7 +27,7 @@ pub struct AttnInfo {
     /// Largest head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
     /// columns.
     pub head_dim: u32,
-    /// Largest number of columns of V and O, in elements.
+    /// Largest number of columns of V and O, in elements. See [`AttnInfo::takes_columns`].
     pub head_dim_v: u32,
     /// The mask kind.
     pub mask: MaskKind,
@@ -133,6 +133,24 @@ pub enum Keys {
 }
 
 impl AttnInfo {
+    /// Largest numbers of columns: of Q and K, and of V and O.
+    pub const fn columns(&self) -> [u32; 2] {
+        [self.head_dim, self.head_dim_v]
+    }
+
+    /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`.
+    pub const fn takes_columns(&self, [head_dim, head_dim_v]: [usize; 2]) -> bool {
+        let fits = head_dim <= self.head_dim as usize && head_dim_v <= self.head_dim_v as usize;
+        fits && match self.keys {
+            // The kernel has one bound, which is the keys'. Values therefore fill all of its columns.
+            Keys::Cache(_) if self.head_dim != self.head_dim_v => {
+                head_dim_v == self.head_dim_v as usize && head_dim_v <= head_dim
+            }
+            _ if self.head_dim != self.head_dim_v => true,
+            _ => head_dim == head_dim_v,
+        }
+    }
+
     /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
@@ -196,7 +214,7 @@ pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
 }
 
 /// Columns per box of a tensor with this number of columns.
-const fn panel(head_dim: u32) -> u32 {
+pub(crate) const fn panel(head_dim: u32) -> u32 {
     if head_dim.is_multiple_of(64) { 64 } else { 32 }
 }
 

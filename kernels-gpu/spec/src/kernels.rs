@@ -136,7 +136,11 @@ mod tests {
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };
             let (mask, scores) = (e.mask.name(), e.scores.name(e.dtype));
-            let of = format!("{family}_{}{cache}_d{}_{mask}{scores}", e.dtype.name(), e.head_dim);
+            let values = match e.columns() {
+                [keys, values] if keys != values && e.keys != Keys::Latent => format!("x{values}"),
+                _ => "".into(),
+            };
+            let of = format!("{family}_{}{cache}_d{}{values}_{mask}{scores}", e.dtype.name(), e.head_dim);
             let name = match e.keys {
                 Keys::Cache(pages) if e.splits && e.schedule == Schedule::Transposed => {
                     format!("{of}_{}_{}", e.tile_m, pages.name())

@@ -6,8 +6,9 @@ use crate::*;
 ///
 /// An attention line is `head dim [masks] tile: Configuration`. The line expands to both dtypes and to each
 /// of the masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a
-/// suffix if symbols would otherwise be equal. Symbols of decode kernels end in rows, page kind and suffix.
-/// These symbols contain the KV cache's dtype if it differs from Q's.
+/// suffix if symbols would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of
+/// decode kernels end in rows, page kind and suffix. These symbols contain the KV cache's dtype if it differs
+/// from Q's.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_kernel { ($emit:ident) => {
@@ -50,6 +51,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
     d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
     d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
+    // Head dim 192 with values of 128 columns (MLA after up-projection): first for cards with enough shared
+    // memory, then for all cards.
+    d192x128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>;
+    d192x128 [Full, Causal] 64x48: Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>;
+    d192x128 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>;
     // Head dim 256: first for cards with enough shared memory, then for all cards.
     d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
     d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
@@ -166,6 +172,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
     d192 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
     d192 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
+    d192x128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>>;
+    d192x128 [Full, Causal] 64x48_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>>;
+    d192x128 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>>;
     d256 [Full, Causal] 128x32_packed: Varlen<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
     d256 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
     d256 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
@@ -180,6 +189,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Local] 128x32: Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d192x128 [Causal] 64x48: Paged<Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>>;
+    d192x128 [Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>>;
     d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
@@ -215,6 +226,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] 128x96: FwdHopper<E, Mask, 2, 6, 8, 2, true>;
     d192 [Full] 128x112: FwdHopperWide<E, Mask, 2, 7, 12, 2, true>;
     d192 [Causal, Local] 128x96: FwdHopperWide<E, Mask, 2, 6, 12, 2, true>;
+    d192x128 [Full, Causal] 128x128: FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>;
     d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
     d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
     d64 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
@@ -231,6 +243,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Varlen<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192 [Full, Causal, Local] 128x96: Varlen<FwdHopperWide<E, Mask, 2, 6, 12, 2, true>>;
+    d192x128 [Full, Causal] 128x128: Varlen<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit

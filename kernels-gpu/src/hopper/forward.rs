@@ -37,7 +37,7 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, _, _, N, D>::of(&block);
+        let tensors = Tensors::<E, _, _, N, D, D>::of(&block);
         let numbers = Mask::Staged::tensor::<C, N>(&block);
         let [index, count] = [block.index(), block.count()];
         let view = |tile| View::<_, Mask, W, N>::of(p, variant, tile);
@@ -47,7 +47,15 @@ impl<
             shared,
             |(q, (k, (v, ((), staged))))| {
                 let (told, staged) = ((p, variant), (staged, &numbers));
-                copy::<_, E, Mask, W, N, D, 2, STAGES>(told, source(index, count), &tensors, q, k, v, staged)
+                copy::<_, E, Mask, W, N, D, D, 2, STAGES>(
+                    told,
+                    source(index, count),
+                    &tensors,
+                    q,
+                    k,
+                    v,
+                    staged,
+                )
             },
             |mut group, (mut q, (mut k, (mut v, (mut out, mut staged))))| {
                 let mut tiles = source(index, count);

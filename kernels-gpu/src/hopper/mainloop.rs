@@ -24,22 +24,30 @@ pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
     MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
 
 /// The problem's tensors.
-pub struct Tensors<E, Q, K, const N: usize, const D: usize> {
+pub struct Tensors<E, Q, K, const N: usize, const D: usize, const DV: usize> {
     /// Queries.
     pub q: TmaTensor<E, 4, D, Q>,
     /// Keys.
     pub k: TmaTensor<E, N, D, K>,
     /// Values.
-    pub v: TmaTensor<E, N, D, K>,
+    pub v: TmaTensor<E, N, DV, K>,
     /// Output.
-    pub o: TmaTensor<E, 4, D, Q>,
+    pub o: TmaTensor<E, 4, DV, Q>,
 }
 
 /// The tensors of scheduler `S`'s work tiles.
-pub type TensorsOf<S, E, const N: usize, const D: usize> =
-    Tensors<E, <<S as Scheduler>::Tile as MapTile>::Queries, <<S as Scheduler>::Tile as MapTile>::Keys, N, D>;
+pub type TensorsOf<S, E, const N: usize, const D: usize, const DV: usize> = Tensors<
+    E,
+    <<S as Scheduler>::Tile as MapTile>::Queries,
+    <<S as Scheduler>::Tile as MapTile>::Keys,
+    N,
+    D,
+    DV,
+>;
 
-impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize> Tensors<E, Q, K, N, D> {
+impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize, const DV: usize>
+    Tensors<E, Q, K, N, D, DV>
+{
     /// The tensors behind the launch's tensor maps.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
@@ -66,11 +74,11 @@ type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
 /// A warp's results for the key blocks so far. O is not normalised, and still lacks the last block's P
 /// V.
-pub struct Attended<E, const N: usize, const D: usize, const ORDERED: bool> {
+pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
     /// The softmax over all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
     /// The accumulators of O.
-    pub acc_o: Acc<1, D>,
+    pub acc_o: Acc<1, DV>,
     /// P of the latest block.
     pub probs: AFrag<E, 1, N>,
 }
@@ -176,12 +184,18 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
     /// caller must issue the last block's O += P V.
     #[inline(always)]
-    pub fn attend<E: WarpgroupCore, const D: usize, const STAGES: usize, const ORDERED: bool>(
+    pub fn attend<
+        E: WarpgroupCore,
+        const D: usize,
+        const DV: usize,
+        const STAGES: usize,
+        const ORDERED: bool,
+    >(
         &self,
-        so_far: &mut Attended<E, N, D, ORDERED>,
+        so_far: &mut Attended<E, N, DV, ORDERED>,
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
-        v: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
+        v: &mut Consumer<SharedTile<E, N, DV>, STAGES, Tma<P::Keys>>,
         staged: &mut StagedConsumer<Mask, W, N>,
         group: &mut Warpgroup<W>,
     ) {
@@ -208,11 +222,11 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE.
     #[inline(always)]
-    pub fn store<E, const D: usize, const ORDERED: bool>(
+    pub fn store<E, const DV: usize, const ORDERED: bool>(
         &self,
-        attended: Attended<E, N, D, ORDERED>,
+        attended: Attended<E, N, DV, ORDERED>,
         group: &mut Warpgroup<W>,
-        send: impl FnOnce(&Acc<1, D>, QueryAt<P>, &mut Warpgroup<W>),
+        send: impl FnOnce(&Acc<1, DV>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
         let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
         let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
@@ -236,15 +250,16 @@ pub fn copy<
     const W: usize,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const PLACES: usize,
     const STAGES: usize,
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     mut source: S,
-    tensors: &TensorsOf<S, E, N, D>,
+    tensors: &TensorsOf<S, E, N, D, DV>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
     mut k: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
-    mut v: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
+    mut v: Producer<SharedTile<E, N, DV>, STAGES, Tma<KeysOf<S>>>,
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;

@@ -16,9 +16,18 @@ use tile::wgmma::{Ab, Abt};
 use tile::{Block, Smem};
 
 /// A block's shared memory: one tile for Q and O, the pipelines of K and V, and the numbers of scores.
-type Shared<S, E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+type Shared<
+    S,
+    E,
+    Mask,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const DV: usize,
+    const STAGES: usize,
+> = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
-    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, D, STAGES>, StagedBy<Mask, W, N>)),
+    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, DV, STAGES>, StagedBy<Mask, W, N>)),
 );
 
 /// Processes one work tile after the other. `store` gets a tile's results and the guard of the tile's Q.
@@ -31,29 +40,30 @@ pub fn one_by_one<
     const W: usize,
     const N: usize,
     const D: usize,
+    const DV: usize,
     const STAGES: usize,
     const ORDERED: bool,
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
-    (tensors, numbers): (&TensorsOf<S, E, N, D>, &StagedTensor<Mask, N>),
+    (tensors, numbers): (&TensorsOf<S, E, N, D, DV>, &StagedTensor<Mask, N>),
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
         View<'_, S::Tile, Mask, W, N>,
-        Attended<E, N, D, ORDERED>,
+        Attended<E, N, DV, ORDERED>,
         StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
     ),
 ) {
     let [index, count] = [block.index(), block.count()];
-    let shared: Shared<S, E, Mask, W, N, D, STAGES> = smem.split();
+    let shared: Shared<S, E, Mask, W, N, D, DV, STAGES> = smem.split();
 
     block.specialize(
         shared,
         |(q, (k, (v, staged)))| {
             let (told, staged) = ((p, variant), (staged, numbers));
-            copy::<_, E, Mask, W, N, D, 1, STAGES>(told, source(index, count), tensors, q, k, v, staged)
+            copy::<_, E, Mask, W, N, D, DV, 1, STAGES>(told, source(index, count), tensors, q, k, v, staged)
         },
         |mut group, (mut q, (mut k, (mut v, mut staged)))| {
             let (warp, first_row) = (group.warp(), group.first_row());
@@ -87,7 +97,8 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED>
+    const DV: usize,
+> Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED, DV>
 {
     #[inline(always)]
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>>(
@@ -97,9 +108,9 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, _, _, N, D>::of(&block);
+        let tensors = Tensors::<E, _, _, N, D, DV>::of(&block);
         let numbers = Mask::Staged::tensor::<C, N>(&block);
-        one_by_one::<_, _, _, Mask, W, N, D, STAGES, ORDERED>(
+        one_by_one::<_, _, _, Mask, W, N, D, DV, STAGES, ORDERED>(
             (p, variant),
             source,
             (&tensors, &numbers),

@@ -6,6 +6,7 @@ use crate::group::{SplitGroup, ThreadGroup, WarpRows};
 use crate::mma::{Acc, Mma, RowVec};
 use crate::shared::{Place, SharedLayout, SharedTile};
 use crate::{Warp, layout};
+use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::memory::{
     ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
@@ -35,6 +36,15 @@ impl<P: Place> Scratch<P> {
         const { assert!(OF * SharedTile::<E, R, C>::BYTES <= P::BYTES, "this memory is too small") }
         const { assert!(P::ALIGN.is_multiple_of(SharedTile::<E, R, C>::ALIGN), "misaligned for a tile") }
         Spent { base: self.base + group.index() * SharedTile::<E, R, C>::BYTES as u32, element: PhantomData }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize> Spent<E, R, C> {
+    /// The place of the first columns, which are whole panels.
+    #[inline(always)]
+    pub fn first_columns<const P: usize>(self) -> Spent<E, R, P> {
+        const { SharedTile::<E, R, C>::has_first_columns::<P>() }
+        Spent { base: self.base, element: PhantomData }
     }
 }
 

@@ -60,15 +60,17 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
 }
 
 impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C, W>> {
-    /// Stores the tile through the shared memory of the guarded stage. The stage loses its content.
+    /// Stores a tile of `P` base tiles of columns through the shared memory of the guarded stage's first
+    /// columns. The stage loses its content.
     #[inline(always)]
-    pub fn store_through<M: StoreMapKind>(
+    pub fn store_through<M: StoreMapKind, const P: usize>(
         self,
-        acc: &Acc<1, C>,
-        to: &TmaTensor<E, 4, C, M>,
+        acc: &Acc<1, P>,
+        to: &TmaTensor<E, 4, P, M>,
         at: M::At,
         group: &mut Warpgroup<W>,
     ) {
+        const { SharedTile::<E, 4, C>::has_first_columns::<P>() }
         // The addresses are the same for all tiles, but kernels that store this way have no registers to keep
         // them.
         let lane = opaque(group.warp.lane);

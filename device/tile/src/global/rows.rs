@@ -35,8 +35,15 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
     /// The same rows with the column bound of `other`, which must be equal. The two tensors then share one
     /// register for the bound.
     #[inline(always)]
-    pub fn as_wide_as(self, other: &Self) -> Self {
+    pub fn as_wide_as<const W: usize>(self, other: &GlobalRows<E, W>) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
+    }
+
+    /// These rows, as rows of up to `W` base tiles.
+    #[inline(always)]
+    pub fn retyped<const W: usize>(self) -> GlobalRows<E, W> {
+        let GlobalRows { base, row_bytes, rows, chunks, .. } = self;
+        GlobalRows { base, row_bytes, rows, chunks, element: PhantomData }
     }
 
     /// Rows `first..first + rows`. These rows must exist, because later accesses are only checked against

@@ -78,17 +78,19 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// The first columns of this tile, as a tile of whole panels.
     #[inline(always)]
     pub fn first_columns<const P: usize>(&self) -> Ready<'_, SharedTile<E, R, P>> {
-        const {
-            assert!(P <= C, "a tile has fewer columns than these");
-            assert!(
-                layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS)
-                    == layout::panel_chunks(Self::ROW_CHUNKS),
-                "the first columns must have the same panels"
-            )
-        }
+        const { Self::has_first_columns::<P>() }
         // SAFETY: this is a part of memory that may be read as long as `self` lives, which the borrow
         // ensures.
         unsafe { Ready::at(self.base) }
+    }
+
+    /// Asserts that the first `P` base tiles of columns are whole panels of the tile.
+    pub(crate) const fn has_first_columns<const P: usize>() {
+        assert!(P <= C, "a tile has fewer columns than these");
+        assert!(
+            layout::panel_chunks(SharedTile::<E, R, P>::ROW_CHUNKS) == layout::panel_chunks(Self::ROW_CHUNKS),
+            "the first columns must have the same panels"
+        )
     }
 
     /// The split group's share of the columns, as a tile of whole panels.

@@ -65,6 +65,25 @@ fn rows_of_queries_and_other_widths() {
     check("latent-narrow", &narrow, &options, &[3, 6, 256]);
 }
 
+/// MLA after up-projection: keys of 192 columns, values of 128. The simulated card is the smallest one.
+#[test]
+fn tensors_of_two_widths() {
+    let folder = Folder::new("two-widths");
+    let mut random = Random::new(11);
+    let mut of = |name, columns| halves(name, &mut random, &[1, 70, 2, columns]);
+    let mut tensors = vec![of("q", 192), of("k", 192), of("v", 128)];
+    let input = write(&folder, "qkv.safetensors", &tensors);
+    let output = folder.path("o");
+    let run = ["run", "--device", "sim", "--input", &input, "--output", &output, "--causal", "--check"];
+    let report = report(&run);
+    assert_eq!(report["check"]["passed"].as_bool(), Some(true), "{report}");
+    assert!(report["kernel"].as_str().is_some_and(|kernel| kernel.contains("_d192x128_causal_")), "{report}");
+    assert_eq!(results(&output)[0].0, [1, 70, 2, 128]);
+    tensors[2] = of("v", 100);
+    let input = write(&folder, "odd.safetensors", &tensors);
+    refused(&["run", "--device", "sim", "--input", &input], 2, "head_dim_v 100");
+}
+
 #[test]
 fn latent_caches_that_are_not_right() {
     let folder = Folder::new("latent-refused");
@@ -87,7 +106,7 @@ fn latent_caches_that_are_not_right() {
         (&path, &["--v-width", "512"], "scale: none; a latent cache has no default"),
         (&path, &["--v-width", "0"], "--v-width 0: it must be 1 to 576"),
         (&path, &["--v-width", "577"], "--v-width 577: it must be 1 to 576"),
-        (&path, &["--v-width", "60", "--scale", "0.07"], "values of 60 columns in a latent cache"),
+        (&path, &["--v-width", "60", "--scale", "0.07"], "head_dim_v 60"),
         (&path, &["--window", "9,0", "--v-width", "512", "--scale", "0.07"], "a window on a latent cache"),
         (&both, &["--v-width", "512"], "and the file has a `v_cache`; remove one of the two"),
         (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),

@@ -101,16 +101,17 @@ impl DecodeMemory {
         let both = |view: fn(u64, u64, DType, [usize; 4]) -> TensorView| {
             [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
         };
-        match (case.latent, case.pages) {
-            (Some(columns), _) => {
-                let pages = KvPages::latent(TensorView::bshd(at[0], elements, dtype, shape), columns);
-                [pages.keys, pages.values]
-            }
-            (None, pages) => match pages {
-                Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
-                Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
-                Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
-            },
+        if case.latent {
+            let pages = KvPages::latent(TensorView::bshd(at[0], elements, dtype, shape), case.columns());
+            return [pages.keys, pages.values];
         }
+        let [keys, mut values] = match case.pages {
+            Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
+            Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
+            Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
+        };
+        // Rows of values lie as far apart as rows of keys: one index addresses both.
+        values.shape[3] = case.columns();
+        [keys, values]
     }
 }

@@ -56,9 +56,10 @@ pub struct DecodeCase {
     pub heads: [usize; 2],
     /// Columns of a head.
     pub head_dim: usize,
-    /// Number of columns of values in a latent cache, which are the first columns of keys; `None` in other KV
-    /// caches.
-    pub latent: Option<usize>,
+    /// Number of columns of values and of O; `None` for the number of the keys' columns.
+    pub head_dim_v: Option<usize>,
+    /// Whether values are the first columns of keys (MLA).
+    pub latent: bool,
     /// Memory layout of keys and values.
     pub pages: Pages,
     /// The keys that a query sees.
@@ -99,7 +100,8 @@ impl DecodeCase {
             packed: None,
             heads: [4, 2],
             head_dim: 64,
-            latent: None,
+            head_dim_v: None,
+            latent: false,
             pages: Pages::Dense,
             mask: Mask::Full,
             scale: None,
@@ -170,15 +172,15 @@ impl DecodeCase {
 
     /// Returns the number of columns of values and of O.
     pub(super) fn columns(&self) -> usize {
-        self.latent.unwrap_or(self.head_dim)
+        self.head_dim_v.unwrap_or(self.head_dim)
     }
 
     /// Returns the number of buffers of keys and values, and number of tensors per buffer.
     pub(super) fn buffers(&self) -> [usize; 2] {
         match (self.latent, self.pages) {
-            (Some(_), _) => [1, 1],
-            (None, Pages::Interleaved(_)) => [1, 2],
-            (None, _) => [2, 1],
+            (true, _) => [1, 1],
+            (false, Pages::Interleaved(_)) => [1, 2],
+            (false, _) => [2, 1],
         }
     }
 
@@ -244,7 +246,8 @@ impl std::fmt::Display for DecodeCase {
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
         write!(f, " of up to {} keys, {}, queries {}", self.max_k, self.pages, self.queries)?;
         write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
-        self.latent.map_or(Ok(()), |columns| write!(f, " (latent, {columns} of values)"))?;
+        self.head_dim_v.map_or(Ok(()), |columns| write!(f, "/{columns}"))?;
+        write!(f, "{}", if self.latent { " latent" } else { "" })?;
         write!(f, ", {}", self.mask)?;
         self.scale.map_or(Ok(()), |scale| write!(f, ", scale {scale}"))?;
         self.softcap.map_or(Ok(()), |softcap| write!(f, ", softcap {softcap}"))?;

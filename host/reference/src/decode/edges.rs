@@ -76,6 +76,11 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     of(entry, cases)
 }
 
+/// Returns the number of columns of an entry's values, if its keys have another number of columns.
+fn apart(entry: &AttnInfo) -> Option<usize> {
+    (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize)
+}
+
 /// Returns problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and
 /// chunks of prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages
 /// of any size, a Hopper entry pages that TMA accepts.
@@ -85,6 +90,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         dtype: entry.dtype,
         cache: entry.dtype,
         head_dim: entry.head_dim as usize,
+        head_dim_v: apart(entry),
         heads,
         ..DecodeCase::new(filled)
     };
@@ -238,6 +244,7 @@ pub fn paged_long(entry: &AttnInfo) -> Vec<DecodeCase> {
         dtype: entry.dtype,
         cache: entry.dtype,
         head_dim: entry.head_dim as usize,
+        head_dim_v: apart(entry),
         heads: [2, 1],
         mask,
         pages: Pages::Nhd(16),

@@ -13,7 +13,8 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
         dtype: entry.dtype,
         cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
-        latent: Some(entry.head_dim_v as usize),
+        head_dim_v: Some(entry.head_dim_v as usize),
+        latent: true,
         heads: [entry.tile_m as usize, 1],
         mask: Mask::Causal,
         scale: Some(DEEPSEEK),
@@ -51,7 +52,7 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
         // The first case has numbers of columns that no entry has. The second case has two latent heads. In
         // the third case, one plan runs on other lengths.
-        DecodeCase { head_dim: 288, latent: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
+        DecodeCase { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
         DecodeCase { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
     ]

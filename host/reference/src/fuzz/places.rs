@@ -11,15 +11,15 @@ use ferroflash::plan::Problem;
 /// Lays out the tensors randomly: any order of batch, rows and heads; gaps between them; keys and values in
 /// one or two buffers; inputs that a stride of 0 repeats.
 pub(super) fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
-    let Problem { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, dtype, .. } = problem;
-    let (queries, keys) = ([batch, seqlen_q, heads_q, head_dim], [batch, seqlen_k, heads_k, head_dim]);
-    let q = place(random, 0, 0, queries, true);
-    let k = place(random, 1, 0, keys, true);
+    let Problem { batch, heads_q, dtype, .. } = problem;
+    let [q, k, v, o] = problem.shapes();
+    let q = place(random, 0, 0, q, true);
+    let k = place(random, 1, 0, k, true);
     let v = match one_in(random, 2) {
-        true => place(random, 1, (k.offset + k.span()).next_multiple_of(8), keys, true),
-        false => place(random, 2, 0, keys, true),
+        true => place(random, 1, (k.offset + k.span()).next_multiple_of(8), v, true),
+        false => place(random, 2, 0, v, true),
     };
-    let o = Place { offset: 0, ..place(random, 0, 0, queries, false) };
+    let o = Place { offset: 0, ..place(random, 0, 0, o, false) };
     let len = |buffer| {
         let own = [q, k, v].into_iter().filter(|place| place.buffer == buffer);
         own.map(|place| place.offset + place.span()).max().unwrap_or(0)

@@ -10,8 +10,8 @@ fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     [first, right.map_or(keys, |right| (position + i64::from(right) + 1).min(keys))]
 }
 
-/// Returns floating-point operations: 4 per query, visible key and column. By convention, a causal square
-/// counts as half of the full square.
+/// Returns floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a
+/// causal square counts as half of the full square.
 pub(super) fn flops(p: &Problem) -> f64 {
     let (rows, keys) = (p.seqlen_q as f64, p.seqlen_k as f64);
     let pairs = match p.mask.sides() {
@@ -25,7 +25,7 @@ pub(super) fn flops(p: &Problem) -> f64 {
             (0..p.seqlen_q).map(seen).sum::<i64>() as f64
         }
     };
-    4.0 * p.batch as f64 * p.heads_q as f64 * p.head_dim as f64 * pairs
+    2.0 * p.batch as f64 * p.heads_q as f64 * (p.head_dim + p.head_dim_v) as f64 * pairs
 }
 
 /// Returns the fewest bytes that must cross the memory bus. These bytes are Q, O, and each row of K and V
@@ -37,7 +37,7 @@ pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     };
     let queries = (p.heads_q * p.dtype.bytes()) as f64 * p.seqlen_q as f64;
     let keys = (p.heads_k * cache.bytes()) as f64 * seen as f64;
-    2.0 * p.batch as f64 * p.head_dim as f64 * (queries + keys)
+    p.batch as f64 * (p.head_dim + p.head_dim_v) as f64 * (queries + keys)
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub(crate) struct Shape {
     seqlen_q: usize,
     seqlen_k: usize,
     head_dim: usize,
+    /// Columns of V and O [default: head_dim].
+    head_dim_v: Option<usize>,
     #[serde(default)]
     causal: bool,
     /// Numbers of keys before and after a query's position; -1 is unbounded.
@@ -37,11 +39,14 @@ impl Shape {
         let Self { batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, .. } = *self;
         let all = [("batch", batch), ("heads_q", heads_q), ("heads_k", heads_k)];
         sizes(&all)?;
-        sizes(&[("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k), ("head_dim", head_dim)])?;
+        let head_dim_v = self.head_dim_v.unwrap_or(head_dim);
+        sizes(&[("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)])?;
+        sizes(&[("head_dim", head_dim), ("head_dim_v", head_dim_v)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
         let rows = heads_q as f64 * seqlen_q as f64 + heads_k as f64 * seqlen_k as f64;
-        fits(2.0 * dtype.bytes() as f64 * batch as f64 * head_dim as f64 * rows)?;
+        fits(dtype.bytes() as f64 * batch as f64 * (head_dim + head_dim_v) as f64 * rows)?;
         Ok(Problem::new(dtype, batch, seqlen_q, heads_q, head_dim)
+            .head_dim_v(head_dim_v)
             .seqlen_k(seqlen_k)
             .heads_k(heads_k)
             .mask(fields::mask(self.causal, self.window)?))

@@ -33,7 +33,7 @@ impl Input {
     /// Returns the attention request.
     fn decode<'a>(&self, at: &Places, config: Option<&'a str>) -> AttentionRequest<'a> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
-        let [shape, _] = self.problem.shapes();
+        let [shape, ..] = self.problem.shapes();
         let [batches, rows, heads, head_dim] = shape;
         let view = |address, columns: usize| {
             let elements = (self.rows() * columns) as u64;

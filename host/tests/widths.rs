@@ -1,0 +1,160 @@
+//! Tests values of another number of columns than keys (`head_dim_v`): the planner's choices, and requests
+//! that it refuses.
+
+use crate::on_cache::{FAR, Shape, card, decode};
+use crate::parts::v;
+use ferroflash::{plan::*, request::*, *};
+
+/// Returns a dense request of bf16 tensors: `heads` heads of `lengths` queries and keys.
+fn dense(heads: usize, lengths: [usize; 2], columns: [usize; 2]) -> AttentionRequest<'static> {
+    let view =
+        |n: u64, rows, columns| TensorView::bshd(n * FAR, 1 << 38, DType::Bf16, [1, rows, heads, columns]);
+    let ([rows, keys], [k, v]) = (lengths, columns);
+    AttentionRequest::dense(view(1, rows, k), view(2, keys, k), view(3, keys, v), view(4, rows, v))
+}
+
+/// `card, heads, [queries, keys], columns of K and of V, mask -> kernel`.
+type Case = (&'static str, usize, [usize; 2], [usize; 2], Mask, &'static str);
+
+const CAUSAL: Mask = Mask::Causal;
+const WINDOW: Mask = Mask::Window { left: Some(100), right: Some(0) };
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("h200", 128, [4096, 4096], [192, 128], CAUSAL, "hopper_bf16_d192x128_causal_128x128"),
+    ("h200", 128, [4096, 4096], [176, 120], Mask::Full, "hopper_bf16_d192x128_full_128x128"),
+    ("h200", 128, [512, 512], [192, 128], CAUSAL, "hopper_bf16_d192x128_causal_128x128"),
+    // Few tiles, masks without a Hopper kernel, and other cards.
+    ("h200", 4, [100, 100], [192, 128], CAUSAL, "fwd_bf16_d192x128_causal_64x48"),
+    ("h200", 128, [4096, 4096], [192, 128], WINDOW, "fwd_bf16_d192x128_local_64x32"),
+    ("b200", 128, [4096, 4096], [192, 128], CAUSAL, "fwd_bf16_d192x128_causal_128x48"),
+    ("a100", 128, [4096, 4096], [192, 128], CAUSAL, "fwd_bf16_d192x128_causal_128x48"),
+    ("a100", 4, [100, 100], [192, 128], CAUSAL, "fwd_bf16_d192x128_causal_64x48"),
+    ("l4", 128, [4096, 4096], [192, 128], Mask::Full, "fwd_bf16_d192x128_full_64x48"),
+    ("l4", 128, [4096, 4096], [192, 128], WINDOW, "fwd_bf16_d192x128_local_64x32"),
+    // Other pairs run on the next larger kernel. Single queries have no decode kernel.
+    ("a100", 128, [4096, 4096], [192, 64], CAUSAL, "fwd_bf16_d192x128_causal_128x48"),
+    ("l4", 8, [300, 300], [64, 128], CAUSAL, "fwd_bf16_d192x128_causal_64x48"),
+    ("l4", 8, [300, 300], [128, 8], Mask::Full, "fwd_bf16_d192x128_full_64x48"),
+    ("l4", 8, [1, 4096], [192, 128], Mask::Full, "fwd_bf16_d192x128_full_64x48"),
+    // Equal numbers of columns keep their kernels.
+    ("a100", 128, [4096, 4096], [128, 128], CAUSAL, "fwd_bf16_d128_causal_128x48"),
+    ("l4", 128, [4096, 4096], [192, 192], Mask::Full, "fwd_bf16_d192_full_64x32"),
+];
+
+#[test]
+fn the_planner_chooses() {
+    for (name, heads, lengths, columns, mask, kernel) in CASES {
+        let (f, case) = (dense(*heads, *lengths, *columns).mask(*mask), format!("{name} {columns:?} {mask}"));
+        let made = plan(&f, card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
+        assert_eq!(made.contract().symbol, *kernel, "{case}");
+        assert_eq!(supports(&f.problem(), card(name)), Ok(made.contract()), "{case}");
+    }
+}
+
+/// The same requests as varlen sequences of 1024 queries and keys.
+#[test]
+fn varlen_sequences_too() {
+    for (name, mask, kernel) in [
+        ("h200", CAUSAL, "hopper_packed_bf16_d192x128_causal_128x128"),
+        ("a100", Mask::Full, "fwd_bf16_d192x128_full_128x48_packed"),
+        ("l4", CAUSAL, "fwd_bf16_d192x128_causal_64x48_packed"),
+        ("l4", WINDOW, "fwd_bf16_d192x128_local_64x32_packed"),
+    ] {
+        let f = dense(32, [4096, 4096], [192, 128]).mask(mask);
+        let Some([k, v]) = f.kv.tensors() else { panic!("tensors") };
+        let starts = |n: u64| Index::new(n * FAR, 5);
+        let queries = VarlenQueries::new(4, starts(8), 1024);
+        let varlen = AttentionRequest::varlen(f.q, *k, *v, f.o, queries, VarlenKeys::new(starts(9), 1024));
+        let made = plan(&varlen.mask(mask), card(name)).unwrap_or_else(|e| panic!("{name} {mask}: {e}"));
+        assert_eq!(made.contract().symbol, kernel);
+    }
+}
+
+/// Returns a request on a KV cache of 8 sequences, 16 query heads and 2 key heads, with these columns of keys
+/// and of values.
+fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
+    let shape = Shape {
+        dtype: DType::F16,
+        batch: 8,
+        queries,
+        packed: false,
+        heads: [16, 2],
+        head_dim: columns[0],
+        page: Some(16),
+        max_k: 2048,
+    };
+    let mut f = decode(shape).mask(Mask::Causal);
+    let KeysValues::Cache(cache) = &mut f.kv else { panic!("a cache") };
+    cache.pages.values.shape[3] = columns[1];
+    (cache.pages.values.address, cache.pages.values.elements) = (12 * FAR, 1 << 38);
+    f.o = TensorView::bshd(2 * FAR, 1 << 38, DType::F16, [8, queries, 16, columns[1]]);
+    f
+}
+
+#[test]
+fn a_cache_whose_rows_of_values_lie_as_far_apart_as_its_rows_of_keys() {
+    for (queries, columns, words) in [
+        (100, [192, 128], "more than 64 rows"),
+        (1, [192, 128], "which decode kernels lack"),
+        (1, [136, 128], "which decode kernels lack"),
+    ] {
+        let made = plan(&cached(queries, columns), card("l4")).expect("valid");
+        assert_eq!(made.contract().symbol, "paged_f16_d192x128_causal_64x48");
+        assert!(made.reason().contains(words), "{}", made.reason());
+    }
+    for (f, words) in [
+        (cached(1, [192, 64]), "head_dim 192/64; if keys and values of a KV cache have different numbers"),
+        (cached(1, [256, 128]), "kernels take 128 columns of values and 128 to 192 of keys"),
+        (cached(1, [64, 128]), "head_dim 64/128"),
+    ] {
+        let error = plan(&f, card("l4")).expect_err(words).to_string();
+        let words: Vec<_> = words.split("; ").collect();
+        assert!(words.iter().all(|words| error.contains(words)), "{error}");
+    }
+}
+
+const BIAS: Bias = Bias::rows(8 * FAR, 1 << 38, DType::Bf16, [1, 4, 300, 300], 304);
+
+#[test]
+fn a_plan_is_for_its_columns() {
+    let planned = plan(&dense(4, [300, 300], [192, 128]), card("l4")).expect("valid");
+    let error = planned.bind(&dense(4, [300, 300], [192, 64])).expect_err("other values").to_string();
+    assert!(error.contains("head_dim_v: 64") && error.contains("the plan is for 128"), "{error}");
+}
+
+/// The change that makes the fault, and words of the error.
+type Fault = (fn(&mut AttentionRequest<'static>), &'static [&'static str]);
+
+#[rustfmt::skip]
+const FAULTS: &[Fault] = &[
+    (|f| v(f).shape[3] = 0, &["head_dim_v: 0", "1 or more"]),
+    (|f| v(f).shape[3] = 100, &["head_dim_v 100", "multiples of 8 up to 512"]),
+    (|f| v(f).shape[3] = 520, &["head_dim_v 520", "multiples of 8 up to 512"]),
+    (|f| v(f).shape[3] = 136, &["o.shape: [1, 300, 4, 128]", "[1, 300, 4, 136]"]),
+    (|f| f.o.shape[3] = 192, &["o.shape: [1, 300, 4, 192]", "[1, 300, 4, 128]"]),
+    (|f| v(f).shape[2] = 2, &["v.shape: [1, 300, 2, 128]", "[1, 300, 4, 128]"]),
+    (|f| *f = dense(4, [300, 300], [192, 192]), &[]),
+    (|f| *f = dense(4, [300, 300], [192, 136]), &["head_dim 192/136", "at most 192 of k and 128 of v"]),
+    (|f| f.scores.bias = Some(BIAS), &["equal numbers of columns"]),
+    (|f| f.mask = Mask::Prefix(Prefix::All(7)), &["equal numbers of columns"]),
+    (|f| f.scores.sinks = Some(Sinks { address: 9 * FAR, elements: 4 }), &["workspace"]),
+    (|f| f.config = Some("fwd_bf16_d192_causal_64x32"), &["config", "head_dim 192/128"]),
+    (|f| f.config = Some("fwd_bf16_d192x128_causal_64x48"), &[]),
+];
+
+#[test]
+fn errors_name_the_field() {
+    for (change, words) in FAULTS {
+        let mut f = dense(4, [300, 300], [192, 128]).mask(Mask::Causal);
+        change(&mut f);
+        match plan(&f, card("l4")) {
+            Ok(_) => assert!(words.is_empty(), "{words:?}: planned"),
+            Err(error) => {
+                let error = error.to_string();
+                let says = !words.is_empty() && words.iter().all(|words| error.contains(words));
+                assert!(says, "{words:?}: {error}");
+            }
+        }
+    }
+}
