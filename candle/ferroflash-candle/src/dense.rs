@@ -138,7 +138,7 @@ fn on<T: Element + CudaDType>(
     let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
     let shape: Shape = if is_packed { (heads, rows).into() } else { (batch, heads, rows).into() };
     let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), shape));
-    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { whole.into() };
+    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { (&whole).into() };
     Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
 }
 
