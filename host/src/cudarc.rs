@@ -3,6 +3,7 @@
 //! | to compute | function |
 //! |---|---|
 //! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
+//! | masks and scores of your own | [`Inputs::variant`] with an [`OwnVariant`] |
 //! | O and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
 //! | O, and LSE if wanted, in your memory | [`FlashAttention::attend_into`] |
 //! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
@@ -80,6 +81,7 @@ mod merge;
 mod plans;
 mod scratch;
 mod tensor;
+mod variant;
 
 pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
@@ -89,3 +91,4 @@ pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumb
 pub use merge::State;
 pub use scratch::ScratchMemory;
 pub use tensor::{Tensor, TensorMut};
+pub use variant::{OwnVariant, Table};

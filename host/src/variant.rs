@@ -248,6 +248,12 @@ impl WithVariant {
         self.block_mask.as_ref()
     }
 
+    /// Returns the variant without its parameters, on which the choice of a plan does not depend.
+    #[cfg(feature = "cudarc")]
+    pub(crate) const fn without_params(self) -> Self {
+        WithVariant { bytes: [0; MAX_BYTES], block_mask: None, ..self }
+    }
+
     /// Returns the bytes of the variant's parameters.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 const TEMPLATE: &str = "examples/your-own-attention";
@@ -55,9 +54,6 @@ fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> 
 /// Runs cargo in a folder, and returns its output. No environment variable tells the build to leave kernels
 /// out.
 fn cargo(folder: &Path, arguments: &[&str]) -> String {
-    // Both crates have a package `kernels`, and share the build folder with all dependencies.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = DeviceCompiler::locate(&repository()).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("template");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

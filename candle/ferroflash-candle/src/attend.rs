@@ -3,6 +3,7 @@ use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
 use candle::{CpuStorage, CudaDevice, CudaStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
+use ferroflash::cudarc::OwnVariant;
 use ferroflash::request::Mask;
 use std::sync::Mutex;
 
@@ -40,6 +41,8 @@ pub struct Attend {
     pub prefix_lengths: Option<Tensor>,
     /// The number of keys per chunk (chunked-local attention, Llama 4), in place of a window.
     pub chunk: Option<usize>,
+    /// A variant of your own, and its tables: f32, u32 or i32, contiguous.
+    pub variant: Option<(OwnVariant, Vec<Tensor>)>,
 }
 
 impl Attend {
@@ -57,6 +60,7 @@ impl Attend {
             mask_bits: None,
             prefix_lengths: None,
             chunk: None,
+            variant: None,
         }
     }
 
@@ -113,6 +117,12 @@ impl Attend {
         Attend { chunk: Some(chunk), ..self }
     }
 
+    /// Runs a variant of your own ([`mod@ferroflash::variant`]). Its mask and its scores replace the other
+    /// ones. `tables` are f32, u32 or i32, contiguous; they must be on the device of the queries.
+    pub fn variant(self, variant: &OwnVariant, tables: &[Tensor]) -> Self {
+        Attend { variant: Some((variant.clone(), tables.to_vec())), ..self }
+    }
+
     /// Returns the name of an extra that has one value per query or key of a sequence.
     pub(crate) fn counts(&self) -> Option<&'static str> {
         let extras = [
@@ -120,6 +130,7 @@ impl Attend {
             ("mask_bits", self.mask_bits.is_some()),
             ("prefix_lengths", self.prefix_lengths.is_some()),
             ("chunk", self.chunk.is_some()),
+            ("variant", self.variant.is_some()),
         ];
         extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }

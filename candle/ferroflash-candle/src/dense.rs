@@ -129,7 +129,8 @@ fn on<T: Element + CudaDType>(
     let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
     let extras = Reads::of(attend);
     let extras = extras.views()?;
-    let request = extras.give(request);
+    let tables = extras.tables();
+    let request = extras.give(request, &tables);
 
     let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
     let columns = v.1.dims()[q_dims.len() - 1];
@@ -137,7 +138,7 @@ fn on<T: Element + CudaDType>(
     let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
     let shape: Shape = if is_packed { (heads, rows).into() } else { (batch, heads, rows).into() };
     let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), shape));
-    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { whole.into() };
+    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { (&whole).into() };
     Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
 }
 

@@ -1,11 +1,11 @@
-//! Tensors beside queries, keys and values: a bias, bits of a mask, and prefixes.
+//! Tensors beside queries, keys and values: a bias, bits of a mask, prefixes, and tables of a variant.
 use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
 use crate::inputs::{Numbers, Read};
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaView;
 use candle::{DType, Result};
-use ferroflash::cudarc::{Bias, Element, Inputs, MaskBits, Number};
+use ferroflash::cudarc::{Bias, Element, Inputs, MaskBits, Number, OwnVariant, Table};
 use half::{bf16, f16};
 
 /// The extras of an operation, locked against writes.
@@ -13,6 +13,7 @@ pub(crate) struct Reads<'a> {
     bias: Option<Read<'a>>,
     bits: Option<(Read<'a>, usize)>,
     prefixes: Option<Read<'a>>,
+    variant: Option<(&'a OwnVariant, Vec<Read<'a>>)>,
 }
 
 impl<'a> Reads<'a> {
@@ -21,6 +22,9 @@ impl<'a> Reads<'a> {
             bias: attend.bias.as_ref().map(|bias| Read::of("bias", bias)),
             bits: attend.mask_bits.as_ref().map(|(bits, keys)| (Read::of("mask_bits", bits), *keys)),
             prefixes: attend.prefix_lengths.as_ref().map(|lengths| Read::of("prefix_lengths", lengths)),
+            variant: attend.variant.as_ref().map(|(variant, tables)| {
+                (variant, tables.iter().map(|table| Read::of("variant.table", table)).collect())
+            }),
         }
     }
 
@@ -54,8 +58,35 @@ impl<'a> Reads<'a> {
             bias: bias.transpose()?,
             bits: bits.transpose()?,
             prefixes: self.prefixes.as_ref().map(|lengths| lengths.numbers(1)).transpose()?,
+            variant: match &self.variant {
+                None => None,
+                Some((variant, tables)) => {
+                    Some((variant, tables.iter().map(words).collect::<Result<_>>()?))
+                }
+            },
         })
     }
+}
+
+/// The words of a variant's table, which is contiguous.
+fn words<'a>(table: &'a Read<'_>) -> Result<Words<'a>> {
+    if !table.is_contiguous() {
+        let found = format_args!("strides {:?}", table.strides());
+        return Err(invalid(table.name(), found, "it must be contiguous: `table.contiguous()?`"));
+    }
+    let elements = table.shape().elem_count();
+    match table.dtype() {
+        DType::F32 => Ok(Words::Floats(table.first(elements)?)),
+        DType::U32 => Ok(Words::Integers(Numbers::Unsigned(table.first(elements)?))),
+        DType::I32 => Ok(Words::Integers(Numbers::Signed(table.first(elements)?))),
+        other => Err(invalid(table.name(), format_args!("{other:?}"), "its dtype must be f32, u32 or i32")),
+    }
+}
+
+/// A table of 32-bit words.
+enum Words<'a> {
+    Floats(CudaView<'a, f32>),
+    Integers(Numbers<'a>),
 }
 
 /// Returns the shape and the strides of a tensor of four dimensions. A tensor of three dimensions is one
@@ -83,13 +114,27 @@ pub(crate) struct Views<'a> {
     bias: Option<(Elements<'a>, [usize; 4], [usize; 4])>,
     bits: Option<(CudaView<'a, u8>, [usize; 4], [usize; 3])>,
     prefixes: Option<Numbers<'a>>,
+    variant: Option<(&'a OwnVariant, Vec<Words<'a>>)>,
 }
 
 impl Views<'_> {
+    /// The variant's tables, for [`Views::give`].
+    pub fn tables(&self) -> Vec<Table<'_>> {
+        let words = self.variant.iter().flat_map(|(_, tables)| tables);
+        words
+            .map(|table| match table {
+                Words::Floats(data) => data.into(),
+                Words::Integers(Numbers::Unsigned(data)) => data.into(),
+                Words::Integers(Numbers::Signed(data)) => data.into(),
+            })
+            .collect()
+    }
+
     /// Adds these extras to inputs. Bits and prefixes replace the mask.
     pub fn give<'v, T: Element + CudaDType, C: Number>(
         &'v self,
         inputs: Inputs<'v, T, C>,
+        tables: &'v [Table<'v>],
     ) -> Inputs<'v, T, C> {
         let bias = self.bias.iter().map(|(elements, shape, strides)| {
             let bias = match elements {
@@ -104,6 +149,7 @@ impl Views<'_> {
         });
         let inputs = bias.fold(inputs, Inputs::bias);
         let inputs = bits.fold(inputs, Inputs::mask_bits);
+        let inputs = self.variant.iter().fold(inputs, |inputs, (variant, _)| inputs.variant(variant, tables));
         self.prefixes.iter().fold(inputs, |inputs, lengths| inputs.prefix_lengths(lengths.integers()))
     }
 }

@@ -37,6 +37,18 @@ impl<'a> Read<'a> {
         self.storage.dtype()
     }
 
+    /// Whether the tensor's elements follow one another.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// The first `elements` elements of the tensor's storage.
+    pub fn first<T: CudaDType>(&self, elements: usize) -> Result<CudaView<'_, T>> {
+        let all = self.all()?;
+        let expected = format_args!("{elements} elements must lie within its storage");
+        all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
+    }
+
     /// Returns the tensor's elements, and the elements behind them in its storage.
     pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
         data(self.stored()?)
@@ -61,10 +73,7 @@ impl<'a> Read<'a> {
         // tokens.
         let reach = |(dim, stride): (&usize, &usize)| dim.saturating_sub(1) * stride;
         let end = dims.iter().zip(strides).map(reach).sum::<usize>() + 1;
-        let elements = if dims.contains(&0) { 0 } else { end };
-        let all = data(self.stored()?)?;
-        let expected = format_args!("{elements} elements must lie within its storage");
-        all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
+        self.first(if dims.contains(&0) { 0 } else { end })
     }
 
     /// Returns the tensor's integers, `u32` or `i32`.

@@ -2,6 +2,7 @@
 use crate::append::CacheScales;
 use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
+use crate::extras::Reads;
 use crate::here::Here;
 use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::compute;
@@ -168,6 +169,10 @@ impl<'a> PagedKv<'a> {
         }
         let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
         let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        let extras = Reads::of(attend);
+        let extras = extras.views()?;
+        let tables = extras.tables();
+        let request = extras.give(request, &tables);
         let dims = q.1.dims();
         let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
         let whole = [batch, rows, heads, shape[3]];

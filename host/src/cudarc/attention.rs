@@ -5,6 +5,7 @@ use super::front::{FlashAttention, refused};
 use super::memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::tensor::{Tensor, TensorMut};
+use super::variant::{OwnVariant, Table};
 use crate::request::{
     AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
     Splits, VarlenKeys, VarlenQueries,
@@ -35,6 +36,7 @@ pub struct Inputs<'a, T, C = T> {
     alibi: Option<PerHead<'a>>,
     sinks: Option<&'a dyn Memory<f32>>,
     bias: Option<Bias<'a>>,
+    variant: Option<(&'a OwnVariant, &'a [Table<'a>])>,
     splits: Splits,
 }
 
@@ -89,7 +91,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     fn new(q: Tensor<'a, T>, kv: Source<'a, T, C>) -> Self {
         let (mask, alignment, splits) = (Shown::Plain(Mask::Full), Alignment::BottomRight, Splits::Auto);
         let (queries, scale, softcap, alibi, sinks, bias) = (None, None, None, None, None, None);
-        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, bias, splits }
+        let variant = None;
+        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, bias, variant, splits }
     }
 
     /// See [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
@@ -149,6 +152,11 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { bias: Some(bias), ..self }
     }
 
+    /// Runs a variant of your own with these tables, at most 4; see [`AttentionRequest::variant`].
+    pub fn variant(self, variant: &'a OwnVariant, tables: &'a [Table<'a>]) -> Self {
+        Inputs { variant: Some((variant, tables)), ..self }
+    }
+
     /// See [`AttentionRequest::splits`].
     pub fn splits(self, splits: Splits) -> Self {
         Inputs { splits, ..self }
@@ -199,7 +207,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
-        let request = request.queries(queries).scores(scores).splits(self.splits);
+        let mut request = request.queries(queries).scores(scores).splits(self.splits);
+        request.variant = self.variant.map(|(variant, tables)| variant.on(tables, guards)).transpose()?;
         Ok(request.mask(mask).alignment(self.alignment))
     }
 }

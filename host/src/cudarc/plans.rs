@@ -57,6 +57,7 @@ fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     if let Queries::Varlen(queries) = key.queries {
         key.queries = Queries::Varlen(VarlenQueries { cu_seqlens_q: NOWHERE, ..queries });
     }
+    key.variant = key.variant.map(|variant| variant.without_params());
     key.lse = key.lse.map(|view| LseView { address: 0, elements: 0, ..view });
     key.scores.alibi = key.scores.alibi.map(|view| AlibiSlopes { address: 0, elements: 0, ..view });
     key.scores.sinks = key.scores.sinks.map(|_| Sinks { address: 0, elements: 0 });

@@ -1,5 +1,6 @@
 //! Tests the safe functions on cudarc's slices: their launches, allocations, refusals and frees.
 mod serving;
+mod variant;
 
 use super::fake_cuda::in_fake_cuda;
 use cudarc::driver::sys::CUstreamCaptureMode;

@@ -104,6 +104,9 @@ const HEADS: [[usize; 2]; 2] = [[2, 2], [4, 2]];
 /// # Errors
 /// Returns the reason if there is no case.
 pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
+    if kernel.head_dim_v != kernel.head_dim && kernel.keys != Keys::Latent {
+        return Err("there are no cases of values with another head dim");
+    }
     if kernel.kv_dtype == DType::E4m3 {
         return Err("there are no cases of eight-bit KV caches");
     }

@@ -1,0 +1,123 @@
+//! Variants with tables in cudarc's slices.
+use super::memory::{Memory, StreamGuards};
+use crate::Error;
+use crate::variant::{Variant, WithVariant};
+use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+use spec::{Integers, MaskMarker};
+use std::fmt;
+use std::sync::Arc;
+
+/// Most tables of a variant.
+const MOST: usize = 4;
+
+/// A table of a variant's parameters: `i32`, `u32` or `f32`. Convert a reference to a slice or a view `into`
+/// it.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Table<'a>(Kind<'a>);
+
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    Signed(&'a dyn Memory<i32>),
+    Unsigned(&'a dyn Memory<u32>),
+    Floats(&'a dyn Memory<f32>),
+}
+
+macro_rules! tables {
+    ($($kind:ident: $type:ty),*) => {$(
+        tables!(from $kind: CudaSlice<$type>, CudaView<'_, $type>, CudaViewMut<'_, $type>);
+    )*};
+    (from $kind:ident: $($memory:ty),*) => {$(
+        impl<'a> From<&'a $memory> for Table<'a> {
+            fn from(data: &'a $memory) -> Self {
+                Table(Kind::$kind(data))
+            }
+        }
+    )*};
+}
+tables!(Signed: i32, Unsigned: u32, Floats: f32);
+
+impl<'a> Table<'a> {
+    /// The words of the table, taken for a stream.
+    fn on<const GUARDS: usize>(self, guards: &mut StreamGuards<'a, GUARDS>) -> Result<Integers, Error> {
+        let (base, elements) = match self.0 {
+            Kind::Signed(data) => guards.read("variant.table", data)?,
+            Kind::Unsigned(data) => guards.read("variant.table", data)?,
+            Kind::Floats(data) => guards.read("variant.table", data)?,
+        };
+        let count = u32::try_from(elements)
+            .map_err(|_| Error::invalid("variant.table", elements, "a table has fewer than 2^32 elements"))?;
+        Ok(Integers { base, count, reserved: 0 })
+    }
+}
+
+/// A function of a launch's tables: the variant with its parameters.
+type Params = dyn Fn(&[Integers]) -> WithVariant + Send + Sync;
+
+/// A [variant](mod@crate::variant) of your own for safe launches, with the function that makes its parameters
+/// of its tables.
+///
+/// ```no_run
+/// # use cudarc::driver::{CudaSlice, CudaStream};
+/// # use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Tensor};
+/// # use ferroflash::spec::{And, Causal, Scored, Sink, SinkParams};
+/// # use ferroflash::variant::Variant;
+/// # use half::f16;
+/// # use std::sync::Arc;
+/// # fn run(
+/// #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory,
+/// #     q: Tensor<'_, f16>, kv: Tensor<'_, f16>, logits: &CudaSlice<f32>,
+/// #     variant: &'static Variant<Scored<Causal, Sink>>,
+/// # ) -> Result<(), ferroflash::Error> {
+/// // SAFETY: the build script compiled the kernels from these types, and the functions load from the table
+/// // alone.
+/// let own = unsafe {
+///     OwnVariant::new(variant, |tables| And::new((), SinkParams { base: tables[0].base }))
+/// };
+/// let tables = [logits.into()];
+/// let inputs = Inputs::dense(q, kv, kv).variant(&own, &tables);
+/// let o = attention.attend(stream, &inputs, scratch)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct OwnVariant(Arc<Params>);
+
+impl OwnVariant {
+    /// A variant whose parameters `params` makes of the launch's tables, in their order.
+    ///
+    /// # Safety
+    /// - The PTX of the variant's kernels was compiled from their types.
+    /// - With the parameters, the variant's functions load only from the tables, within their elements.
+    ///   (`GlobalInts` clamps indices. Tables must have as many elements as functions that do not clamp
+    ///   expect, such as `Sink`'s one per query head.)
+    pub unsafe fn new<M: MaskMarker>(
+        variant: &'static Variant<M>,
+        params: impl Fn(&[Integers]) -> M::Params + Send + Sync + 'static,
+    ) -> Self {
+        OwnVariant(Arc::new(move |tables| variant.with(params(tables))))
+    }
+
+    /// The variant with its parameters, whose tables are taken for a stream.
+    pub(super) fn on<'a, const GUARDS: usize>(
+        &self,
+        tables: &[Table<'a>],
+        guards: &mut StreamGuards<'a, GUARDS>,
+    ) -> Result<WithVariant, Error> {
+        if tables.len() > MOST {
+            let expected = format_args!("a variant has at most {MOST} tables; join some of them");
+            return Err(Error::invalid("variant.tables", tables.len(), expected));
+        }
+        let mut words = [Integers { base: 0, count: 0, reserved: 0 }; MOST];
+        for (words, table) in words.iter_mut().zip(tables) {
+            *words = table.on(guards)?;
+        }
+        Ok((self.0)(&words[..tables.len()]))
+    }
+}
+
+impl fmt::Debug for OwnVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnVariant").finish_non_exhaustive()
+    }
+}

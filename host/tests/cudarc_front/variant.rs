@@ -1,0 +1,70 @@
+//! Variants of the caller: their tables, their parameters, and refusals.
+use super::{launched, zeros};
+use crate::fake_cuda::in_fake_cuda;
+use cudarc::driver::CudaContext;
+use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Table, Tensor};
+use ferroflash::request::Mask;
+use ferroflash::variant::{Variant, VariantKernel};
+use spec::{And, Causal, F16, Fwd, FwdParams, Scored, Sink, SinkParams, With};
+use std::sync::Mutex;
+
+type Sinks = Scored<Causal, Sink>;
+type Kernel = With<Fwd<F16, Sinks, 8, 2, 1, 4, 4, 4, 2>>;
+
+/// PTX of the kernel, as far as it is read.
+const PTX: &str = ".visible .entry sinks_d64(\n\t.param .align 8 .b8 p[304]\n)";
+const _: () = assert!(size_of::<FwdParams>() + size_of::<SinkParams>() == 304);
+
+static SINKS: Variant<Sinks> = Variant::new("sinks", &[VariantKernel::new::<Kernel>("sinks_d64", PTX)]);
+
+/// The addresses and lengths of the tables of all launches.
+static TABLES: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
+
+#[test]
+fn tables_are_the_slices_of_each_launch() {
+    in_fake_cuda("cudarc_front::variant::tables_are_the_slices_of_each_launch", |cuda| {
+        let (context, other) =
+            (CudaContext::new(0).expect("a device"), CudaContext::new(1).expect("a device"));
+        let stream = context.new_stream().expect("a stream");
+        let attention = FlashAttention::new(&context).expect("a driver");
+        // SAFETY: the fake driver runs nothing.
+        let own = unsafe {
+            OwnVariant::new(&SINKS, |tables| {
+                TABLES.lock().expect("no panic").extend(tables.iter().map(|table| (table.base, table.count)));
+                And::new((), SinkParams { base: tables[0].base })
+            })
+        };
+        let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
+        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let logits = stream.alloc_zeros::<f32>(16).expect("room");
+        let (first, second) = (logits.slice(..8), logits.slice(8..));
+        let mut scratch = ScratchMemory::new();
+        let mut run = |inputs| attention.attend(&stream, &inputs, &mut scratch).map(|_| ());
+        cuda.calls();
+        let both = [[Table::from(&first)], [Table::from(&second)]];
+        for tables in &both {
+            run(Inputs::dense(q, kv, kv).variant(&own, tables)).expect("valid");
+        }
+        assert_eq!(launched(cuda), ["sinks"; 2]);
+        let mut tables = TABLES.lock().expect("no panic").clone();
+        tables.dedup();
+        let base = tables[0].0;
+        assert_eq!(tables, [(base, 8), (base + 32, 8)], "a plan serves other tables");
+
+        let elsewhere = other.new_stream().expect("a stream").alloc_zeros::<f32>(8).expect("room");
+        let (own_table, their_table) = ([Table::from(&first)], [Table::from(&elsewhere)]);
+        let many = [Table::from(&first); 5];
+        let full = Inputs::dense(q, kv, kv);
+        for (name, inputs) in [
+            ("variant.table", full.variant(&own, &their_table)),
+            ("variant.tables", full.variant(&own, &many)),
+            ("softcap", full.variant(&own, &own_table).softcap(3.0)),
+            ("mask", full.mask(Mask::Window { left: Some(3), right: None }).variant(&own, &own_table)),
+        ] {
+            let error = run(inputs).expect_err(name).to_string();
+            assert!(error.contains(&format!("invalid {name}: ")), "{name}: {error}");
+        }
+        assert!(launched(cuda).is_empty());
+        cuda.faults();
+    });
+}
