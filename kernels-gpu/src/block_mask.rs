@@ -1,5 +1,6 @@
-//! Makes block masks on the device: a warp asks a mask's own function about the key blocks of a tile, and
-//! leaves two lists.
+//! Makes block masks on the device. For each tile of queries, a warp uses the mask's function to sort the key
+//! blocks into full, partial and empty ones. It writes a list of the full blocks and a list of the partial
+//! blocks.
 use crate::block_kind::{BlockKind, kind_of};
 use crate::entries::Run;
 use crate::lengths::{self, Span};

@@ -154,7 +154,8 @@ fn no_directive_takes_a_word_that_it_does_not_have() {
         // This loop inserts a word, and then a directive, between every two tokens of the statement.
         let tokens: Vec<&str> = statement.split_inclusive([' ', ',', ';', '{', '}', '=', '(', ')']).collect();
         for at in 1..tokens.len() {
-            // The name of a variable or function may be any word.
+            // The loop inserts both forms, because `rubbish` can pass for the name of a variable or function,
+            // and `.rubbish` cannot.
             for planted in [" rubbish ", " .rubbish "] {
                 let changed = [&tokens[..at], &[planted], &tokens[at..]].concat().concat();
                 let text = if before.is_empty() { module("", &changed) } else { module(&changed, "") };

@@ -244,15 +244,17 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
     for name in carried(causal.filter(|entry| entry.dtype == DType::F16 && names(entry).next().is_none())) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
-        let head_dim = ferroflash::kernels::entry(name).expect("in the table").head_dim as usize;
+        let entry = ferroflash::kernels::entry(name).expect("in the table");
+        let [head_dim, head_dim_v] = entry.columns().map(|columns| columns as usize);
         // There are 100 queries and 30 keys. The last query has the position of the last key, so 70 queries
         // see no key.
-        let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).seqlen_k(30).mask(Mask::Causal);
+        let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).head_dim_v(head_dim_v);
+        let problem = problem.seqlen_k(30).mask(Mask::Causal);
         let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
         memory.buffers[memory.v.buffer].fill(0x7c00);
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (unseen, seen) = outcome.o().split_at(70 * 2 * head_dim);
+        let (unseen, seen) = outcome.o().split_at(70 * 2 * head_dim_v);
         assert!(unseen.iter().all(|bits| bits & 0x7fff == 0), "{name}: rows with no key are 0");
         assert!(seen.iter().all(|bits| bits & 0x7c00 == 0x7c00), "{name}: others see infinity");
     }

@@ -30,7 +30,8 @@ fn chunks_give_the_bits_of_the_whole() {
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
         let case = DecodeCase { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
-        let case = DecodeCase { dtype, cache: dtype, head_dim, ..case };
+        let apart = (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize);
+        let case = DecodeCase { dtype, cache: dtype, head_dim, head_dim_v: apart, ..case };
         let (attention, memory) = (attention(), DecodeMemory::new(&case.packed([300])));
         let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
         let (plan, whole) = loaded.run(None, &[300]).expect("a launch");

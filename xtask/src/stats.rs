@@ -128,7 +128,8 @@ pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
 }
 
 /// Prints clearly that the figures were not compared. In CI, returns an error, unless only the compiler
-/// differs. The first line names the compiler.
+/// differs. The first line of `old_tools` and of `new_tools` names the compiler; the other lines name
+/// NVIDIA's tools.
 fn not_compared(old_tools: &str, new_tools: &str, in_ci: bool) -> Result {
     let assembler = |tools: &str| tools.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let versions = format!("they belong to\n{old_tools}and this machine has\n{new_tools}");

@@ -34,8 +34,8 @@ impl Side {
         }
     }
 
-    /// Computes dense attention with candle-flash-attn's function. Shapes are `(batch, sequence, heads,
-    /// head_dim)`.
+    /// Computes dense attention with this side's library. The arguments are those of candle-flash-attn's
+    /// `flash_attn`; shapes are `(batch, sequence, heads, head_dim)`.
     pub fn flash_attn(self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool) -> Result<Tensor> {
         match self {
             Side::Ours => ferroflash_candle::flash_attn(q, k, v, scale, causal),
@@ -71,8 +71,8 @@ impl Side {
         }
     }
 
-    /// Computes attention on pages with candle-flash-attn's function. Takes offsets of queries and keys, and
-    /// the longest sequence's lengths.
+    /// Computes causal attention on pages with this side's library. `seqlens_q` and `seqlens_k` are offsets
+    /// of queries and keys; `max_q` and `max_k` are the maximum numbers of queries and keys per sequence.
     pub fn paged(
         self,
         [q, k, v]: [&Tensor; 3],

@@ -66,14 +66,15 @@ fn storage(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
-/// The first half of an operation on both KV caches. This half holds the KV cache of keys.
+/// An append, first step: candle passes the keys' cache to `cuda_fwd`, which runs [`Values`] on `v_cache`.
+/// Candle lends an operation only one tensor mutably, so an append to two caches takes two steps.
 struct Keys<'a> {
     v_cache: &'a Tensor,
     slots: &'a Tensor,
     scales: Option<CacheScales>,
 }
 
-/// The second half of the operation. This half has all inputs.
+/// An append, second step. This step has all inputs, and launches the kernel.
 struct Values<'a> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,

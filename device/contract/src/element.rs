@@ -57,7 +57,7 @@ impl DType {
     }
 }
 
-/// The instructions that multiply tiles, as a value.
+/// Which instructions multiply the tiles of an element type ([`Element::PATH`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
     /// Tensor cores: `mma.sync`, or `wgmma` on Hopper.

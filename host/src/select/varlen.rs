@@ -61,7 +61,8 @@ pub(super) fn portable(
     Ok(if is_long { (first, LARGE) } else { (second, SMALL) })
 }
 
-/// Minimum mean queries and mean keys. A batch must reach both numbers of one pair.
+/// Pairs of a minimum mean number of queries and a minimum mean number of keys per sequence. A batch must
+/// reach both numbers of at least one pair.
 pub(super) type Least = &'static [[usize; 2]];
 
 /// Returns the minimum for varlen tensors: one tile of queries and keys, or few queries on many keys.

@@ -5,7 +5,8 @@ use super::{MASK_BITS, PREFIX, Part, cache};
 use crate::request::{Mask, MaskBits, Prefix};
 use crate::{Error, Problem};
 
-/// Checks a mask of a problem. The part is the mask's memory, if it has any.
+/// Checks a mask of a problem. Returns the device memory that the mask reads, as a part; a mask without
+/// memory gives a part without a footprint.
 pub(super) fn mask(mask: &Mask, p: &Problem) -> Result<Part, Error> {
     match mask {
         Mask::Full | Mask::Causal | Mask::Window { .. } | Mask::Prefix(Prefix::All(_)) => Ok((&PREFIX, None)),

@@ -89,8 +89,9 @@ fn caches_of_any_kind() {
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
-        // The first case has an e4m3 cache. The second case has varlen queries, whose sequences two kernels
-        // divide. The third case has slopes, which decode kernels do not take.
+        // The first case has an e4m3 cache. The second case has varlen queries: one kernel takes the
+        // sequences of few queries, and another kernel takes the other sequences. The third case has slopes,
+        // which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse(
                 &stream,

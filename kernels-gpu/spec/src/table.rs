@@ -119,7 +119,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
-    // Trees of drafts. A row is one draft and one query head of a key head.
+    // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     }

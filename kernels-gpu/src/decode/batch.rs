@@ -15,7 +15,7 @@ pub trait Batch {
     fn keys(&self, i: u32) -> Unchecked;
     /// Whether this kernel processes sequence `i`.
     fn takes(&self, i: u32) -> bool;
-    /// The parameters of sequence `i`, which this kernel must process.
+    /// The parameters of sequence `i`. Precondition: this kernel processes the sequence ([`Self::takes`]).
     fn own(&self, i: u32) -> Self::Own<'_>;
 }
 

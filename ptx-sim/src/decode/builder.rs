@@ -316,7 +316,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The register of a load or store, which may have any width.
+    /// The slot of an operand of a load, a store, an atomic or a call: `_`, a register of 32 or 64 bits
+    /// whatever `kind` is, or, if `write` is false, any other source of `kind`.
     pub fn slot(&mut self, operand: &Operand, kind: Kind, write: bool) -> Result<Slot, String> {
         match operand {
             Operand::Sink => Ok(Slot::Sink),

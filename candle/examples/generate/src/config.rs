@@ -75,7 +75,7 @@ fn one() -> f32 {
     1.0
 }
 
-/// One token or several.
+/// The end-of-text tokens of a checkpoint: a list, one token, or none.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 pub enum Ends {

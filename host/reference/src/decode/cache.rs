@@ -110,7 +110,8 @@ impl DecodeMemory {
             Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
             Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
         };
-        // Rows of values lie as far apart as rows of keys: one index addresses both.
+        // Values may have fewer columns than keys. Only the shape changes: rows of values keep the strides of
+        // rows of keys, because one index addresses both.
         values.shape[3] = case.columns();
         [keys, values]
     }

@@ -124,8 +124,9 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { pages: Pages::Rows, alibi: true, ..case(&[n + 1, 0, 4], [2, 2]) },
     ];
     let sloped = entry.mask == MaskKind::Local && entry.head_dim <= 256 && !entry.has_maps();
-    // Every work tile has exactly `m` queries, and is the first or the second tile of its block. The diagonal
-    // of the causal mask lies in one stage of keys or in two.
+    // Every work tile has exactly `m` queries, and is the first or the second tile of its block. In the
+    // first sequence, the causal diagonal begins in the middle of a stage of keys. In the others, it begins
+    // at the start of a stage.
     let whole = DecodeCase { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
     let whole = entry.has_maps().then(|| whole.packed([m; 3]));
     // This case has persistent blocks. On a card with few SMs, each block takes several tiles. A block uses

@@ -48,7 +48,8 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
         DecodeCase { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
         DecodeCase { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
-        // Only in one warp do the scores exceed the lazy maximum by so much that the warp must rescale.
+        // The scale is six times DeepSeek's. The scores of at least one warp therefore outgrow the lazy
+        // maximum. Then all warps must update their maxima and rescale O.
         DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
         // The first case has numbers of columns that no entry has. The second case has two latent heads. In
         // the third case, one plan runs on other lengths.
