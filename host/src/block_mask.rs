@@ -4,7 +4,7 @@
 //! FlexAttention's `create_block_mask`. The caller compiles the kernel beside the attention kernels of a
 //! [variant](mod@crate::variant): `entry!(documents_lists: CreateBlockMask<Documents, 128, 64>);`.
 //! `docs/your-own-attention.md` shows both sides.
-use crate::request::{Alignment, Index};
+use crate::request::{Alignment, Index, MAX_SEQLEN};
 use crate::variant::{MAX_BYTES, checked};
 use crate::{Contract, Driver, Error};
 use spec::{
@@ -32,6 +32,9 @@ pub struct BlockMaskRequest {
     pub seqused_k: Option<Index>,
     /// How queries align with keys.
     pub alignment: Alignment,
+    /// For masks that read the request's window, such as `Local`: the number of visible keys before and after
+    /// a query's position, as in the attention request; `None` is all.
+    pub window: [Option<u32>; 2],
 }
 
 impl BlockMaskRequest {
@@ -46,6 +49,7 @@ impl BlockMaskRequest {
             cu_seqlens_k: None,
             seqused_k: None,
             alignment: Alignment::BottomRight,
+            window: [None; 2],
         }
     }
 
@@ -67,14 +71,31 @@ impl BlockMaskRequest {
         BlockMaskRequest { alignment, ..self }
     }
 
+    /// Returns this request with the window of the attention request: `[None, Some(0)]` for a causal mask.
+    #[must_use]
+    pub const fn window(self, window: [Option<u32>; 2]) -> Self {
+        BlockMaskRequest { window, ..self }
+    }
+
     /// The shape of the lists for blocks of `tile` queries and keys, and their integers.
     fn shape(&self, tile: [u32; 2]) -> Result<([u32; 4], [u32; 2]), Error> {
         let BlockMaskRequest { sequences, heads, seqlen_q, seqlen_k, .. } = *self;
-        for (what, size) in
-            [("sequences", sequences), ("heads", heads), ("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)]
-        {
-            if size == 0 || size >= 1 << 31 {
-                return Err(Error::invalid(what, size, "it must be from 1 to 2^31 - 1"));
+        const MOST: usize = (1 << 31) - 1;
+        for (what, size, most) in [
+            ("sequences", sequences, MOST),
+            ("heads", heads, MOST),
+            ("seqlen_q", seqlen_q, MAX_SEQLEN),
+            ("seqlen_k", seqlen_k, MAX_SEQLEN),
+        ] {
+            if size == 0 || size > most {
+                return Err(Error::invalid(what, size, format_args!("it must be from 1 to {most}")));
+            }
+        }
+        for (what, offsets) in [("cu_seqlens_q", self.cu_seqlens_q), ("cu_seqlens_k", self.cu_seqlens_k)] {
+            if let (1, Some(Index { elements: 3.., .. })) = (sequences, offsets) {
+                let expected =
+                    "sequences of different lengths have their own lists: set `sequences` to the batch";
+                return Err(Error::invalid(what, "offsets of several sequences", expected));
             }
         }
         let blocks = |length: usize, tile: u32| (length as u32).div_ceil(tile);
@@ -157,7 +178,7 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
             cu_seqlens_q: integers("cu_seqlens_q", request.cu_seqlens_q, sequences + 1)?,
             cu_seqlens_k: integers("cu_seqlens_k", request.cu_seqlens_k, sequences + 1)?,
             seqused_k: integers("seqused_k", request.seqused_k, sequences)?,
-            window: [Window::UNBOUNDED; 2],
+            window: request.window.map(side),
             bottom_right: (request.alignment == Alignment::BottomRight) as u32,
             reserved: 0,
         };
@@ -171,6 +192,11 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
         unsafe { driver.launch(&self.kernel, grid, bytes, stream)? };
         Ok(mask)
     }
+}
+
+/// A side of a window, as kernels read it.
+fn side(keys: Option<u32>) -> i32 {
+    keys.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(Window::UNBOUNDED)
 }
 
 /// `count` integers, if `index` has them.

@@ -86,11 +86,27 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
     /// const KERNEL: VariantKernel<Causal> = VariantKernel::new::<Kernel>("k", "// PTX");
     /// # fn main() { let _ = &KERNEL; }
     /// ```
+    ///
+    /// A staged bias needs a tensor map, which the parameters of a variant cannot describe:
+    ///
+    /// ```compile_fail,E0080
+    /// use ferroflash::spec::{Causal, F16, FwdHopper, TmaBias};
+    /// use ferroflash::variant::VariantKernel;
+    ///
+    /// type Mask = TmaBias<Causal, F16>;
+    /// type Kernel = FwdHopper<F16, Mask, 2, 8, 4, 3, true>;
+    /// const KERNEL: VariantKernel<Mask> = VariantKernel::new::<Kernel>("k", "// PTX");
+    /// # fn main() { let _ = &KERNEL; }
+    /// ```
     pub const fn new<K: AttnKernel<Mask = M>>(symbol: &'static str, ptx: &'static str) -> Self {
         const {
             assert!(
                 !matches!(K::INFO.queries, Queries::Mixed),
                 "a variant has no kernels of mixed batches: list `With<Paged<..>>` and `With<Decode<..>>`"
+            );
+            assert!(
+                M::STAGED_BYTES == 0,
+                "a variant has no tensor map for `TmaBias`: use `Scored<.., Bias<..>>`, or a request's bias"
             );
         }
         let info = AttnInfo { contract: Contract::of::<K>(symbol), ..K::INFO };

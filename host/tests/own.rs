@@ -117,6 +117,41 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
     }
 }
 
+/// The partial rows of a split-KV kernel have the values' columns, and so has the kernel that combines them.
+#[test]
+fn a_split_kernel_of_two_widths_is_combined_by_the_values_columns() {
+    static WIDTHS: Variant<Near> = Variant::new(
+        "two widths",
+        &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 8, 0, 2, 4>>, "near_d128x64_split", "352")],
+    );
+    with_ptx();
+    let view = |n: u64, columns| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [1, 8192, 1, columns]);
+    let request = AttentionRequest::dense(view(1, 128), view(2, 128), view(3, 64), view(4, 64))
+        .variant(&WIDTHS, NEAR)
+        .config("near_d128x64_split")
+        .scratch(Scratch::Fastest);
+    let attention = Attention::new(FakeDriver::new("h200"));
+    attention.load(&attention.plan(&request).expect("valid")).expect("loads");
+    assert_eq!(attention.driver().loaded(), ["near_d128x64_split", "combine_f16_d64"]);
+}
+
+/// A variant of Hopper kernels alone runs the kernel with the fewest columns that fit.
+#[test]
+fn a_variant_of_hopper_kernels_runs_the_smallest_that_fits() {
+    static HOPPER: Variant<Near> = Variant::new(
+        "on hopper",
+        &[
+            kernel!(Hopper, "near_hopper_d128", "656"),
+            kernel!(FwdHopper<F16, Near, 2, 8, 4, 3, true>, "near_hopper_d64", "656"),
+        ],
+    );
+    for (head_dim, symbol) in [(64, "near_hopper_d64"), (96, "near_hopper_d128")] {
+        let request = dense([4, 2048, 16, head_dim]).variant(&HOPPER, NEAR);
+        let made = plan(&request, card("h200")).expect(symbol);
+        assert_eq!(made.contract().symbol, symbol);
+    }
+}
+
 #[test]
 fn parameters_follow_the_kernels_own() -> Result<(), Error> {
     with_ptx();

@@ -135,15 +135,19 @@ impl Attend {
         extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }
 
-    /// Returns the extras of `count` sequences from `first` on.
-    pub(crate) fn sequences(&self, first: usize, count: usize) -> Result<Self> {
+    /// Returns the extras of `count` sequences from `first` on, whose longest has `queries` queries.
+    pub(crate) fn sequences(&self, first: usize, count: usize, queries: usize) -> Result<Self> {
         let of = |tensor: &Tensor, rank: usize| match tensor.rank() == rank && tensor.dims()[0] > 1 {
             true => tensor.narrow(0, first, count),
             false => Ok(tensor.clone()),
         };
-        let bits = self.mask_bits.as_ref().map(|(bits, keys)| Ok::<_, candle::Error>((of(bits, 4)?, *keys)));
+        let rows = |tensor: &Tensor| match of(tensor, 4)? {
+            tensor if tensor.rank() == 4 && tensor.dims()[2] > queries => tensor.narrow(2, 0, queries),
+            tensor => Ok(tensor),
+        };
+        let bits = self.mask_bits.as_ref().map(|(bits, keys)| Ok::<_, candle::Error>((rows(bits)?, *keys)));
         Ok(Attend {
-            bias: self.bias.as_ref().map(|bias| of(bias, 4)).transpose()?,
+            bias: self.bias.as_ref().map(rows).transpose()?,
             mask_bits: bits.transpose()?,
             prefix_lengths: self.prefix_lengths.as_ref().map(|lengths| of(lengths, 1)).transpose()?,
             ..self.clone()

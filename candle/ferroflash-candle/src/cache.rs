@@ -116,6 +116,13 @@ impl KvCache {
         if rows != step.tokens() {
             return Err(invalid("q", rows, format_args!("a row for each of the step's {}", step.tokens())));
         }
+        if attend.variant.is_some() && step.parts().len() > 1 {
+            return Err(invalid(
+                "attend.variant",
+                "a variant with single queries and prompts in one step",
+                "a step of single queries or of prompts alone: its tables belong to one launch",
+            ));
+        }
         let (mut outputs, mut sums) = (Vec::new(), Vec::new());
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
@@ -129,7 +136,7 @@ impl KvCache {
                 false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
             };
             // Each sequence before this part has one row.
-            let attend = attend.sequences(part.first_row, part.sequences)?;
+            let attend = attend.sequences(part.first_row, part.sequences, part.widest)?;
             let (o, lse) = kv.run(&q, queries, &attend, lse)?;
             outputs.push(o.reshape((part.rows, heads, head_dim))?);
             // The LSE of a launch without varlen is `[sequences, heads, queries]`.

@@ -207,9 +207,12 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
             let batch = starts.elements.saturating_sub(1) as usize;
             queries = Queries::Varlen(VarlenQueries::new(batch, starts, max_seqlen_q));
         }
-        let mut request = request.queries(queries).scores(scores).splits(self.splits);
-        request.variant = self.variant.map(|(variant, tables)| variant.on(tables, guards)).transpose()?;
-        Ok(request.mask(mask).alignment(self.alignment))
+        let request = request.queries(queries).scores(scores).splits(self.splits);
+        let mut request = request.mask(mask).alignment(self.alignment);
+        let with_tables =
+            |(variant, tables): (&OwnVariant, &[Table<'a>])| variant.on(tables, &request, guards);
+        request.variant = self.variant.map(with_tables).transpose()?;
+        Ok(request)
     }
 }
 

@@ -61,7 +61,8 @@ fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     key.lse = key.lse.map(|view| LseView { address: 0, elements: 0, ..view });
     key.scores.alibi = key.scores.alibi.map(|view| AlibiSlopes { address: 0, elements: 0, ..view });
     key.scores.sinks = key.scores.sinks.map(|_| Sinks { address: 0, elements: 0 });
-    key.scores.bias = key.scores.bias.map(|view| Bias { address: 0, elements: 0, ..view });
+    // TMA needs an aligned bias, so the kernel depends on these bits of the address.
+    key.scores.bias = key.scores.bias.map(|view| Bias { address: view.address % 16, elements: 0, ..view });
     key.mask = key.mask.anywhere();
     key
 }

@@ -1,6 +1,7 @@
 //! Variants with tables in cudarc's slices.
 use super::memory::{Memory, StreamGuards};
 use crate::Error;
+use crate::request::AttentionRequest;
 use crate::variant::{Variant, WithVariant};
 use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use spec::{Integers, MaskMarker};
@@ -45,20 +46,23 @@ impl<'a> Table<'a> {
             Kind::Unsigned(data) => guards.read("variant.table", data)?,
             Kind::Floats(data) => guards.read("variant.table", data)?,
         };
-        let count = u32::try_from(elements)
-            .map_err(|_| Error::invalid("variant.table", elements, "a table has fewer than 2^32 elements"))?;
-        Ok(Integers { base, count, reserved: 0 })
+        // Kernels clamp indices to the table's elements, so a table has at least one.
+        match u32::try_from(elements) {
+            Ok(count) if count > 0 => Ok(Integers { base, count, reserved: 0 }),
+            _ => Err(Error::invalid("variant.table", elements, "a table has 1 to 2^32 - 1 elements")),
+        }
     }
 }
 
-/// A function of a launch's tables: the variant with its parameters.
-type Params = dyn Fn(&[Integers]) -> WithVariant + Send + Sync;
+/// A function of a launch's tables and request: the variant with its parameters.
+type Params = dyn Fn(&[Integers], &AttentionRequest<'_>) -> Result<WithVariant, Error> + Send + Sync;
 
 /// A [variant](mod@crate::variant) of your own for safe launches, with the function that makes its parameters
 /// of its tables.
 ///
 /// ```no_run
 /// # use cudarc::driver::{CudaSlice, CudaStream};
+/// # use ferroflash::Error;
 /// # use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Tensor};
 /// # use ferroflash::spec::{And, Causal, Scored, Sink, SinkParams};
 /// # use ferroflash::variant::Variant;
@@ -68,11 +72,16 @@ type Params = dyn Fn(&[Integers]) -> WithVariant + Send + Sync;
 /// #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory,
 /// #     q: Tensor<'_, f16>, kv: Tensor<'_, f16>, logits: &CudaSlice<f32>,
 /// #     variant: &'static Variant<Scored<Causal, Sink>>,
-/// # ) -> Result<(), ferroflash::Error> {
-/// // SAFETY: the build script compiled the kernels from these types, and the functions load from the table
-/// // alone.
+/// # ) -> Result<(), Error> {
+/// // SAFETY: the build script compiled the kernels from these types. The functions load one logit per query
+/// // head from the table, which has them.
 /// let own = unsafe {
-///     OwnVariant::new(variant, |tables| And::new((), SinkParams { base: tables[0].base }))
+///     OwnVariant::new(variant, |tables, request| match tables {
+///         [logits] if logits.count as usize >= request.q.shape[2] => {
+///             Ok(And::new((), SinkParams { base: logits.base }))
+///         }
+///         _ => Err(Error::invalid("tables", tables.len(), "pass one table with a logit per query head")),
+///     })
 /// };
 /// let tables = [logits.into()];
 /// let inputs = Inputs::dense(q, kv, kv).variant(&own, &tables);
@@ -84,24 +93,27 @@ type Params = dyn Fn(&[Integers]) -> WithVariant + Send + Sync;
 pub struct OwnVariant(Arc<Params>);
 
 impl OwnVariant {
-    /// A variant whose parameters `params` makes of the launch's tables, in their order.
+    /// A variant whose parameters `params` makes of the launch's tables, in their order, and of its request
+    /// without the variant. Safe code passes any number of tables of any length: `params` returns an error
+    /// if they do not fit.
     ///
     /// # Safety
     /// - The PTX of the variant's kernels was compiled from their types.
-    /// - With the parameters, the variant's functions load only from the tables, within their elements.
-    ///   (`GlobalInts` clamps indices. Tables must have as many elements as functions that do not clamp
-    ///   expect, such as `Sink`'s one per query head.)
+    /// - With the parameters that `params` returns, the variant's functions load only from the tables, within
+    ///   their elements. (`GlobalInts` clamps indices. Functions that do not clamp, such as `Sink`'s one
+    ///   logit per query head, need tables of that length: `params` compares it with the request.)
     pub unsafe fn new<M: MaskMarker>(
         variant: &'static Variant<M>,
-        params: impl Fn(&[Integers]) -> M::Params + Send + Sync + 'static,
+        params: impl Fn(&[Integers], &AttentionRequest<'_>) -> Result<M::Params, Error> + Send + Sync + 'static,
     ) -> Self {
-        OwnVariant(Arc::new(move |tables| variant.with(params(tables))))
+        OwnVariant(Arc::new(move |tables, request| Ok(variant.with(params(tables, request)?))))
     }
 
     /// The variant with its parameters, whose tables are taken for a stream.
     pub(super) fn on<'a, const GUARDS: usize>(
         &self,
         tables: &[Table<'a>],
+        request: &AttentionRequest<'_>,
         guards: &mut StreamGuards<'a, GUARDS>,
     ) -> Result<WithVariant, Error> {
         if tables.len() > MOST {
@@ -112,7 +124,7 @@ impl OwnVariant {
         for (words, table) in words.iter_mut().zip(tables) {
             *words = table.on(guards)?;
         }
-        Ok((self.0)(&words[..tables.len()]))
+        (self.0)(&words[..tables.len()], request)
     }
 }
 

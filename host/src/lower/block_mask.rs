@@ -27,6 +27,13 @@ pub(super) fn check(mask: &BlockMask, kernel: &AttnInfo, p: &Problem) -> Result<
             return Err(Error::invalid(what, lists, expected));
         }
     }
+    if sequences == 1 && p.batch > 1 && (p.varlen.is_some() || p.cache.is_some()) {
+        let expected = format_args!(
+            "sequences of varlen tensors and KV caches differ in length, so each of the {} needs its own lists",
+            p.batch
+        );
+        return Err(Error::invalid("block_mask.sequences", sequences, expected));
+    }
     let expected = p.seqlen_q.div_ceil(tile[0] as usize);
     if m_blocks as usize != expected {
         let expected = format_args!(
@@ -44,8 +51,8 @@ pub(super) fn check(mask: &BlockMask, kernel: &AttnInfo, p: &Problem) -> Result<
         );
         return Err(Error::invalid("block_mask.blocks", n_blocks, expected));
     }
-    let room = BlockMask::room(mask.shape).map(|[tiles, _]| tiles);
-    if room.is_none_or(|room| tiles.count < room) {
+    let room = [sequences, heads, m_blocks, 4].iter().map(|n| u64::from(*n)).try_fold(1, u64::checked_mul);
+    if room.is_none_or(|room| room >= 1 << 31 || u64::from(tiles.count) < room) {
         let expected = format_args!(
             "it must have four integers for each of {sequences} x {heads} x {m_blocks} tiles, less than 2^31"
         );

@@ -27,7 +27,7 @@ impl Split {
     /// # Errors
     /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.
     pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
-        let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim);
+        let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim_v);
         let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
             return Ok(None);
         };

@@ -12,6 +12,8 @@ const LARGE: &str = "the largest tile with this mask and these scores: there are
                      device";
 const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
 const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
+const FEWEST: &str =
+    "the first of the variant's Hopper kernels with the fewest columns that fit the head dim";
 /// The reason for a kernel whose output a merge kernel completes.
 const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
                       output of a kernel without sinks";
@@ -120,11 +122,15 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     // one.
     let rank = |e: &AttnInfo| (e.columns(), e.mask != p.mask_kind());
     let Some(best) = solving.iter().filter(runs).map(|e| rank(e)).min() else {
-        return match solving.iter().copied().find(|e| !e.has_maps()).or(solving.first().copied()) {
+        let on_device = solving.iter().copied().filter(|e| on.runs(&e.contract).is_ok());
+        let portable = || solving.iter().copied().find(|e| !e.has_maps());
+        let best = on_device.clone().min_by_key(|e| rank(e));
+        return match best.or_else(portable).or(solving.first().copied()) {
             None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
             Some(kernel) if p.variant.is_some() && on.runs(&kernel.contract).is_ok() => {
                 q.takes(kernel).map_err(|reason| Error::unsupported(kernel.contract.symbol, reason))?;
-                Ok(Choice::new(kernel, ONLY))
+                let reason = if on_device.count() == 1 { ONLY } else { FEWEST };
+                Ok(Choice::new(kernel, reason))
             }
             Some(kernel) => Err(on.runs(&kernel.contract).err().unwrap_or_else(|| none(p))),
             None => Err(none(p)),

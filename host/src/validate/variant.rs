@@ -18,7 +18,7 @@ pub(super) fn variant(p: &Problem) -> Result<(), Error> {
                 format!("variant {name} has mask local: the request's mask must be full, causal or a window")
             }
             kind => {
-                format!("variant {name} has mask {} of its own: leave the request's mask unset", kind.name())
+                format!("variant {name} has its own mask, {}: leave the request's mask unset", kind.name())
             }
         };
         return Err(Error::invalid("mask", p.mask, expected));

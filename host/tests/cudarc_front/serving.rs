@@ -162,7 +162,7 @@ fn latent_caches() {
         let whole = Cache::paged(Pages::latent(&rows, shape, 520), &table, 10, &lengths);
         for (name, inputs) in [
             ("scale", Inputs::cached(q, cache)),
-            ("values of 520 columns", Inputs::cached(q, whole).scale(0.1)),
+            ("head_dim_v 520", Inputs::cached(q, whole).scale(0.1)),
             ("softcap on a latent cache", inputs.softcap(30.0)),
         ] {
             let error = front.attend(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();

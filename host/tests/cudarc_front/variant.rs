@@ -2,6 +2,7 @@
 use super::{launched, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
+use ferroflash::Error;
 use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Table, Tensor};
 use ferroflash::request::Mask;
 use ferroflash::variant::{Variant, VariantKernel};
@@ -29,9 +30,14 @@ fn tables_are_the_slices_of_each_launch() {
         let attention = FlashAttention::new(&context).expect("a driver");
         // SAFETY: the fake driver runs nothing.
         let own = unsafe {
-            OwnVariant::new(&SINKS, |tables| {
+            OwnVariant::new(&SINKS, |tables, request| {
                 TABLES.lock().expect("no panic").extend(tables.iter().map(|table| (table.base, table.count)));
-                And::new((), SinkParams { base: tables[0].base })
+                match tables {
+                    [logits] if logits.count as usize >= request.q.shape[2] => {
+                        Ok(And::new((), SinkParams { base: logits.base }))
+                    }
+                    _ => Err(Error::invalid("tables", tables.len(), "one table with a logit per query head")),
+                }
             })
         };
         let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
@@ -54,10 +60,15 @@ fn tables_are_the_slices_of_each_launch() {
         let elsewhere = other.new_stream().expect("a stream").alloc_zeros::<f32>(8).expect("room");
         let (own_table, their_table) = ([Table::from(&first)], [Table::from(&elsewhere)]);
         let many = [Table::from(&first); 5];
+        let (short, empty) = (logits.slice(..7), logits.slice(..0));
+        let (short, empty) = ([Table::from(&short)], [Table::from(&empty)]);
         let full = Inputs::dense(q, kv, kv);
         for (name, inputs) in [
             ("variant.table", full.variant(&own, &their_table)),
             ("variant.tables", full.variant(&own, &many)),
+            ("variant.table", full.variant(&own, &empty)),
+            ("tables", full.variant(&own, &short)),
+            ("tables", full.variant(&own, &[])),
             ("softcap", full.variant(&own, &own_table).softcap(3.0)),
             ("mask", full.mask(Mask::Window { left: Some(3), right: None }).variant(&own, &own_table)),
         ] {

@@ -62,6 +62,8 @@ fn block_masks_of_another_problem_are_refused() {
         check(Front::Dense, with(change), &said);
     }
     check(Front::Cached, with(|mask| mask.shape[3] = 9), &["block_mask.blocks", "9", "8 blocks"]);
+    // The end of the keys may cut another block of each sequence.
+    check(Front::Cached, shared, &["block_mask.sequences", "1", "differ in length"]);
 }
 
 #[test]
@@ -78,6 +80,8 @@ fn requests_for_lists_are_refused() {
     for (request, said) in [
         (BlockMaskRequest::new(0, 1, [200, 461]), "sequences: 0"),
         (BlockMaskRequest::new(2, 1, [200, 0]), "seqlen_k: 0"),
+        (BlockMaskRequest::new(2, 1, [200, 1 << 31]), "seqlen_k: 2147483648"),
+        (BlockMaskRequest::new(1, 1, [200, 461]).varlen(Some(Index::new(256, 3)), None), "cu_seqlens_q"),
         (BlockMaskRequest::new(1 << 10, 1 << 10, [1 << 20, 1 << 20]), "2^31 integers or more"),
     ] {
         let error = Kernel::room(&request).expect_err(said);
