@@ -283,7 +283,7 @@ fn a_wrong_variant_is_refused_in_words() {
         (varlen, &["variant wrong has no kernel for f16, varlen tensors"]),
         (request.config("near_d63"), &["config: near_d63", "variant wrong",
             "[near_d64, near_d128, near_d256]"]),
-        (request.mask(Mask::Causal), &["mask: causal", "variant wrong has mask own of its own", "unset"]),
+        (request.mask(Mask::Causal), &["mask: causal", "variant wrong has its own mask, own", "unset"]),
         (request.softcap(30.0), &["softcap: 30", "variant wrong", "Scored<Local, ..>"]),
         (request.alibi(AlibiSlopes::new(9 * FAR, 16)), &["alibi: slopes", "variant wrong"]),
         (request.bias(bias), &["bias: f16", "variant wrong"]),
