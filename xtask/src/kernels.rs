@@ -31,8 +31,8 @@ pub struct Build {
     /// selects entries after the build
     #[arg(long = "entry", value_name = "TEXT")]
     pub entries: Vec<String>,
-    /// Build the device crate in this folder instead of kernels-gpu, such as one with masks and scores of your
-    /// own. Its kernels get no launch contract: threads and dynamic shared memory are unknown
+    /// Build the device crate in this folder instead of kernels-gpu, such as one with masks and scores of
+    /// your own. Its kernels get no launch contract: threads and dynamic shared memory are unknown
     #[arg(long = "crate", value_name = "FOLDER")]
     pub device_crate: Option<PathBuf>,
     /// An argument for LLVM, such as -inline-threshold=1000; may be repeated

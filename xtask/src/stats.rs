@@ -32,8 +32,8 @@ pub struct Stats {
     check: bool,
 }
 
-/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic shared
-/// memory and thus the occupancy are unknown.
+/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic
+/// shared memory and thus the occupancy are unknown.
 #[derive(Serialize)]
 struct Row<'a> {
     entry: &'a str,

@@ -14,7 +14,8 @@ pub enum Error {
     /// There is no rustc with matching sources of `core`.
     #[error(
         "no device compiler: {looked}\nIt is a rustc with sources: run `rustup component add rust-src`, or \
-         `cargo xtask setup` in FerroFlash's checkout, or set FERROFLASH_DEVICE_RUSTC to a rustc that has them"
+         `cargo xtask setup` in FerroFlash's checkout, or set FERROFLASH_DEVICE_RUSTC to a rustc that has \
+         them"
     )]
     NoDeviceCompiler {
         /// The places that were searched, and what each of them lacks.

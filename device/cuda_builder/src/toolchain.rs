@@ -196,8 +196,8 @@ impl CudaTool {
         }
     }
 
-    /// Searches the path in the environment variable, then PATH, then setup's folder in `workspace` and in the
-    /// checkout that contains this crate.
+    /// Searches the path in the environment variable, then PATH, then setup's folder in `workspace` and in
+    /// the checkout that contains this crate.
     ///
     /// # Errors
     /// Returns [`Error::NoTool`], which names the remedy.
