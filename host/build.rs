@@ -257,8 +257,8 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     // The modules get no source lines, unless the cache has modules with source lines, whose code is equal.
     let with_lines = simulates() || builder.is_kept().unwrap_or_default();
     let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });
-    let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(said)?);
-    let output = builder.build().map_err(said)?;
+    let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(|error| error.to_string())?);
+    let output = builder.build().map_err(|error| error.to_string())?;
     if compiles {
         let (count, time) = (output.modules.len(), clock(start.elapsed()));
         let folder = folder.canonicalize().unwrap_or(folder);
@@ -266,16 +266,6 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     }
     output.emit_rerun_if_changed();
     Ok(output.modules.into_iter().map(|module| (module.contract.symbol, module.text)).collect())
-}
-
-/// Returns an error of the builder, with its remedy.
-fn said(error: cuda_builder::Error) -> String {
-    match error {
-        cuda_builder::Error::NoDeviceCompiler { .. } => {
-            format!("{error}\nIn FerroFlash's checkout, `cargo xtask setup` installs a device compiler")
-        }
-        _ => error.to_string(),
-    }
 }
 
 /// Prints the number of compiled kernels to the terminal, if there is one. Cargo shows no output of a build

@@ -27,11 +27,12 @@ pub struct Build {
     /// Copy every module into this folder
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Build only the entries whose symbol contains this text; may be repeated
+    /// Build only the entries whose symbol contains this text; may be repeated. With --crate, this option
+    /// selects entries after the build
     #[arg(long = "entry", value_name = "TEXT")]
     pub entries: Vec<String>,
-    /// Build another device crate instead of kernels-gpu, such as one with masks and scores of your own; each
-    /// of its kernels gets 128 threads
+    /// Build the device crate in this folder instead of kernels-gpu, such as one with masks and scores of
+    /// your own. Its kernels get no launch contract: threads and dynamic shared memory are unknown
     #[arg(long = "crate", value_name = "FOLDER")]
     pub device_crate: Option<PathBuf>,
     /// An argument for LLVM, such as -inline-threshold=1000; may be repeated
@@ -59,6 +60,15 @@ impl Build {
             verbose: false,
         }
     }
+
+    /// Whether the build includes this entry.
+    fn asks(&self, symbol: &str) -> bool {
+        self.entries.is_empty() || self.entries.iter().any(|text| symbol.contains(text.as_str()))
+    }
+
+    fn asks_none(&self) -> Box<dyn std::error::Error> {
+        format!("no entry's symbol contains {}", self.entries.join(" or ")).into()
+    }
 }
 
 /// `cargo xtask build-ptx`: builds the modules, and checks the rules on their targets.
@@ -73,7 +83,8 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let targets = targets_of(build.arch);
     setup::cuda_tools(root)?;
     let checked = builder(root, build)?.check_on(targets.iter().copied());
-    let output = compile(checked, &format!("compiling the kernels for {}, and checking them", build.arch))?;
+    let what = format!("compiling the kernels for {}, and checking them", build.arch);
+    let output = asked(build, compile(checked, &what)?)?;
     let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
     let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
     let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
@@ -154,7 +165,7 @@ pub fn compressed(root: &Path) -> PathBuf {
 /// The PTX modules of every entry in the table, or of the requested entries. Compiles these modules if
 /// anything has changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
-    compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))
+    asked(build, compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))?)
 }
 
 /// Whether every kernel is in the cache.
@@ -194,12 +205,11 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     for argument in &build.llvm_args {
         builder = builder.llvm_arg(argument);
     }
-    if !build.entries.is_empty() {
+    if !build.entries.is_empty() && build.device_crate.is_none() {
         let symbols = spec::kernels().map(|kernel| kernel.symbol);
-        let asked: Vec<_> =
-            symbols.filter(|s| build.entries.iter().any(|e| s.contains(e.as_str()))).collect();
+        let asked: Vec<_> = symbols.filter(|symbol| build.asks(symbol)).collect();
         if asked.is_empty() {
-            return Err(format!("no entry's symbol contains {}", build.entries.join(" or ")).into());
+            return Err(build.asks_none());
         }
         builder = builder.only(asked);
     }
@@ -207,6 +217,16 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
         builder = builder.copy_to(out);
     }
     Ok(builder)
+}
+
+/// The requested entries of `output`. Only the build of another crate has more: its symbols are unknown
+/// before the build.
+fn asked(build: &Build, mut output: Output) -> Result<Output> {
+    output.modules.retain(|module| build.asks(module.contract.symbol));
+    if output.modules.is_empty() && !build.entries.is_empty() {
+        return Err(build.asks_none());
+    }
+    Ok(output)
 }
 
 fn compile(builder: CudaBuilder, what: &str) -> Result<Output> {

@@ -32,12 +32,13 @@ pub struct Stats {
     check: bool,
 }
 
-/// The figures of one entry on one target.
+/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic
+/// shared memory and thus the occupancy are unknown.
 #[derive(Serialize)]
 struct Row<'a> {
     entry: &'a str,
     target: &'a str,
-    threads: u32,
+    threads: Option<u32>,
     registers: u32,
     stack_bytes: u32,
     spill_store_bytes: u32,
@@ -45,12 +46,12 @@ struct Row<'a> {
     spill_allowance: Option<&'a str>,
     local_depot: bool,
     static_smem_bytes: u32,
-    dynamic_smem_bytes: u32,
+    dynamic_smem_bytes: Option<u32>,
     /// The occupancy is computed for this GPU.
     device: &'static str,
-    blocks_per_sm: u32,
-    warps_per_sm: u32,
-    limited_by: &'static str,
+    blocks_per_sm: Option<u32>,
+    warps_per_sm: Option<u32>,
+    limited_by: Option<&'static str>,
     hmma: u32,
     ldsm: u32,
     ldgsts: u32,
@@ -179,12 +180,14 @@ fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
         Ok(Arch::Sm86 | Arch::Sm89) => Multiprocessor::L4,
         _ => Multiprocessor::H200,
     };
+    // The builder gives 0 threads to a kernel without a launch contract.
+    let has_contract = contract.threads > 0;
     let smem = report.static_smem + contract.smem_bytes;
-    let occupancy = Occupancy::new(&device, contract.threads, report.registers, smem);
+    let occupancy = has_contract.then(|| Occupancy::new(&device, contract.threads, report.registers, smem));
     Row {
         entry: &report.entry,
         target: &report.target,
-        threads: contract.threads,
+        threads: has_contract.then_some(contract.threads),
         registers: report.registers,
         stack_bytes: report.stack,
         spill_store_bytes: report.spill_stores,
@@ -192,11 +195,11 @@ fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
         spill_allowance: contract.spills.map(|allowance| allowance.reason),
         local_depot: report.local_depot,
         static_smem_bytes: report.static_smem,
-        dynamic_smem_bytes: contract.smem_bytes,
+        dynamic_smem_bytes: has_contract.then_some(contract.smem_bytes),
         device: device.name,
-        blocks_per_sm: occupancy.blocks,
-        warps_per_sm: occupancy.warps,
-        limited_by: occupancy.limited_by,
+        blocks_per_sm: occupancy.map(|o| o.blocks),
+        warps_per_sm: occupancy.map(|o| o.warps),
+        limited_by: occupancy.map(|o| o.limited_by),
         hmma: report.sass.kernel_count("HMMA"),
         ldsm: report.sass.kernel_count("LDSM"),
         ldgsts: report.sass.kernel_count("LDGSTS"),
@@ -219,10 +222,13 @@ fn table(rows: &[Row<'_>]) -> String {
     for r in rows {
         let in_loop = |opcode: &str| r.main_loop.get(opcode).copied().unwrap_or(0);
         let spills = format!("{}/{}", r.spill_store_bytes, r.spill_load_bytes);
-        let blocks = format!("{} {} ({})", r.blocks_per_sm, r.device, r.limited_by);
-        let smem = f64::from(r.static_smem_bytes + r.dynamic_smem_bytes) / 1024.0;
+        let unknown = || "-".to_owned();
+        let blocks = r.blocks_per_sm.zip(r.limited_by);
+        let blocks = blocks.map_or_else(unknown, |(count, by)| format!("{count} {} ({by})", r.device));
+        let smem = r.dynamic_smem_bytes.map(|bytes| f64::from(r.static_smem_bytes + bytes) / 1024.0);
+        let smem = smem.map_or_else(unknown, |smem| format!("{smem:.1}"));
         let line = format!(
-            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:8.1}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  \
+            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:>8}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  \
              {:4}  {:4}\n",
             r.entry,
             r.target,

@@ -14,7 +14,8 @@ pub enum Error {
     /// There is no rustc with matching sources of `core`.
     #[error(
         "no device compiler: {looked}\nIt is a rustc with sources: run `rustup component add rust-src`, or \
-         set FERROFLASH_DEVICE_RUSTC to a rustc that has them"
+         `cargo xtask setup` in FerroFlash's checkout, or set FERROFLASH_DEVICE_RUSTC to a rustc that has \
+         them"
     )]
     NoDeviceCompiler {
         /// The places that were searched, and what each of them lacks.
@@ -22,17 +23,18 @@ pub enum Error {
     },
     /// There is no such tool of the CUDA toolkit.
     #[error(
-        "no {tool}: looked at ${variable}, PATH and {folder}\nIt comes with the CUDA toolkit, or alone from \
-         PyPI (nvidia-cuda-nvcc, nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump); put it on PATH, or set \
-         {variable} to it"
+        "no {tool}: looked at ${variable}, PATH, {}\nIt comes with the CUDA toolkit, or alone from PyPI \
+         (nvidia-cuda-nvcc, nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump); put it on PATH, or set {variable} \
+         to it",
+        paths(folders)
     )]
     NoTool {
         /// The tool's name: `ptxas`, `nvdisasm` or `cuobjdump`.
         tool: &'static str,
         /// The environment variable that overrides the search.
         variable: &'static str,
-        /// The project's folder, in which the search ends.
-        folder: PathBuf,
+        /// The folders of setup, in which the search ends.
+        folders: Vec<PathBuf>,
     },
     /// A target has an unknown name.
     #[error("unknown target `{name}`: expected sm_80, sm_86, sm_89, sm_90 or sm_90a")]
@@ -170,6 +172,10 @@ impl Error {
         let path = path.into();
         move |source| Error::Io { action, path, source }
     }
+}
+
+fn paths(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(feature = "ptxas")]

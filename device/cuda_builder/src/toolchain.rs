@@ -38,7 +38,7 @@ pub struct DeviceCompiler {
 
 impl DeviceCompiler {
     /// Searches the path in the environment variable, then the active toolchain of `workspace`, then the
-    /// unpacked Debian packages.
+    /// Debian packages that setup has unpacked in `workspace` or in the checkout that contains this crate.
     ///
     /// # Errors
     /// Returns [`Error::NoDeviceCompiler`] with the places that were searched.
@@ -50,10 +50,9 @@ impl DeviceCompiler {
             });
         }
         let mut looked = Vec::new();
-        for (what, rustc) in [
-            ("the active toolchain", active_rustc(workspace)),
-            ("the unpacked compiler", workspace.join(FOLDER).join(DEBIAN).join("usr/bin/rustc")),
-        ] {
+        let unpacked = setup_folders(workspace).into_iter();
+        let unpacked = unpacked.map(|f| ("the unpacked compiler", f.join(DEBIAN).join("usr/bin/rustc")));
+        for (what, rustc) in [("the active toolchain", active_rustc(workspace))].into_iter().chain(unpacked) {
             match Self::inspect(&rustc) {
                 Ok(found) => return Ok(found),
                 Err(problem) => looked.push(format!("{what} ({}): {problem}", rustc.display())),
@@ -113,6 +112,17 @@ impl DeviceCompiler {
         )
         .ok()
     }
+}
+
+/// The folders of setup's downloads: in `workspace`, and in the checkout that contains this crate. A crate
+/// outside of the checkout is a workspace of its own.
+fn setup_folders(workspace: &Path) -> Vec<PathBuf> {
+    let this = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let checkout = workspace_root(this);
+    // A crate from a registry is in no checkout.
+    let is_other = checkout != workspace && checkout != this;
+    let roots = [Some(workspace), is_other.then_some(&*checkout)];
+    roots.into_iter().flatten().map(|root| root.join(FOLDER)).collect()
 }
 
 /// The rustc that cargo would use in `workspace`.
@@ -186,7 +196,8 @@ impl CudaTool {
         }
     }
 
-    /// Searches the path in the environment variable, then PATH, then setup's folder below `workspace`.
+    /// Searches the path in the environment variable, then PATH, then setup's folder in `workspace` and in
+    /// the checkout that contains this crate.
     ///
     /// # Errors
     /// Returns [`Error::NoTool`], which names the remedy.
@@ -194,13 +205,13 @@ impl CudaTool {
         if let Some(path) = env::var_os(self.variable()) {
             return Ok(PathBuf::from(path));
         }
-        let folder = workspace.join(FOLDER).join(CUDA_BIN);
+        let folders: Vec<_> = setup_folders(workspace).into_iter().map(|f| f.join(CUDA_BIN)).collect();
         let path = env::var_os("PATH").unwrap_or_default();
         env::split_paths(&path)
-            .chain([folder.clone()])
+            .chain(folders.iter().cloned())
             .map(|folder| folder.join(self.name()))
             .find(|tool| tool.is_file())
-            .ok_or(Error::NoTool { tool: self.name(), variable: self.variable(), folder })
+            .ok_or(Error::NoTool { tool: self.name(), variable: self.variable(), folders })
     }
 }
 
