@@ -104,7 +104,10 @@ impl OwnVariant {
     ///   logit per query head, need tables of that length: `params` compares it with the request.)
     pub unsafe fn new<M: MaskMarker>(
         variant: &'static Variant<M>,
-        params: impl Fn(&[Integers], &AttentionRequest<'_>) -> Result<M::Params, Error> + Send + Sync + 'static,
+        params: impl Fn(&[Integers], &AttentionRequest<'_>) -> Result<M::Params, Error>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         OwnVariant(Arc::new(move |tables, request| Ok(variant.with(params(tables, request)?))))
     }

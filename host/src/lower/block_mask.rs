@@ -29,7 +29,7 @@ pub(super) fn check(mask: &BlockMask, kernel: &AttnInfo, p: &Problem) -> Result<
     }
     if sequences == 1 && p.batch > 1 && (p.varlen.is_some() || p.cache.is_some()) {
         let expected = format_args!(
-            "sequences of varlen tensors and KV caches differ in length, so each of the {} needs its own lists",
+            "sequences of varlen tensors and KV caches differ in length: make the lists of each of the {}",
             p.batch
         );
         return Err(Error::invalid("block_mask.sequences", sequences, expected));
