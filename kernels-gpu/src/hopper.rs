@@ -10,7 +10,7 @@
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
 //!   if it must.
 //!
-//! A kernel calls its mask and scores in one place, [`mainloop::View::see`], and its sink in one other place,
+//! A kernel calls its mask and scores in one place, `mainloop::View::see`, and its sink in one other place,
 //! [`softmax::BoundedSoftmax::finish`].
 
 pub mod forward;

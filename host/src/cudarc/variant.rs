@@ -102,13 +102,11 @@ impl OwnVariant {
     /// - With the parameters that `params` returns, the variant's functions load only from the tables, within
     ///   their elements. (`GlobalInts` clamps indices. Functions that do not clamp, such as `Sink`'s one
     ///   logit per query head, need tables of that length: `params` compares it with the request.)
-    pub unsafe fn new<M: MaskMarker>(
-        variant: &'static Variant<M>,
-        params: impl Fn(&[Integers], &AttentionRequest<'_>) -> Result<M::Params, Error>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
+    pub unsafe fn new<M, F>(variant: &'static Variant<M>, params: F) -> Self
+    where
+        M: MaskMarker,
+        F: Fn(&[Integers], &AttentionRequest<'_>) -> Result<M::Params, Error> + Send + Sync + 'static,
+    {
         OwnVariant(Arc::new(move |tables, request| Ok(variant.with(params(tables, request)?))))
     }
 

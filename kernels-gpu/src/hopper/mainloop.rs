@@ -175,7 +175,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         }
     }
 
-    /// Like [`View::see`], for the last key block. The loop takes this block first.
+    /// Like `View::see`, for the last key block. The loop takes this block first.
     #[inline(always)]
     pub fn see_first(&self, s: &mut Acc<1, N>, staged: &mut StagedConsumer<Mask, W, N>, group: (u32, Warp)) {
         self.see(s, staged, self.range.end - 1, true, group)
