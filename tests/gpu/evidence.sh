@@ -3,7 +3,7 @@
 #   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
 #   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
 #   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
-#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, cache, paged
+#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, hopper-keys, cache, paged
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
 # Several machines may fill one OUT. The exit code is the number of failed commands.
 #
@@ -26,14 +26,16 @@ verify | 560 | - | verify.json: every configuration and kernel against f64
 sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools on the portable forward kernels, f16
 sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
 sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV, append and merge kernels
-sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels: dense, varlen, paged
+sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels on dense tensors
+sanitize-hopper-keys | 570 | compute-sanitizer | sanitize-hopper-keys.json: Hopper's kernels: varlen, paged
 sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode and MLA kernels
 sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels, mixed batches
 sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
 agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
 agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
 agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV, append and merge kernels
-agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels
+agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels on dense tensors
+agree-hopper-keys | 570 | - | agree-hopper-keys.json: Hopper's kernels: varlen, paged
 agree-cache | 570 | - | agree-cache.json: decode and MLA kernels
 agree-paged | 570 | - | agree-paged.json: portable paged kernels, mixed batches
 soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
@@ -127,7 +129,8 @@ part() {
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
         forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^append|^merge' ;;
-        hopper) kernels '^hopper' ;;
+        hopper) kernels '^hopper_(f16|bf16)' ;;
+        hopper-keys) kernels '^hopper_(packed|paged)' ;;
         cache) kernels '^decode|^mla' ;;
         paged) kernels '^paged|^mixed_few' ;;
     esac

@@ -78,7 +78,7 @@ const ON_TENSORS: &[Variant] = &[
     ("l4", DType::Bf16, |p| p.mask(Mask::Causal).bias(Some(DType::Bf16)), "fwd_bf16_d64_causal_bias_128"),
     ("a100", DType::F16, |p| p.bias(Some(DType::F32)), "fwd_f16_d64_full_bias_f32"),
     ("l4", DType::F16, |p| p.mask(Mask::Prefix(Prefix::All(33))), "fwd_f16_d64_prefix"),
-    ("l4", DType::F16, |p| p.mask(Mask::Chunked { chunk: 31 }), "fwd_f16_d128_chunked"),
+    ("l4", DType::F16, |p| p.mask(Mask::Chunked { chunk: 31 }), "fwd_f16_d64_chunked"),
     ("l4", DType::Bf16, |p| p.mask(bits(70, 100)), "fwd_bf16_d64_bits"),
 ];
 
@@ -102,7 +102,7 @@ fn kernels_of_masks_and_scores_on_caches() {
     let variants: [OnCache; 5] = [
         (70, Mask::Causal, true, "paged_f16_d64_causal_sink", "these scores"),
         (70, Mask::Prefix(Prefix::All(33)), false, "paged_f16_d64_prefix", "these scores"),
-        (70, Mask::Chunked { chunk: 31 }, false, "paged_f16_d128_chunked", "these scores"),
+        (70, Mask::Chunked { chunk: 31 }, false, "paged_f16_d64_chunked", "these scores"),
         (70, bits(70, 61), false, "paged_f16_d64_bits", "these scores"),
         (8, bits(8, 8), false, "decode_f16_d64_bits", "rows"),
     ];

@@ -124,7 +124,7 @@ fn files_of_no_sequences() {
     refused("more", &q(&[0, 11, 20, 30]), &[], "cu_seqlens_k is [0, 20, 40]: it must have 4 integers");
     refused("nothing", &q(&[0]), &[], "it must have 2 integers");
     let used = |x: &[i32]| [right[0].clone(), right[1].clone(), ("seqused_k", x.to_vec())];
-    refused("used", &used(&[20, 21]), &[], "seqused_k is [20, 21]: it must have 2 integers, from 0 to");
+    refused("used", &used(&[20, 21]), &[], "seqused_k is [20, 21]: it must have 2 integers, each from 0 to");
     refused("unused", &used(&[20]), &[], "seqused_k is [20]");
     refused("layout", &right, &["--layout", "bhsd"], "--layout bhsd: varlen tensors are");
 }
