@@ -65,7 +65,7 @@ fn rows_of_queries_and_other_widths() {
     check("latent-narrow", &narrow, &options, &[3, 6, 256]);
 }
 
-/// MLA after up-projection: keys of 192 columns, values of 128. The simulated card is the smallest one.
+/// MLA after up-projection: keys of 192 columns, values of 128.
 #[test]
 fn tensors_of_two_widths() {
     let folder = Folder::new("two-widths");
@@ -75,7 +75,8 @@ fn tensors_of_two_widths() {
     let input = write(&folder, "qkv.safetensors", &tensors);
     let output = folder.path("o");
     let kernel = "fwd_f16_d192x128_full_128x48";
-    let run = ["run", "--profile", "a100", "--output", &output, "--config", kernel, "--check"];
+    let on_card = ["run", "--device", "sim", "--profile", "a100", "--config", kernel, "--check"];
+    let run = [&on_card[..], &["--input", &input, "--output", &output]].concat();
     let report = report(&run);
     assert_eq!(report["check"]["passed"].as_bool(), Some(true), "{report}");
     assert_eq!(report["kernel"].as_str(), Some(kernel), "{report}");
