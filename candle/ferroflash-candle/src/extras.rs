@@ -60,9 +60,7 @@ impl<'a> Reads<'a> {
             prefixes: self.prefixes.as_ref().map(|lengths| lengths.numbers(1)).transpose()?,
             variant: match &self.variant {
                 None => None,
-                Some((variant, tables)) => {
-                    Some((variant, tables.iter().map(words).collect::<Result<_>>()?))
-                }
+                Some((variant, tables)) => Some((variant, tables.iter().map(words).collect::<Result<_>>()?)),
             },
         })
     }
