@@ -52,7 +52,7 @@ fn the_planner_chooses() {
     }
 }
 
-/// The same requests as varlen sequences of 1024 queries and keys.
+/// The planner also selects kernels of two widths for varlen sequences of 1024 queries and keys.
 #[test]
 fn varlen_sequences_too() {
     for (name, mask, kernel) in [

@@ -57,7 +57,7 @@ impl Unchecked {
         Unchecked(warp.shuffle(self.0, lane))
     }
 
-    /// The same number, about which the compiler knows nothing. The compiler therefore computes dependent
+    /// Returns the number, and hides its value from the compiler. The compiler therefore computes dependent
     /// values at their use, not at the load (see [`tile::Block::forget_thread`]).
     #[inline(always)]
     pub fn forget(self) -> Self {
@@ -118,8 +118,8 @@ impl Span {
         Span { first, rows: end.max(first) - first }
     }
 
-    /// The same span, which ptxas may now keep in uniform registers: ptxas does not know that all lanes
-    /// loaded the same values (without this function, 128x32 at head dim 96 spills 8 bytes in the main loop).
+    /// Returns the span in registers that ptxas may make uniform. ptxas alone does not know that all lanes
+    /// loaded equal values (without this function, 128x32 at head dim 96 spills 8 bytes in the main loop).
     #[inline(always)]
     pub fn uniform(self, warp: Warp) -> Self {
         Span { first: warp.uniform(self.first), rows: warp.uniform(self.rows) }

@@ -36,7 +36,7 @@ fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
 }
 
-/// The same tensor, hidden from the compiler, which then computes addresses behind this call.
+/// Hides `tensor` from the compiler, so that the compiler computes addresses behind this call.
 #[inline(always)]
 fn late(tensor: Tensor) -> Tensor {
     let late = |x: u64| (opaque((x >> 32) as u32) as u64) << 32 | opaque(x as u32) as u64;

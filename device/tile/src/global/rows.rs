@@ -32,8 +32,8 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         }
     }
 
-    /// The same rows with the column bound of `other`, which must be equal. The two tensors then share one
-    /// register for the bound.
+    /// Returns these rows with the column bound of `other`. The caller ensures that both bounds are equal.
+    /// The two tensors then share one register for the bound.
     #[inline(always)]
     pub fn as_wide_as<const W: usize>(self, other: &GlobalRows<E, W>) -> Self {
         GlobalRows { chunks: other.chunks, ..self }
