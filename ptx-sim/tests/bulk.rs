@@ -1,6 +1,6 @@
 //! Compares bulk copies, with and without tensor maps, with plain loops.
 
-use crate::common::bulk::{BASE, LOAD, run, tensor};
+use common::bulk::{BASE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
 struct Case {

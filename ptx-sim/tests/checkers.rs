@@ -1,6 +1,6 @@
 //! Tests that each checker catches a planted bug, and reports nothing for the kernel without the bug.
 
-use crate::common::{COPY, SHARED, caught, launch, module};
+use common::{COPY, SHARED, caught, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, LaunchError, Module, Options, Profile};
 
 /// Each thread writes its own word. After the placeholder, each thread reads the word of the thread whose

@@ -7,7 +7,7 @@ use ptx_sim::{Completion, Gpu, Module, Options, Profile, script::Script};
 
 #[test]
 fn files_do_what_they_say() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("filetests");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../filetests");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 4);

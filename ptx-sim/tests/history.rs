@@ -1,7 +1,7 @@
 //! Tests that older accesses still count after newer ones. An older access counts for accesses that nothing
 //! orders after it, and for accesses that need order with it but not with the newer accesses.
 
-use crate::common::launch;
+use common::launch;
 use ptx_sim::{Kind, Options};
 
 /// Checks the reports that every schedule must make for `body`. Only the first thread of each warp passes

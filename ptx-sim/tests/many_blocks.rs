@@ -1,7 +1,7 @@
 //! Tests with many blocks that synchronise: the cost of a launch grows linearly with the number of blocks,
 //! not quadratically.
 
-use crate::common::{SHARED, module};
+use common::{SHARED, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile};
 use std::time::Instant;
 

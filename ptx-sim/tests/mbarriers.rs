@@ -1,7 +1,7 @@
 //! Tests mbarriers: the order that mbarriers create, and the reports on wrong uses. Also tests that a
 //! handover through mbarriers needs each of its steps.
 
-use crate::common::{COPY, caught, caught_as, launch};
+use common::{COPY, caught, caught_as, launch};
 use ptx_sim::{
     Completion, Gpu, Kind, Module, Options, Profile,
     mutate::{Mutant, Operator, mutants},

@@ -1,6 +1,6 @@
 //! Tests a complete pipeline of bulk copies and products, and each single way to break it.
 
-use crate::common::hopper::{PIPELINE, Ran, pipeline};
+use common::hopper::{PIPELINE, Ran, pipeline};
 use proptest::prelude::*;
 use ptx_sim::{
     Completion, Kind, Module, Options, Swizzle,

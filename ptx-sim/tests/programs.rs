@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use ptx_sim::{Gpu, Module, Options, Profile, script::Script};
 
 fn read(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name);
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -44,7 +44,7 @@ fn check(cases: &[Case]) {
 #[test]
 fn what_clang_writes() {
     let tables = ["strs", "virt"];
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/clang");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/clang");
     let mut scripts: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     scripts.retain(|path| path.extension().is_some_and(|kind| kind == "txt"));
     assert_eq!(scripts.len(), 30);

@@ -1,7 +1,6 @@
 //! The simulator's instructions, checks and limits.
 mod bulk;
 mod checkers;
-mod common;
 mod coverage;
 mod files;
 mod fuzz;

@@ -1,7 +1,7 @@
 //! Tests tensor maps of five dimensions: boxes that cross the end of each dimension, addresses that wrap, and
 //! tensors that begin before their allocation.
 
-use crate::common::bulk::{BASE, IMAGE, LOAD, run, tensor};
+use common::bulk::{BASE, IMAGE, LOAD, run, tensor};
 use ptx_sim::{ElementType, Kind, Swizzle, TensorMap};
 
 /// A bf16 tensor with rows of 16 elements, and its boxes.

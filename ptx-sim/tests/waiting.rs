@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{SHARED, launch, module};
+use common::{SHARED, launch, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile, Report, script::Script};
 
 fn reports(body: &str, grid: u32, threads: u32, seed: u64) -> Vec<Report> {

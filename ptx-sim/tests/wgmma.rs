@@ -1,6 +1,6 @@
 //! Compares `wgmma`, with every order of its operands, with a plain product.
 
-use crate::common::hopper::{f16, number};
+use common::hopper::{f16, number};
 use ptx_sim::{Gpu, Kind, Launch, MmaArch, MmaMode, Module, Options, Outcome, Profile};
 
 /// Number of bytes of shared memory that the kernel fills from its input: A, then B.

@@ -1,10 +1,8 @@
 //! Tests that convergent instructions stay convergent: without a guard, LLVM breaks the programs in this
 //! file.
 
-mod common;
-
 use cuda_builder::module::Ptx;
-use cuda_builder::{Error, Module};
+use cuda_builder::{Contract, Error, Module};
 
 const KERNELS: [&str; 8] = [
     "branch_f16",
@@ -46,26 +44,19 @@ fn check(module: &Module) {
     }
 }
 
+/// Kernels that LLVM breaks, each with the instruction that it clones into both arms of a divergent branch.
 #[test]
-fn a_plain_asm_of_a_whole_warp_is_refused() {
-    let error = common::std().features(["plain"]).build().unwrap_err();
-    assert!(
-        matches!(&error, Error::Unguarded { symbol, instruction }
-            if symbol == "plain" && instruction.starts_with("shfl.sync.bfly.b32")),
-        "{error}"
-    );
-}
-
-/// Without a guard, LLVM clones each of these instructions into both arms of a divergent branch.
-#[test]
-fn a_plain_asm_of_half_a_barrier_is_refused() {
-    for (feature, opcode) in
-        [("plain_arrive", "bar.arrive"), ("plain_reduce", "bar.red"), ("plain_search", "bar.arrive")]
-    {
-        let error = common::std().features([feature]).build().unwrap_err();
+fn a_plain_asm_of_a_convergent_instruction_is_refused() {
+    for (kernel, opcode) in [
+        ("plain", "shfl.sync.bfly.b32"),
+        ("plain_arrive", "bar.arrive"),
+        ("plain_reduce", "bar.red"),
+        ("plain_search", "bar.arrive"),
+    ] {
+        let error = common::std().features(["plain"]).entry(Contract::new(kernel, 32)).build().unwrap_err();
         assert!(
             matches!(&error, Error::Unguarded { symbol, instruction }
-                if symbol == feature && instruction.contains(opcode)),
+                if symbol == kernel && instruction.contains(opcode)),
             "{error}"
         );
     }

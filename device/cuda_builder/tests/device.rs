@@ -1,6 +1,5 @@
 //! Builds a small device crate, and checks whether its kernels keep the rules. The tests need the device
 //! compiler and ptxas: `cargo xtask setup`.
-#![cfg(feature = "ptxas")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use cuda_builder::toolchain::workspace_root;
 use cuda_builder::{Arch, Contract, CudaBuilder, DebugInfo, Error, Output, Target};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
 fn scratch(name: &str) -> PathBuf {

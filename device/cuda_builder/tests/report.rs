@@ -1,5 +1,4 @@
 //! Tests of the parsers for the output of ptxas and nvdisasm, and of the rules about the parsed figures.
-#![cfg(feature = "ptxas")]
 
 use cuda_builder::gate::{Rule, breaches};
 use cuda_builder::ptxas::Resources;

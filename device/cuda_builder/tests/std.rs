@@ -1,7 +1,5 @@
 //! Builds kernels that use `cuda_std` without tensor cores, and runs them in the simulator.
 
-mod common;
-
 use cuda_builder::Module;
 
 fn built(symbol: &str) -> Module {

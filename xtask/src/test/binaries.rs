@@ -12,6 +12,10 @@ use crate::process::{Result, cargo, stdout};
 /// nothing is built twice.
 pub const FEATURES: &str = "ferroflash/cust,ferroflash/cudarc";
 
+/// The features of the tests. No test runs on the host what `kernels-gpu` adds by default: the entries, which
+/// take half a minute to compile. The tests enable the defaults of the other crates.
+pub const SELECTED: [&str; 3] = ["--no-default-features", "--features", FEATURES];
+
 /// The environment variable that limits the library's build to the sample. `None` builds the library with all
 /// kernels.
 pub type Environment = Option<(&'static str, PathBuf)>;
@@ -27,7 +31,7 @@ struct Artifact {
 
 #[derive(Deserialize)]
 struct Target {
-    name: String,
+    src_path: PathBuf,
     kind: Vec<String>,
 }
 
@@ -42,7 +46,8 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     command
         .arg("test")
         .args(packages)
-        .args(["--features", FEATURES, "--no-run"])
+        .args(SELECTED)
+        .arg("--no-run")
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root)
         .envs(environment.clone())
@@ -65,10 +70,10 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
         if !profile.test {
             continue;
         }
-        let package = manifest_path.parent().and_then(|folder| folder.strip_prefix(root).ok());
-        let package = package.map(|folder| folder.display().to_string()).unwrap_or_default();
         let is_integration = target.kind.iter().any(|kind| kind == "test");
-        let name = if is_integration { format!("{package}/tests/{}", target.name) } else { package };
+        // A program of integration tests has its file's name, and one of unit tests has its package's folder.
+        let place = if is_integration { target.src_path.with_extension("") } else { folder(&manifest_path) };
+        let name = place.strip_prefix(root).unwrap_or(&place).display().to_string();
         let command = program(&executable, &manifest_path, &libraries)?;
         jobs.push(Job { name, kind: Kind::Program, command });
     }
@@ -77,11 +82,16 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
 
 /// The command that runs a test program as cargo would.
 fn program(executable: &Path, manifest: &Path, libraries: &[PathBuf]) -> Result<Command> {
-    let package = manifest.parent().ok_or("a manifest lies in a folder")?;
+    let package = folder(manifest);
     let mut command = Command::new(executable);
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let path = libraries.iter().cloned().chain(std::env::split_paths(&inherited));
-    command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+    command.current_dir(&package).env("CARGO_MANIFEST_DIR", &package);
     command.env("LD_LIBRARY_PATH", std::env::join_paths(path.filter(|p| !p.as_os_str().is_empty()))?);
     Ok(command)
+}
+
+/// The folder of a manifest.
+fn folder(manifest: &Path) -> PathBuf {
+    manifest.parent().unwrap_or(manifest).to_owned()
 }

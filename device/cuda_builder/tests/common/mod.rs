@@ -7,7 +7,7 @@ use ptx_sim::{Gpu, Launch, Options, Profile};
 
 /// Builds `fixtures/std`.
 pub fn std() -> CudaBuilder {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/std");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/std");
     CudaBuilder::new(fixture).jobs(1)
 }
 
