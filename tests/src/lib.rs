@@ -17,6 +17,11 @@ pub mod mutation;
 pub mod on_cache;
 pub mod subjects;
 
+/// Whether the tests draw every problem: `cargo xtask test --all` and `ci` set this environment variable.
+pub fn is_thorough() -> bool {
+    std::env::var_os("FERROFLASH_TEST_ALL").is_some()
+}
+
 /// The kernels in this build: all kernels, or the sample (`cargo xtask test`).
 pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
     subjects().filter(|subject| is_carried(subject.contract().symbol))

@@ -42,15 +42,17 @@ pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task)
     Ok(())
 }
 
-/// Runs a subject on all of its edge cases. From case to case, copies land late, at once, or at random times.
+/// Runs a subject on the edge cases whose number `is_asked` accepts. From case to case, copies land late, at
+/// once, or at random times.
 ///
 /// # Panics
 /// Panics if the driver refuses a launch, if the simulator reports a finding, or if a result is wrong.
 #[track_caller]
-pub fn check_edges(subject: &dyn Subject) {
+pub fn check_edges(subject: &dyn Subject, is_asked: impl Fn(u64) -> bool) {
     let attention = simulator(subject, Options::default());
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
-    for ((seed, completion), task) in (0..).zip(completions.into_iter().cycle()).zip(subject.edges(1)) {
+    let schedules = (0..).zip(completions.into_iter().cycle());
+    for ((seed, completion), task) in schedules.zip(subject.edges(1)).filter(|((at, _), _)| is_asked(*at)) {
         attention.driver().set_options(Options { seed, completion, ..Options::default() });
         run(&attention, subject, &task).unwrap_or_else(|error| {
             let reports: String = attention.driver().take_reports().iter().map(ToString::to_string).collect();

@@ -4,9 +4,9 @@ use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{DECODE_COMBINES, DECODES};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use ferroflash_tests::{is_carried, is_thorough};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
 /// There are more rows than a block takes, so several blocks share the rows of a key head and read the same
@@ -155,7 +155,7 @@ fn a_clamp_that_is_missing_is_noticed() {
 /// place in the batch, or on its pages.
 #[test]
 fn chunks_make_sequences_independent() {
-    const ROUNDS: usize = 200;
+    let rounds = if is_thorough() { 200 } else { 40 };
     let (mut random, attention) = (Random::new(11), attention());
     let one = |case: &DecodeCase, b: usize| {
         let memory = DecodeMemory::new(case);
@@ -169,7 +169,7 @@ fn chunks_make_sequences_independent() {
     let (keys, heads) = (300, [2, 1]);
     let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], heads, ..DecodeCase::new([keys]) };
     let expected = one(&alone, 0);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let batch = 1 + (random.bits() % 24) as usize;
         // A sequence at an even place shares no page with the previous sequence.
         let place = (random.bits() % batch as u64) as usize & !1;

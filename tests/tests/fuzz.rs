@@ -2,15 +2,15 @@
 //! reference. Errors of invalid problems must name the invalid field. `cargo xtask fuzz` uses new seeds.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
-use ferroflash_tests::lacks_kernel;
+use ferroflash_tests::{is_thorough, lacks_kernel};
 use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of problems of forward attention, and number of problems of each other family, that the test
-/// solves. CI solves more.
+/// solves.
 fn problems() -> [usize; 2] {
-    if std::env::var_os("CI").is_some() { [120, 25] } else { [20, 4] }
+    if is_thorough() { [120, 25] } else { [20, 4] }
 }
 
 #[test]
@@ -53,18 +53,19 @@ fn random_problems_of_other_families_are_right() {
     }
 }
 
-/// Problems of the size that GPUs solve. This test only plans them.
+/// Problems of the size that GPUs solve. This test only plans them, but it fills their tensors.
 #[test]
 fn problems_for_a_gpu_are_valid() {
     let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
     let mut random = Random::new(5);
-    for _ in 0..25 {
+    let (problems, apart) = if is_thorough() { (25, 31) } else { (5, 127) };
+    for _ in 0..problems {
         let other = Other::new(random.bits(), Limits::GPU);
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
     }
     // The loop takes some subjects of each other family.
     let others = subjects().filter(|subject| !["forward", "split"].contains(&subject.family()));
-    for subject in others.step_by(31) {
+    for subject in others.step_by(apart) {
         for task in subject.grid(1).into_iter().chain(subject.corrupt(1)) {
             let (work, symbol) = (task.work(), subject.contract().symbol);
             let kernel = OnDevice::new(&attention, &*work, Some(symbol)).and_then(|device| device.kernel());

@@ -7,9 +7,9 @@ use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, MIXED_FEW, PAGED, beside, combine_of};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{self, check_garbage, check_on};
+use ferroflash_tests::{is_carried, is_thorough};
 use ptx_sim::Options;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
@@ -118,7 +118,7 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    let rounds = if std::env::var_os("CI").is_some() { [200, 60] } else { [40, 20] };
+    let rounds = if is_thorough() { [200, 60] } else { [12, 6] };
     for (few, rounds) in fews().into_iter().zip(rounds) {
         have_own_bits(few, rounds);
     }
@@ -241,7 +241,10 @@ const SUPERFLUOUS_IN_EIGHT: &[&[&str]] = &[&["max_keys) > 0)"]];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    for (few, subject) in fews().into_iter().flat_map(|few| subjects(few).map(move |own| (few, own))) {
+    // Both caches share the code of the clamps.
+    let caches = if is_thorough() { 2 } else { 1 };
+    let subjects = |few| subjects(few).map(move |own| (few, own));
+    for (few, subject) in fews().into_iter().take(caches).flat_map(subjects) {
         let merges = combine_of(few) == Some(subject.kernel);
         let mut launches = garbage(few);
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);

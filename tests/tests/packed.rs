@@ -22,6 +22,7 @@ struct Launch<'a> {
     plan: Plan,
     forward: AttentionRequest<'static>,
     o: <SimDriver as Harness>::Buffer,
+    lse: <SimDriver as Harness>::Buffer,
     /// The buffers of `cu_seqlens_q`, `cu_seqlens_k` and `seqused_k`.
     integers: [<SimDriver as Harness>::Buffer; 3],
     /// Buffers that must outlive the launch.
@@ -65,25 +66,32 @@ impl<'a> Launch<'a> {
             .lse(lse_view)
             .config(entry.contract.symbol);
         let plan = attention.plan(&forward).expect("valid");
-        Launch { attention, plan, forward, o, integers, _others: vec![q, k, v, lse] }
+        Launch { attention, plan, forward, o, lse, integers, _others: vec![q, k, v] }
     }
 
-    /// Returns O for these integers, and the kinds of the simulator's reports.
-    fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<Kind>) {
+    /// Returns O and the LSE for these integers, and the kinds of the simulator's reports. Elements that no
+    /// kernel writes have all bits set.
+    fn run(&mut self, integers: [&[i32]; 3]) -> (Vec<u16>, Vec<u32>, Vec<Kind>) {
         let driver = self.attention.driver();
         for (buffer, values) in self.integers.iter_mut().zip(integers) {
             let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
             driver.upload(buffer, &bytes).expect("as long");
         }
-        driver.fill(&mut self.o, 0xff).expect("is filled");
+        for output in [&mut self.o, &mut self.lse] {
+            driver.fill(output, 0xff).expect("is filled");
+        }
         let stream = driver.stream().expect("a stream");
         // SAFETY: the buffers are as large as the views state, and the simulator checks each access.
         let launched = unsafe { self.attention.launch(&self.plan, &self.forward, &stream) };
         let reports: Vec<Kind> = driver.take_reports().into_iter().map(|report| report.kind).collect();
         assert!(launched.is_ok() || !reports.is_empty(), "{launched:?}");
-        let mut bytes = vec![0; ROWS[0] * HEADS[0] * HEAD_DIM * 2];
-        driver.download(&self.o, &mut bytes).expect("as long");
-        (bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect(), reports)
+        let elements = ROWS[0] * HEADS[0];
+        let (mut o, mut lse) = (vec![0; elements * HEAD_DIM * 2], vec![0; elements * 4]);
+        driver.download(&self.o, &mut o).expect("as long");
+        driver.download(&self.lse, &mut lse).expect("as long");
+        let o = o.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
+        let lse = lse.as_chunks().0.iter().map(|bytes| u32::from_ne_bytes(*bytes)).collect();
+        (o, lse, reports)
     }
 }
 
@@ -102,18 +110,33 @@ fn kernels() -> Vec<&'static AttnInfo> {
 
 #[test]
 fn one_plan_serves_any_lengths() {
-    for entry in kernels() {
+    for entry in kernels().into_iter().chain(HOPPERS_PACKED.iter().filter(is_asked)) {
         let attention = simulator_with(entry, Options::default());
         let mut launch = Launch::new(&attention, entry);
         let row = HEADS[0] * HEAD_DIM;
-        for ends in [[30, 60, 100], [0, 0, 0], [70, 70, 71], [1, 2, 3], [33, 100, 100], [64, 65, 99]] {
-            let starts = [0, ends[0], ends[1], ends[2]];
-            let (o, reports) = launch.run([&starts, &[0, 40, 90, 120], &[40, 3, 0]]);
-            assert_eq!(reports, [], "{}: {ends:?}", entry.contract.symbol);
-            let written = o.chunks(row).map(|row| row.iter().all(|bits| *bits != 0xffff)).collect::<Vec<_>>();
-            let expected: Vec<_> = (0..ROWS[0]).map(|row| row < ends[2] as usize).collect();
-            assert_eq!(written, expected, "{}: {ends:?}", entry.contract.symbol);
-            let last = &o[ends[1] as usize * row..ends[2] as usize * row];
+        // Rows before the first start and after the last one belong to no sequence.
+        for starts in [
+            [0, 30, 60, 100],
+            [0, 0, 0, 0],
+            [0, 70, 70, 71],
+            [0, 1, 2, 3],
+            [0, 33, 100, 100],
+            [0, 64, 65, 99],
+            [5, 35, 40, 95],
+            [30, 100, 100, 100],
+            [100, 100, 100, 100],
+        ] {
+            let [first, _, before_last, end] = starts.map(|start| start as usize);
+            let (o, lse, reports) = launch.run([&starts, &[0, 40, 90, 120], &[40, 3, 0]]);
+            assert_eq!(reports, [], "{}: {starts:?}", entry.contract.symbol);
+            let expected: Vec<_> = (0..ROWS[0]).map(|row| (first..end).contains(&row)).collect();
+            let written: Vec<_> = o.chunks(row).map(|row| row.iter().all(|bits| *bits != 0xffff)).collect();
+            assert_eq!(written, expected, "{}: {starts:?}", entry.contract.symbol);
+            for head in lse.chunks(ROWS[0]) {
+                let written: Vec<_> = head.iter().map(|bits| *bits != u32::MAX).collect();
+                assert_eq!(written, expected, "{}: LSE, {starts:?}", entry.contract.symbol);
+            }
+            let last = &o[before_last * row..end * row];
             assert!(last.iter().all(|bits| *bits == 0), "a sequence without keys gives 0");
         }
     }
@@ -167,7 +190,7 @@ fn check_garbage(entry: &AttnInfo, garbage: impl Iterator<Item = [Vec<i32>; 3]>)
     let attention = simulator_with(entry, Options::default());
     let mut launch = Launch::new(&attention, entry);
     for integers in garbage {
-        let (_, reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
+        let (.., reports) = launch.run([0, 1, 2].map(|i| integers[i].as_slice()));
         // Rows of two sequences may be written twice, but no other report is allowed.
         let others: Vec<_> = reports.iter().filter(|kind| **kind != Kind::GlobalRace).collect();
         assert!(others.is_empty(), "{}: {integers:?}: {others:?}", entry.contract.symbol);

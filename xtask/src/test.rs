@@ -12,8 +12,8 @@ use clap::Args;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::{budgets, setup};
-use binaries::Environment;
 pub use binaries::FEATURES;
+use binaries::{Environment, SELECTED};
 use queue::{Job, Kind};
 
 /// The folder of the sample's modules, from which the library is built.
@@ -21,6 +21,10 @@ const SAMPLE: &str = "target/sample-ptx";
 
 /// The environment variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
+
+/// The environment variable that makes tests of random problems draw more problems, and mutation tests of
+/// device data try more kernels.
+const THOROUGH: &str = "FERROFLASH_TEST_ALL";
 
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
 const LEFT_OUT: [(&str, &str); 8] = [
@@ -32,6 +36,13 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
     ("tests/tests/template", "the template in examples/your-own-attention"),
+];
+
+/// The packages whose unit tests `cargo xtask test` omits, each with the reason. Other programs test these
+/// crates too.
+const UNIT_TESTS_LEFT_OUT: [(&str, &str); 2] = [
+    ("ferroflash-ptx-sim", "5 unit tests of the simulator, which compile the optimised crate again"),
+    ("ferroflash-reference", "12 unit tests of the reference, which compile the optimised crate again"),
 ];
 
 /// The packages whose tests launch kernels.
@@ -75,7 +86,7 @@ pub fn run(root: &Path, test: &Test) -> Result {
         return Ok(());
     }
     let mut command = cargo();
-    command.args(["test", "--workspace", "--features", FEATURES]).args(&test.arguments).current_dir(root);
+    command.args(["test", "--workspace"]).args(SELECTED).args(&test.arguments).current_dir(root);
     loud(command.envs(modules(root, test.all)?))
 }
 
@@ -119,15 +130,23 @@ pub fn all(root: &Path, all: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
-    let mut binaries = binaries::build(root, &environment, &["--workspace"])?;
+    let left_out = if all { &[][..] } else { &UNIT_TESTS_LEFT_OUT };
+    let packages = left_out.iter().flat_map(|(package, _)| ["--exclude", package]);
+    let packages: Vec<_> = ["--workspace"].into_iter().chain(packages).collect();
+    let mut binaries = binaries::build(root, &environment, &packages)?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
-    if !all {
+    if all {
+        binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
+    } else {
         binaries.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
-        LEFT_OUT.iter().for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
+        LEFT_OUT
+            .iter()
+            .chain(left_out)
+            .for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
     }
     let documentation = || {
         let mut command = cargo();
-        command.args(["test", "--quiet", "--workspace", "--doc", "--features", FEATURES]).current_dir(root);
+        command.args(["test", "--quiet", "--workspace", "--doc"]).args(SELECTED).current_dir(root);
         command.envs(environment.clone());
         Job { name: "documentation".to_owned(), kind: Kind::Documentation, command }
     };
@@ -143,9 +162,8 @@ pub fn on_sample(root: &Path) -> Result {
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
     for job in &mut jobs {
-        // If the environment variable `CI` is set, tests of random problems draw more problems. The long test
-        // runs later, on all kernels.
-        job.command.args(["--skip", "every_kernel_on_its_edges"]).env_remove("CI");
+        // This test takes long, and runs later on all kernels.
+        job.command.args(["--skip", "every_kernel_on_its_edges"]);
     }
     queue::run(jobs, &times(root))
 }

@@ -90,14 +90,12 @@ fn check(module: &Module, symbol: &str, kinds: &[Kind]) {
 #[test]
 fn what_types_do_not_catch_is_reported() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/planted_hopper");
-    let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted_hopper");
     let contract = |symbol| {
         Contract::new(symbol, 384).target(Target::Exactly(90)).smem_bytes(SMEM_BYTES).param_align(64)
     };
     let output = KERNELS
         .iter()
         .fold(CudaBuilder::new(fixture), |builder, &(symbol, _)| builder.entry(contract(symbol)))
-        .target_dir(target_dir)
         .jobs(1)
         .build()
         .unwrap_or_else(|e| panic!("{e}"));

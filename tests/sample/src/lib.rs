@@ -6,7 +6,7 @@
 //! function then adds kernels of the table until every such word of every family has appeared. With each
 //! kernel, it adds the other kernels of the kernel's launches. *`tests/tests/sample.rs` compares the sample
 //! with the table's fields: family, schedule, mask, dtype, head dim, layout.*
-use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, Schedule};
+use spec::{AttnInfo, Contract, DType, LINEAGE, MERGES, MaskKind, Schedule, ScoreKinds};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,11 +25,13 @@ pub fn sample() -> Vec<Contract> {
         seen.extend(all_traits(kernel));
     };
     planned().for_each(|kernel| take(kernel, &mut seen));
+    let small: BTreeSet<_> = of_small_problems().map(|entry| entry.contract.symbol).collect();
     loop {
         let adds = |n: usize| all[n].1.difference(&seen).count();
-        // If several kernels add the same number of traits, the loop takes the first of them in the table,
-        // because this kernel has the simplest mask.
-        match (0..all.len()).max_by_key(|&n| (adds(n), Reverse(n))) {
+        // If several kernels add the same number of traits, the loop prefers a kernel of small problems, then
+        // the first one in the table, because this kernel has the simplest mask.
+        let is_small = |n: usize| small.contains(&all[n].0.symbol);
+        match (0..all.len()).max_by_key(|&n| (adds(n), is_small(n), Reverse(n))) {
             Some(best) if adds(best) > 0 => take(all[best].0, &mut seen),
             _ => break,
         }
@@ -37,20 +39,30 @@ pub fn sample() -> Vec<Contract> {
     all.into_iter().map(|(kernel, _)| kernel).filter(|kernel| taken.contains(kernel.symbol)).collect()
 }
 
-/// The kernels that the planner selects for the small problems of tests, in f16 and with head dim 64. These
-/// are the kernel with the fewest rows of each family and mask, and every decode kernel, because the number
-/// of heads in a group selects among decode kernels. Then come the first merge kernel, and the first
-/// configuration of the lineage with each of its masks, because the tests of the program run configurations.
-fn planned() -> impl Iterator<Item = Contract> {
+/// The attention kernels of small problems in tests, in f16 and with head dim 64.
+fn of_small_problems() -> impl Iterator<Item = &'static AttnInfo> {
     let is_asked = |entry: &&AttnInfo| {
         (entry.dtype, entry.head_dim) == (DType::F16, 64) && !spec::is_lineage(entry.contract.symbol)
     };
+    spec::attention().filter(is_asked)
+}
+
+/// The kernels that the planner selects for small problems without score modifications, under the masks full,
+/// causal and window. These are the kernel with the fewest rows of each family and mask, and every decode
+/// kernel, because the number of heads in a group selects among decode kernels. Then come the first merge
+/// kernel, and the first configuration of the lineage with each of its masks, because the tests of the
+/// program run configurations.
+fn planned() -> impl Iterator<Item = Contract> {
     let (decode, others): (Vec<&AttnInfo>, Vec<&AttnInfo>) =
-        spec::attention().filter(is_asked).partition(|entry| entry.schedule == Schedule::Transposed);
+        of_small_problems().partition(|entry| entry.schedule == Schedule::Transposed);
+    let is_plain = |entry: &&AttnInfo| {
+        let is_interval = [MaskKind::Full, MaskKind::Causal, MaskKind::Local].contains(&entry.mask);
+        is_interval && entry.scores == ScoreKinds::NONE
+    };
     let mut least: HashMap<_, &AttnInfo> = HashMap::new();
-    for entry in others {
+    for entry in others.into_iter().filter(is_plain) {
         let of = (entry.kv_dtype, entry.contract.target);
-        let kind = (entry.family(), entry.splits, entry.mask, entry.scores, of);
+        let kind = (entry.family(), entry.splits, entry.mask, of);
         let least = least.entry(kind).or_insert(entry);
         if entry.tile_m < least.tile_m {
             *least = entry;
