@@ -5,6 +5,9 @@ use crate::state::{INVALID_VALUE, Kind, OUT_OF_MEMORY, Refusal, State, refuse};
 /// Maximum bytes of an allocation.
 const LARGEST: usize = 1 << 30;
 
+/// The content of new memory: NaNs in f16, bf16 and f32, and invalid lengths. A driver promises no content.
+const POISON: u128 = u128::MAX;
+
 impl State {
     /// Allocates memory of the current context.
     fn allocate(&mut self, bytes: usize) -> Result<u64, Refusal> {
@@ -14,7 +17,7 @@ impl State {
         if bytes > LARGEST {
             return refuse(OUT_OF_MEMORY, format!("{bytes} bytes"));
         }
-        let block = vec![0u128; bytes.div_ceil(16)];
+        let block = vec![POISON; bytes.div_ceil(16)];
         let (context, address) = (self.current()?, block.as_ptr().addr());
         self.objects.insert(address, crate::state::Object { kind: Kind::Memory(block, bytes), context });
         Ok(address as u64)
