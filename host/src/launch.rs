@@ -259,7 +259,10 @@ impl Launch {
                 launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
-        self.others.iter().flatten().try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
+        self.others
+            .iter()
+            .flatten()
+            .try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
     }
 }
 

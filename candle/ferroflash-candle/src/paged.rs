@@ -62,7 +62,15 @@ pub(crate) enum Queries<'a> {
 impl<'a> PagedKv<'a> {
     /// Returns a KV cache. The block table's capacity is the maximum number of keys per sequence.
     pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
-        PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None, shared_prefixes: None }
+        PagedKv {
+            keys,
+            values,
+            block_table,
+            lengths,
+            max_seqlen_k: None,
+            scales: None,
+            shared_prefixes: None,
+        }
     }
 
     /// Sets the first pages that groups of sequences share.

@@ -1,12 +1,12 @@
 //! Launches of the pass over shared prefixes, of the pass over the rest of each sequence, and of their merge.
 //! Each pass is a request by itself.
+use super::Refusal;
 use super::attention::attention;
 use super::merge::{Merged, merge};
-use super::Refusal;
 use crate::launch::Launch;
 use crate::request::{
-    AttentionRequest, Groups, Index, KeysValues, KvCache, KvPages, KvScale, Level, LseView, MAX_ROW_BYTES, Mask,
-    Merge, Paged, Queries, Scratch, SharedPrefixes, State, TensorView, Workspace,
+    AttentionRequest, Groups, Index, KeysValues, KvCache, KvPages, KvScale, Level, LseView, MAX_ROW_BYTES,
+    Mask, Merge, Paged, Queries, Scratch, SharedPrefixes, State, TensorView, Workspace,
 };
 use crate::schedule::{Passes, Room};
 use crate::tma::one_batch;
@@ -71,7 +71,12 @@ pub(crate) fn prefix<'a>(
             // Every sequence has at least the keys of a part, so that any length, clamped, is a part's.
             let table = Paged::Table { entries, columns: pages / parts, stride: pages / parts };
             let lse_batch = (room.lse_bytes / 4) as i64;
-            (Queries::Batched, of_pages(kv, table, pages / parts, parts), [parts, rows / count], [0, lse_batch])
+            (
+                Queries::Batched,
+                of_pages(kv, table, pages / parts, parts),
+                [parts, rows / count],
+                [0, lse_batch],
+            )
         }
         Groups::Equal { count, pages, .. } => {
             let (sequences, each) = (r.q.shape[0] / count, rows / count);
@@ -87,7 +92,8 @@ pub(crate) fn prefix<'a>(
     };
     let mut scores = r.scores;
     scores.sinks = None;
-    let q = TensorView { shape: [batches, each, heads, head_dim], strides: [q_batch, row, head, column], ..q };
+    let q =
+        TensorView { shape: [batches, each, heads, head_dim], strides: [q_batch, row, head, column], ..q };
     let o = TensorView::bshd(room.o, 0, r.o.dtype, [batches, each, heads, r.o.shape[3]]);
     let lse = LseView::new(room.lse, 0, [batches, heads, each], [lse_batch, rows as i64]);
     let request = AttentionRequest::new(q, queries, KeysValues::Cache(cache), o).lse(lse);

@@ -28,11 +28,7 @@ const LEAST_KEYS: usize = 256;
 const MOST_PARTS: usize = 8;
 
 /// Returns the reason why two passes would be wrong for a valid request, if there is one.
-pub(crate) fn obstacle(
-    r: &AttentionRequest<'_>,
-    p: &Problem,
-    config: Option<&str>,
-) -> Option<&'static str> {
+pub(crate) fn obstacle(r: &AttentionRequest<'_>, p: &Problem, config: Option<&str>) -> Option<&'static str> {
     let (left, right) = p.mask.sides();
     let by_sides = matches!(p.mask, Mask::Full | Mask::Causal | Mask::Window { .. });
     match () {
@@ -44,12 +40,12 @@ pub(crate) fn obstacle(
         () if p.varlen.is_some() => {
             Some("varlen queries: one pass over whole sequences, without shared prefixes")
         }
-        () if !by_sides || left.is_some() || !matches!(right, None | Some(0)) => Some(
-            "the mask hides keys of shared prefixes by position: one pass over whole sequences",
-        ),
-        () if p.alibi || p.bias.is_some() || p.variant.is_some() => Some(
-            "scores depend on the position in a shared prefix: one pass over whole sequences",
-        ),
+        () if !by_sides || left.is_some() || !matches!(right, None | Some(0)) => {
+            Some("the mask hides keys of shared prefixes by position: one pass over whole sequences")
+        }
+        () if p.alibi || p.bias.is_some() || p.variant.is_some() => {
+            Some("scores depend on the position in a shared prefix: one pass over whole sequences")
+        }
         () if p.rows() > MAX_ROWS && p.latent().is_none() => Some(
             "more than 64 rows per key head share a key already: one pass over whole sequences, without \
              shared prefixes",
@@ -76,12 +72,7 @@ pub(crate) fn pays(prefixes: &SharedPrefixes, p: &Problem, on: &Capabilities) ->
 /// Returns the number of parts into which the pass cuts a prefix of `page` keys per page, so that the work
 /// tiles of `pass` fill the device. Decode kernels split keys by themselves. Several groups have several
 /// block tables, so that their prefixes stay whole.
-pub(crate) fn parts(
-    prefixes: &SharedPrefixes,
-    pass: &Scheduled,
-    p: &Problem,
-    on: &Capabilities,
-) -> usize {
+pub(crate) fn parts(prefixes: &SharedPrefixes, pass: &Scheduled, p: &Problem, on: &Capabilities) -> usize {
     let (Groups::Equal { count: 1, pages, .. }, Schedule::Tiles(_)) = (prefixes.groups, pass.schedule) else {
         return 1;
     };

@@ -45,17 +45,21 @@ pub(super) fn shared_prefixes(
                 return Err(Error::invalid("shared_prefixes.pages", pages, expected));
             }
             let rest = index(&REST_LENGTHS, &rest, p.batch as u64, "one per sequence")?;
-            [none(&GROUPS), none(&PREFIX_TABLE), none(&PREFIX_LENGTHS), none(&REST_TABLE), (
-                &REST_LENGTHS,
-                Some(rest),
-            )]
+            [
+                none(&GROUPS),
+                none(&PREFIX_TABLE),
+                none(&PREFIX_LENGTHS),
+                none(&REST_TABLE),
+                (&REST_LENGTHS, Some(rest)),
+            ]
         }
         Groups::Varlen { queries, prefix, rest } => {
             if queries.max_seqlen_q == 0 {
                 let expected = "it must be 1 or more";
                 return Err(Error::invalid("shared_prefixes.groups.max_seqlen_q", 0, expected));
             }
-            let starts = index(&GROUPS, &queries.cu_seqlens_q, count as u64 + 1, "one per group and one more")?;
+            let starts =
+                index(&GROUPS, &queries.cu_seqlens_q, count as u64 + 1, "one per group and one more")?;
             let names = [(&PREFIX_TABLE, &PREFIX_LENGTHS), (&REST_TABLE, &REST_LENGTHS)];
             let [prefix, rest] = [(0, prefix, count), (1, rest, p.batch)].map(|(i, level, rows)| {
                 let (table, lengths) = names[i];

@@ -192,8 +192,7 @@ impl Work for DecodeMemory {
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         let case = &self.case;
         let round = |told: &Told| {
-            let own =
-                [(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))];
+            let own = [(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))];
             let shared = self.shared_integers(*told).into_iter().enumerate();
             let shared = shared.map(|(i, all)| (self.first_shared() + i, bytes!(all)));
             own.into_iter().chain(shared).collect()
