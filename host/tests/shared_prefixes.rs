@@ -28,8 +28,10 @@ fn request(shape: Shape, prefixes: SharedPrefixes) -> AttentionRequest<'static> 
 }
 
 /// Returns groups whose rows of Q, prefixes and rests only the device knows: up to 128 queries per group.
-fn varlen(count: usize, pages: usize) -> SharedPrefixes {
-    let index = |n: u64, elements: usize| Index::new(n * FAR, elements as u64);
+const fn varlen(count: usize, pages: usize) -> SharedPrefixes {
+    const fn index(n: u64, elements: usize) -> Index {
+        Index::new(n * FAR, elements as u64)
+    }
     let queries = VarlenQueries::new(count, index(10, count + 1), 128);
     let prefix = Level::new(index(11, count * pages), pages, index(12, count));
     SharedPrefixes::varlen(queries, prefix, Level::new(index(13, 128 * 20), 20, REST))
@@ -49,33 +51,33 @@ const SHARED: &str = "share prefixes";
 
 /// A card, a shape, prefixes, a change of the request, the first kernel of the plan, and words of the reason.
 #[rustfmt::skip]
-const PLANS: &[(&str, Shape, fn() -> SharedPrefixes, Change, &str, &str)] = &[
+const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
     // Work tiles take the 128 queries of a group. One prefix is cut into parts, so that TMA does not accept Q.
-    ("h200", BATCH, || SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
-    ("l4", BATCH, || SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
+    ("h200", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
+    ("l4", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
     // Decode kernels take up to 64 rows per key head.
-    ("h200", BATCH, || SharedPrefixes::equal(8, 128, REST), same, WIDE, SHARED),
-    ("h200", BATCH, || SharedPrefixes::equal(64, 128, REST), same, DECODE, SHARED),
-    ("h200", BATCH, || varlen(8, 128), same, MIXED, SHARED),
-    ("h200", Shape { queries: 16, ..BATCH }, || SharedPrefixes::equal(2, 128, REST), same, HOPPER, SHARED),
+    ("h200", BATCH, SharedPrefixes::equal(8, 128, REST), same, WIDE, SHARED),
+    ("h200", BATCH, SharedPrefixes::equal(64, 128, REST), same, DECODE, SHARED),
+    ("h200", BATCH, varlen(8, 128), same, MIXED, SHARED),
+    ("h200", Shape { queries: 16, ..BATCH }, SharedPrefixes::equal(2, 128, REST), same, HOPPER, SHARED),
     // Short prefixes do not pay, unless the request insists.
-    ("h200", BATCH, || SharedPrefixes::one(4, REST), same, DECODE, "too few bytes"),
-    ("h200", BATCH, || SharedPrefixes::one(4, REST).always(), same, PORTABLE, SHARED),
-    ("h200", BATCH, || SharedPrefixes::equal(128, 128, REST), same, DECODE, "too few bytes"),
+    ("h200", BATCH, SharedPrefixes::one(4, REST), same, DECODE, "too few bytes"),
+    ("h200", BATCH, SharedPrefixes::one(4, REST).always(), same, PORTABLE, SHARED),
+    ("h200", BATCH, SharedPrefixes::equal(128, 128, REST), same, DECODE, "too few bytes"),
     // Two passes would be wrong, or have no kernel.
-    ("h200", BATCH, || SharedPrefixes::one(128, REST), |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
+    ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", "by position"),
-    ("h200", BATCH, || SharedPrefixes::one(128, REST), |d| d.splits(Splits::CHUNK), CHUNKS, "states the splits"),
-    ("h200", BATCH, || SharedPrefixes::one(128, REST), |d| d.scratch(Scratch::None), DECODE, "need a workspace"),
-    ("h200", BATCH, || SharedPrefixes::one(128, REST), |d| d.config(DECODE), DECODE, "names a kernel"),
-    ("h200", Shape { queries: 17, ..BATCH }, || SharedPrefixes::one(128, REST), same, HOPPER, "more than 64 rows"),
-    ("h200", Shape { packed: true, ..BATCH }, || SharedPrefixes::one(128, REST), same, MIXED, "varlen queries"),
+    ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.splits(Splits::CHUNK), CHUNKS, "states the splits"),
+    ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.scratch(Scratch::None), DECODE, "need a workspace"),
+    ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.config(DECODE), DECODE, "names a kernel"),
+    ("h200", Shape { queries: 17, ..BATCH }, SharedPrefixes::one(128, REST), same, HOPPER, "more than 64 rows"),
+    ("h200", Shape { packed: true, ..BATCH }, SharedPrefixes::one(128, REST), same, MIXED, "varlen queries"),
 ];
 
 #[test]
 fn plans() {
     for (name, shape, prefixes, change, symbol, words) in PLANS {
-        let request = change(request(*shape, prefixes()));
+        let request = change(request(*shape, *prefixes));
         let plan = plan(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
         let chosen = (plan.contract().symbol, plan.reason().contains(words));
         assert_eq!(chosen, (*symbol, true), "{name} {words}: {}", plan.reason());
@@ -89,11 +91,11 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
     let combine = "decode_combine_f16_d128";
-    let one = || SharedPrefixes::one(128, REST);
-    let few = || SharedPrefixes::equal(8, 128, REST);
+    let one = SharedPrefixes::one(128, REST);
+    let few = SharedPrefixes::equal(8, 128, REST);
     let cases: [(_, &[&str], &[&str]); 2] = [
-        (one(), &[PORTABLE, DECODE, "merge_f16"], &[PORTABLE, DECODE, combine, "merge_f16"]),
-        (few(), &[WIDE, DECODE, "merge_f16"], &[WIDE, combine, DECODE, combine, "merge_f16"]),
+        (one, &[PORTABLE, DECODE, "merge_f16"], &[PORTABLE, DECODE, combine, "merge_f16"]),
+        (few, &[WIDE, DECODE, "merge_f16"], &[WIDE, combine, DECODE, combine, "merge_f16"]),
     ];
     for (prefixes, with_counters, without) in cases {
         let d = request(BATCH, prefixes);
@@ -170,26 +172,26 @@ fn other_groups_need_another_plan() {
 
 /// The fault, prefixes, a change of the request, and words of the refusal.
 #[rustfmt::skip]
-const REFUSED: &[(fn() -> SharedPrefixes, Change, &[&str])] = &[
-    (|| SharedPrefixes::equal(0, 128, REST), same, &["shared_prefixes.groups: 0", "at most 128"]),
-    (|| SharedPrefixes::equal(129, 128, REST), same, &["shared_prefixes.groups: 129", "at most 128"]),
-    (|| SharedPrefixes::equal(3, 128, REST), same, &["shared_prefixes.groups: 3", "divide 128"]),
-    (|| SharedPrefixes::one(0, REST), same, &["shared_prefixes.pages: 0", "at most 255"]),
-    (|| SharedPrefixes::one(256, REST), same, &["shared_prefixes.pages: 256", "at most 255"]),
-    (|| SharedPrefixes::one(9, Index::new(9 * FAR, 127)), same, &["shared_prefixes.rest.lengths", "127"]),
-    (|| SharedPrefixes::one(9, Index::new(2 * FAR, 128)), same, &["o must not overlap shared_prefixes.rest"]),
-    (|| varlen(0, 128), same, &["shared_prefixes.groups: 0"]),
-    (|| varlen(8, 0), same, &["shared_prefixes.prefix.entries: 0 columns"]),
-    (|| SharedPrefixes::one(128, REST).always(), |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["always", "position"]),
-    (|| SharedPrefixes::one(128, REST).always(), |d| d.scratch(Scratch::None), &["always", "workspace"]),
-    (|| SharedPrefixes::one(128, REST), |_| decode(Shape { page: None, ..BATCH })
+const REFUSED: &[(SharedPrefixes, Change, &[&str])] = &[
+    (SharedPrefixes::equal(0, 128, REST), same, &["shared_prefixes.groups: 0", "at most 128"]),
+    (SharedPrefixes::equal(129, 128, REST), same, &["shared_prefixes.groups: 129", "at most 128"]),
+    (SharedPrefixes::equal(3, 128, REST), same, &["shared_prefixes.groups: 3", "divide 128"]),
+    (SharedPrefixes::one(0, REST), same, &["shared_prefixes.pages: 0", "at most 255"]),
+    (SharedPrefixes::one(256, REST), same, &["shared_prefixes.pages: 256", "at most 255"]),
+    (SharedPrefixes::one(9, Index::new(9 * FAR, 127)), same, &["shared_prefixes.rest.lengths", "127"]),
+    (SharedPrefixes::one(9, Index::new(2 * FAR, 128)), same, &["o must not overlap shared_prefixes.rest"]),
+    (varlen(0, 128), same, &["shared_prefixes.groups: 0"]),
+    (varlen(8, 0), same, &["shared_prefixes.prefix.entries: 0 columns"]),
+    (SharedPrefixes::one(128, REST).always(), |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["always", "position"]),
+    (SharedPrefixes::one(128, REST).always(), |d| d.scratch(Scratch::None), &["always", "workspace"]),
+    (SharedPrefixes::one(128, REST), |_| decode(Shape { page: None, ..BATCH })
         .shared_prefixes(SharedPrefixes::one(128, REST)), &["shared_prefixes", "block table"]),
 ];
 
 #[test]
 fn refusals_name_the_value_and_the_requirement() {
     for (prefixes, change, words) in REFUSED {
-        let request = change(request(BATCH, prefixes()));
+        let request = change(request(BATCH, *prefixes));
         let error = plan(&request, card("h200")).expect_err(words[0]).to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
     }

@@ -115,7 +115,7 @@ impl AttentionArgs {
     /// Returns the shared prefixes, if any. 0 groups count as one group.
     fn shared_prefixes(&self, batch: usize) -> Result<Option<SharedPrefixes>, Error> {
         let Some(rest) = present(self.rest_lengths) else { return Ok(None) };
-        let count = extent("prefix_groups", self.prefix_groups.max(i64::from(self.prefix_groups == 0)))?;
+        let count = if self.prefix_groups == 0 { 1 } else { extent("prefix_groups", self.prefix_groups)? };
         let rest = Index::new(rest, batch as u64);
         Ok(Some(SharedPrefixes::equal(count, extent("prefix_pages", self.prefix_pages)?, rest)))
     }

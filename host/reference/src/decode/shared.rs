@@ -99,7 +99,7 @@ impl DecodeMemory {
         if let Told::Lost(seed) = told {
             let mut random = Random::new(seed);
             let garbage = [i32::MAX, -1, i32::MIN, 0, 1, case.max_k as i32 + 1, i32::MIN + 1];
-            all.iter_mut().flatten().filter(|_| random.bits() % 2 == 0).for_each(|x| {
+            all.iter_mut().flatten().filter(|_| random.bits().is_multiple_of(2)).for_each(|x| {
                 *x = garbage[(x.unsigned_abs() as usize + seed as usize) % garbage.len()];
             });
         }
