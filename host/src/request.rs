@@ -293,12 +293,14 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
-    /// Sets the prefixes that groups of sequences share on a paged KV cache. The launch reads each prefix once
-    /// for all queries of its group, where that pays.
+    /// Sets the prefixes that groups of sequences share on a paged KV cache. Where that pays, the launch
+    /// reads each prefix once for all queries of its group.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroflash::Error> {
-    /// use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, Scratch, SharedPrefixes, TensorView};
+    /// use ferroflash::request::{
+    ///     AttentionRequest, Index, KvCache, KvPages, Scratch, SharedPrefixes, TensorView,
+    /// };
     /// use ferroflash::{Capabilities, DType, plan};
     /// # let [q, o, keys, values, table, lengths, rest] = [1, 2, 3, 4, 5, 6, 7].map(|n| n << 40);
     ///

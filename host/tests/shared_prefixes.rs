@@ -52,7 +52,7 @@ const SHARED: &str = "share prefixes";
 /// A card, a shape, prefixes, a change of the request, the first kernel of the plan, and words of the reason.
 #[rustfmt::skip]
 const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
-    // Work tiles take the 128 queries of a group. One prefix is cut into parts, so that TMA does not accept Q.
+    // Work tiles take the 128 queries of a group. One prefix is cut into parts, so TMA does not accept Q.
     ("h200", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
     ("l4", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
     // Decode kernels take up to 64 rows per key head.
@@ -65,12 +65,13 @@ const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
     ("h200", BATCH, SharedPrefixes::one(4, REST).always(), same, PORTABLE, SHARED),
     ("h200", BATCH, SharedPrefixes::equal(128, 128, REST), same, DECODE, "too few bytes"),
     // Two passes would be wrong, or have no kernel.
-    ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
+    ("h200", BATCH, SharedPrefixes::one(128, REST),
+        |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", "by position"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.splits(Splits::CHUNK), CHUNKS, "states the splits"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.scratch(Scratch::None), DECODE, "need a workspace"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.config(DECODE), DECODE, "names a kernel"),
-    ("h200", Shape { queries: 17, ..BATCH }, SharedPrefixes::one(128, REST), same, HOPPER, "more than 64 rows"),
+    ("h200", Shape { queries: 17, ..BATCH }, SharedPrefixes::one(128, REST), same, HOPPER, "than 64 rows"),
     ("h200", Shape { packed: true, ..BATCH }, SharedPrefixes::one(128, REST), same, MIXED, "varlen queries"),
 ];
 
@@ -182,7 +183,8 @@ const REFUSED: &[(SharedPrefixes, Change, &[&str])] = &[
     (SharedPrefixes::one(9, Index::new(2 * FAR, 128)), same, &["o must not overlap shared_prefixes.rest"]),
     (varlen(0, 128), same, &["shared_prefixes.groups: 0"]),
     (varlen(8, 0), same, &["shared_prefixes.prefix.entries: 0 columns"]),
-    (SharedPrefixes::one(128, REST).always(), |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), &["always", "position"]),
+    (SharedPrefixes::one(128, REST).always(), |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)),
+        &["always", "position"]),
     (SharedPrefixes::one(128, REST).always(), |d| d.scratch(Scratch::None), &["always", "workspace"]),
     (SharedPrefixes::one(128, REST), |_| decode(Shape { page: None, ..BATCH })
         .shared_prefixes(SharedPrefixes::one(128, REST)), &["shared_prefixes", "block table"]),

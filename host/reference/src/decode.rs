@@ -50,7 +50,8 @@ pub struct DecodeMemory {
 
 impl DecodeMemory {
     /// Draws standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
-    /// previous sequence if both fill that page, unless the case names the pages that sequences share. Rows that belong to no sequence are NaN.
+    /// previous sequence if both fill that page, unless the case names the pages that sequences share. Rows
+    /// that belong to no sequence are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);

@@ -1,9 +1,9 @@
-//! SharedPrefixes that groups of sequences share (cascade attention).
+//! Prefixes that groups of sequences share (cascade attention).
 use super::{Index, VarlenQueries};
 
-/// SharedPrefixes on a paged KV cache: groups of consecutive sequences share their first pages, for example the
-/// pages of a system prompt. A launch reads each prefix once for all queries of its group, reads the rest of
-/// each sequence, and merges both by their log-sum-exps (FlashInfer's `MultiLevelCascadeAttentionWrapper`,
+/// Shared prefixes on a paged KV cache: groups of consecutive sequences share their first pages, for example
+/// the pages of a system prompt. A launch reads each prefix once for all queries of its group, reads the rest
+/// of each sequence, and merges both by their log-sum-exps (FlashInfer's `MultiLevelCascadeAttentionWrapper`,
 /// vLLM's `cascade_attention`).
 ///
 /// The request's own block table and lengths still describe whole sequences. If a pass over prefixes does not
@@ -13,8 +13,8 @@ use super::{Index, VarlenQueries};
 ///
 /// | your groups | constructor | a captured graph can be replayed with |
 /// |---|---|---|
-/// | one group of all sequences (vLLM's `common_prefix_len`) | [`SharedPrefixes::one`] | other lengths and pages |
-/// | groups of equal numbers of sequences, prefixes of one length | [`SharedPrefixes::equal`] | other lengths and pages |
+/// | one group (vLLM's `common_prefix_len`) | [`SharedPrefixes::one`] | other lengths, pages |
+/// | groups of equal sizes, prefixes of one length | [`SharedPrefixes::equal`] | other lengths, pages |
 /// | any groups, prefixes of any lengths | [`SharedPrefixes::varlen`] | other groups and prefixes, too |
 ///
 /// Every sequence must have at least the keys of its prefix, and under a causal mask at least `seqlen_q - 1`

@@ -6,17 +6,17 @@ use crate::schedule::{Schedule, Scheduled};
 use crate::{Capabilities, Problem};
 
 /// The reason for passes over prefixes and over the rest.
-pub(crate) const SHARED: &str = "groups of sequences share prefixes: one pass over each prefix for all queries of \
-                                 its group, one over the rest of each sequence, and a merge";
+pub(crate) const SHARED: &str = "groups of sequences share prefixes: one pass over each prefix for all \
+                                 queries of its group, one over the rest of each sequence, and a merge";
 /// The reason for a single pass where two passes do not pay.
-pub(crate) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes and a merge: one pass over \
-                                    whole sequences";
+pub(crate) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes and a merge: one pass \
+                                    over whole sequences";
 /// The reason for a single pass where the workspace is too small.
-pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspace (Scratch::Fastest states its \
-                                  size): one pass over whole sequences";
+pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspace (Scratch::Fastest states \
+                                  its size): one pass over whole sequences";
 /// The reason for a single pass where no kernel solves a part.
-pub(crate) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in a pass \
-                                    of its own: one pass over whole sequences";
+pub(crate) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in \
+                                    one pass: one pass over whole sequences";
 
 /// Bytes that two passes must save, per SM. Two passes need two launches more, and write and read a state of
 /// each row: about 10 us of an H200, in which each SM reads 300 KiB. This number is an estimate; nobody has

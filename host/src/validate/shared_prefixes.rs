@@ -38,7 +38,7 @@ pub(super) fn shared_prefixes(
             let most = (kv.max_k - 1) / cache.page;
             if pages == 0 || pages >= columns || pages > most {
                 let expected = format_args!(
-                    "it must be 1 or more and at most {}: a sequence of up to {} keys has pages behind its prefix",
+                    "it must be 1 or more and at most {}: sequences of {} keys have more pages",
                     most.min(columns - 1),
                     kv.max_k
                 );

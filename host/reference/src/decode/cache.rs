@@ -21,8 +21,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Shuffles the pages, among them pages that belong to no sequence. Sequence `b` and sequence `b - 1` have
-    /// the same first `shared(b)` pages.
+    /// Shuffles the pages, among them pages that belong to no sequence. Sequence `b` and sequence `b - 1`
+    /// have the same first `shared(b)` pages.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,

@@ -149,15 +149,16 @@ fn words_and_work_of_a_shape() {
     check(
         r#"{"sequences": [[1, 1, 100], [1, 1, 50], [1, 1, 40], [1, 1, 52]], "heads_q": 8, "heads_k": 2,
             "head_dim": 64, "page": 16, "shared": [2, 2]}"#,
-        "f16, sequences 1 x 1/100 + 1 x 1/50 + 1 x 1/40 + 1 x 1/52, heads 8/2, head_dim 64, full, pages of 16 \
-         NHD, 2 groups share 2 pages",
+        "f16, sequences 1 x 1/100 + 1 x 1/50 + 1 x 1/40 + 1 x 1/52, heads 8/2, head_dim 64, full, pages of \
+         16 NHD, 2 groups share 2 pages",
         4.0 * (8 * 64 * 242) as f64,
         q + 2.0 * 2.0 * ((242 - 64) * 2 * 64) as f64,
         true,
     );
     // A latent cache's rows are keys and values.
     check(
-        r#"{"sequences": [[4, 1, 80]], "heads_q": 8, "heads_k": 1, "head_dim": 576, "latent": 512, "page": 64}"#,
+        r#"{"sequences": [[4, 1, 80]], "heads_q": 8, "heads_k": 1, "head_dim": 576, "latent": 512,
+            "page": 64}"#,
         "f16, sequences 4 x 1/80, heads 8/1, head_dim 576, full, pages of 64 NHD, latent 512",
         2.0 * (8 * 320 * (576 + 512)) as f64,
         2.0 * (4 * 8 * (576 + 512)) as f64 + 2.0 * (320 * 576) as f64,
