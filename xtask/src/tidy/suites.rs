@@ -9,8 +9,10 @@ pub fn broken(sources: &[(&str, String)]) -> Vec<String> {
     let mut broken = Vec::new();
     for (suite, modules) in texts.iter().filter(|(name, _)| name.ends_with("/tests/suite.rs")) {
         let Some(folder) = suite.strip_suffix("suite.rs") else { continue };
-        let manifest = suite.strip_suffix("tests/suite.rs").map(|package| format!("{package}Cargo.toml"));
-        let manifest = manifest.and_then(|name| texts.get(name.as_str()).copied()).unwrap_or_default();
+        // The tests are in a package, or are a package.
+        let package = folder.strip_suffix("tests/").unwrap_or(folder);
+        let manifests = [package, folder].map(|place| texts.get(format!("{place}Cargo.toml").as_str()));
+        let manifest: String = manifests.into_iter().flatten().copied().collect();
         for name in texts.keys() {
             let Some(test) = name.strip_prefix(folder).and_then(|file| file.strip_suffix(".rs")) else {
                 continue;
@@ -42,6 +44,9 @@ mod tests {
             source("a/tests/one/part.rs", ""),
             source("a/tests/lost.rs", ""),
             source("b/tests/lone.rs", ""),
+            source("c/Cargo.toml", ""),
+            source("c/tests/Cargo.toml", "[[test]]\nname = \"suite\"\n"),
+            source("c/tests/suite.rs", "//! X.\n"),
         ];
         let found = broken(&sources);
         assert!(matches!(&found[..], [one] if one.starts_with("a/tests/lost.rs:")), "{found:?}");
