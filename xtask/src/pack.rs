@@ -12,7 +12,7 @@ const FOLDER: &str = "gpu-pack";
 /// Largest size of the folder in bytes, because it is copied to rented machines.
 const LIMIT: u64 = 60 << 20;
 
-/// The program, the embedding examples, and the tests that need a GPU.
+/// The program, the examples `embed` and `cudarc`, and the tests that need a GPU.
 const PROGRAMS: [&str; 14] = [
     "--package",
     "ferroflash-cli",
@@ -30,8 +30,8 @@ const PROGRAMS: [&str; 14] = [
     "ferroflash/cust,ferroflash/cudarc",
 ];
 
-/// Builds the program and the C library (both with the kernels' PTX), the embedding examples, the tests that
-/// need a GPU, and a caller's variants. Copies all of these into the folder, beside the scripts.
+/// Builds the program and the C library (both with the kernels' PTX), the examples `embed` and `cudarc`, the
+/// tests that need a GPU, and a caller's variants. Copies all of these into the folder, beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
