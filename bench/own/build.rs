@@ -4,6 +4,7 @@ use kernels::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let contracts = [
         causal_f16_d64::CONTRACT,
+        causal_f16_d64_short::CONTRACT,
         causal_f16_d128::CONTRACT,
         softcap_f16_d64::CONTRACT,
         softcap_f16_d128::CONTRACT,

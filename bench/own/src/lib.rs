@@ -13,7 +13,8 @@ use std::error::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-static CAUSAL: Variant<OwnCausal> = variant!("causal", kernels::{causal_f16_d64, causal_f16_d128});
+static CAUSAL: Variant<OwnCausal> =
+    variant!("causal", kernels::{causal_f16_d64, causal_f16_d64_short, causal_f16_d128});
 static SOFTCAP: Variant<Scored<OwnCausal, Softcap>> =
     variant!("softcap", kernels::{softcap_f16_d64, softcap_f16_d128});
 static ALIBI: Variant<Scored<OwnCausal, Alibi>> = variant!("alibi", kernels::{alibi_f16_d64, alibi_f16_d128});

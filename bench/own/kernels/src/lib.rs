@@ -29,7 +29,7 @@ impl MaskMod for OwnCausal {
     }
 }
 
-// The tiles are those of FerroFlash's kernels with the same mask or score, if this function does not spill there.
+// The tiles are those of FerroFlash's kernels with the same mask or score, if the function does not spill.
 type D64<E, Mask> = With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
 type D64Causal<E, Mask> = With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
 type D128<E, Mask> = With<FwdHopper<E, Mask, 2, 8, 8, 2, true>>;
@@ -38,6 +38,7 @@ type D128Alibi<E, Mask> = With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
 type D128Natten<E, Mask> = With<FwdHopper<E, Mask, 2, 5, 8, 2, true>>;
 
 entry!(causal_f16_d64: D64Causal<F16, OwnCausal>);
+entry!(causal_f16_d64_short: D64<F16, OwnCausal>);
 entry!(causal_f16_d128: D128<F16, OwnCausal>);
 entry!(softcap_f16_d64: D64<F16, Scored<OwnCausal, Softcap>>);
 entry!(softcap_f16_d128: D128Softcap<F16, Scored<OwnCausal, Softcap>>);
