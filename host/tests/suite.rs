@@ -20,6 +20,7 @@ mod own;
 mod packed;
 mod parts;
 mod planner;
+mod shared_prefixes;
 mod supports;
 mod validation;
 mod variants;

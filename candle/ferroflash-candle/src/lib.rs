@@ -41,7 +41,7 @@ pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;
 pub use merge::merge;
-pub use paged::PagedKv;
+pub use paged::{PagedKv, SharedPages};
 pub use pages::{PagePool, Sequence};
 pub use step::Step;
 pub use variants::*;
