@@ -5,9 +5,11 @@ use ferroflash::DType;
 use ferroflash::request::TensorView;
 
 mod edges;
+mod rotary;
 mod work;
 
 pub use edges::{AppendCase, Lies, Scales, append_edges};
+pub use rotary::RotaryCase;
 pub use work::AppendMemory;
 
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
