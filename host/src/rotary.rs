@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn angles_of_far_positions_are_right() {
         const FAR: usize = 1 << 20;
-        let frequencies = frequencies(10_000.0, 16);
+        let frequencies = frequencies(10_000.0, 4);
         let [cos, sin] = cos_sin(&frequencies, FAR + 1);
         let at = |position: usize, i: usize| {
             let at = position * frequencies.len() + i;
