@@ -3,8 +3,9 @@ use crate::args::{args, dtype, extent, reach, read, scale};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use crate::layout::c_struct;
-use ferroflash::Error;
+use crate::rotary::Rotation;
 use ferroflash::request::{Append, KvPages, Slots, TensorView};
+use ferroflash::{DType, Error};
 use std::ffi::c_void;
 
 c_struct! {
@@ -21,6 +22,11 @@ c_struct! {
         k_scale, v_scale: f32;
         k_scales, v_scales: *const f32;
         head_dim_v: i64;
+        rotary_cos, rotary_sin, positions, q: *const c_void;
+        rotated_q: *mut c_void;
+        rotary_rows, rotary_dims, rotary_stride, rotary_first, heads_q: i64;
+        q_strides, rotated_q_strides: [i64; 2];
+        rotary_dtype, rotary_style, wide_positions, reserved: i32;
     }
 }
 args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
@@ -28,15 +34,20 @@ args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
 impl AppendArgs {
     /// Converts the struct to a request of the Rust library. Checks only the rules that the
     /// request's types cannot express.
-    fn append(&self) -> Result<Append, Error> {
+    pub(crate) fn append(&self) -> Result<Append, Error> {
+        let append = self.unrotated()?;
+        Ok(match Rotation(self).rotary(&append.k)? {
+            Some(rotary) => append.rotary(rotary),
+            None => append,
+        })
+    }
+
+    /// Converts everything except the rotation.
+    fn unrotated(&self) -> Result<Append, Error> {
         let [tokens, heads] = [extent("tokens", self.tokens)?, extent("heads", self.heads)?];
         let head_dim = extent("head_dim", self.head_dim)?;
         let dtype = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
-        let shape = [1, tokens, heads, head_dim];
-        let tensor = |address: *const c_void, [token, head]: [i64; 2]| {
-            let strides = [0, token, head, 1];
-            TensorView::new(address as u64, reach(&shape, &strides), dtype[0], shape, strides)
-        };
+        let tensor = |address, strides| at_tokens(address, dtype[0], [tokens, heads, head_dim], strides);
         let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, head_dim];
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
@@ -75,6 +86,17 @@ impl AppendArgs {
     }
 }
 
+/// Returns a view of `[tokens, heads, head_dim]`, with the strides of a token and of a head.
+pub(crate) fn at_tokens(
+    address: *const c_void,
+    dtype: DType,
+    [tokens, heads, head_dim]: [usize; 3],
+    [token, head]: [i64; 2],
+) -> TensorView {
+    let (shape, strides) = ([1, tokens, heads, head_dim], [0, token, head, 1]);
+    TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
+}
+
 /// Writes keys and values of new tokens to their slots in a KV cache.
 ///
 /// # Safety
@@ -99,12 +121,12 @@ pub unsafe extern "C" fn ferroflash_append(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use ferroflash::request::KvScale;
-    use ferroflash::{Capabilities, DType, plan};
+    use ferroflash::{Capabilities, plan};
 
-    fn args() -> AppendArgs {
+    pub(crate) fn args() -> AppendArgs {
         // SAFETY: zero bytes are a valid value of every field.
         let args: AppendArgs = unsafe { std::mem::zeroed() };
         let place = |n: usize| (n << 30) as *mut c_void;

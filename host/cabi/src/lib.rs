@@ -15,6 +15,7 @@ mod entries;
 mod layout;
 mod merge;
 mod plan;
+mod rotary;
 mod version;
 
 pub use append::{AppendArgs, ferroflash_append};
