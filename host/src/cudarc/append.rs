@@ -55,11 +55,11 @@ impl FlashAttention {
 }
 
 /// Returns the append of keys and values. `guards` holds their memory.
-pub(super) fn at_tokens<'t, T: Element, C: Number, N: SlotNumber, const MOST: usize>(
+pub(super) fn at_tokens<'t, 'p: 't, T: Element, C: Number, N: SlotNumber + 't, const MOST: usize>(
     guards: &mut StreamGuards<'t, MOST>,
     k: Tensor<'t, T>,
     v: Tensor<'t, T>,
-    pages: PagesMut<'t, C>,
+    pages: PagesMut<'p, C>,
     slots: &'t impl Memory<N>,
 ) -> Result<Append, Error> {
     let (k, v) = (k.on(guards, "k")?, v.on(guards, "v")?);
@@ -68,10 +68,10 @@ pub(super) fn at_tokens<'t, T: Element, C: Number, N: SlotNumber, const MOST: us
 }
 
 /// Returns the append to a latent cache. `guards` holds the memory.
-pub(super) fn latent<'t, T: Element, N: SlotNumber, const MOST: usize>(
+pub(super) fn latent<'t, 'p: 't, T: Element, N: SlotNumber + 't, const MOST: usize>(
     guards: &mut StreamGuards<'t, MOST>,
     rows: Tensor<'t, T>,
-    pages: PagesMut<'t, T>,
+    pages: PagesMut<'p, T>,
     slots: &'t impl Memory<N>,
 ) -> Result<Append, Error> {
     let rows = rows.on(guards, "rows")?;
@@ -84,7 +84,7 @@ pub(super) fn latent<'t, T: Element, N: SlotNumber, const MOST: usize>(
     Ok(Append::latent(rows, pages, slots))
 }
 
-fn on<'t, N: SlotNumber, const MOST: usize>(
+fn on<'t, N: SlotNumber + 't, const MOST: usize>(
     guards: &mut StreamGuards<'t, MOST>,
     slots: &'t impl Memory<N>,
 ) -> Result<Slots, Error> {
