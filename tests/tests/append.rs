@@ -53,7 +53,7 @@ fn a_position_that_is_not_clamped_is_noticed() {
         rotary.edges(1).iter().any(|task| {
             let work = task.work();
             let judge = work.judge(Rule::Tolerance).expect("valid");
-            let device = OnDevice::new(&attention, &*work, Some(symbol)).expect("planned");
+            let mut device = OnDevice::new(&attention, &*work, Some(symbol)).expect("planned");
             // A report of the simulator is an error of the launch.
             let Ok(all) = device.run_all() else { return true };
             all.iter().enumerate().any(|(round, written)| !judge(round, written).failures.is_empty())
