@@ -106,7 +106,8 @@ proptest! {
     #[test]
     fn appends(
         mut k in view(), mut v in view(), pages in pages(), at in address(), tokens in elements(),
-        [wide, alike, small, turns, few] in any::<[bool; 5]>(), mut cos in view(), q in view(), column in number(),
+        [wide, alike, small, turns, few] in any::<[bool; 5]>(), mut cos in view(), q in view(),
+        column in number(),
     ) {
         if alike {
             let [heads, head_dim] = [pages.keys.shape[2], pages.keys.shape[3]];

@@ -1,4 +1,5 @@
-//! Tests that append kernels stay inside the cache and inside the table of angles. `simulated.rs` runs each kernel on its edge cases.
+//! Tests that append kernels stay inside the cache and inside the table of angles. `simulated.rs` runs each
+//! kernel on its edge cases.
 use ferroflash::spec::{APPENDS, AppendInfo};
 use ferroflash::{Error, ptx};
 use ferroflash_tests::subjects::{run, simulator};

@@ -1,10 +1,11 @@
 //! The paged KV cache of one layer.
 use crate::append::{CacheScales, append};
+use crate::append_rotary::append_rotary;
 use crate::attend::{Attend, both};
 use crate::errors::invalid;
 use crate::inputs::no_such_type;
 use crate::paged::{PagedKv, Queries};
-use crate::rotary::{RotaryTable, append_rotary};
+use crate::rotary::RotaryTable;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 
@@ -84,9 +85,9 @@ impl KvCache {
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
-    /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values into
-    /// their slots, and returns the rotated queries. All are `(tokens, heads, head_dim)`. One launch does all
-    /// of it.
+    /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
+    /// into their slots, and returns the rotated queries. All are `(tokens, heads, head_dim)`. One launch
+    /// does all of it.
     ///
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

@@ -21,6 +21,7 @@
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
 mod append;
+mod append_rotary;
 mod attend;
 mod cache;
 mod dense;
@@ -38,6 +39,7 @@ mod variants;
 mod varlen;
 
 pub use append::{CacheScales, append};
+pub use append_rotary::append_rotary;
 pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;
@@ -45,7 +47,7 @@ pub use ferroflash::request::RotaryStyle;
 pub use merge::merge;
 pub use paged::PagedKv;
 pub use pages::{PagePool, Sequence};
-pub use rotary::{RotaryTable, append_rotary};
+pub use rotary::RotaryTable;
 pub use step::Step;
 pub use variants::*;
 pub use varlen::*;

@@ -35,8 +35,8 @@ impl RowParts {
     }
 }
 
-/// The parts of a row as pairs: first the pairs inside a range of parts, then the pairs of all other parts, in
-/// order.
+/// The parts of a row as pairs: first the pairs inside a range of parts, then the pairs of all other parts,
+/// in order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPairs {
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn every_part_of_a_row_belongs_to_one_pair() {
         for (parts, first, pairs) in
-            [(1, 0, 0), (2, 0, 1), (5, 0, 2), (5, 1, 2), (16, 0, 8), (16, 0, 2), (16, 5, 3), (72, 64, 4)]
+            [(1u32, 0, 0), (2, 0, 1), (5, 0, 2), (5, 1, 2), (16, 0, 8), (16, 0, 2), (16, 5, 3), (72, 64, 4)]
         {
             for of in [PartPairs::halves(first, pairs), PartPairs::neighbours(first, pairs)] {
                 let mut all: Vec<u32> = (0..parts.div_ceil(2)).flat_map(|i| of.parts(i)).collect();

@@ -1,5 +1,5 @@
 //! The rotation in a `ferroflash_append_t`.
-use crate::append::{AppendArgs, at_tokens};
+use crate::append_args::{AppendArgs, at_tokens};
 use crate::args::{dtype, extent, reach};
 use crate::call::invalid;
 use ferroflash::Error;
@@ -74,7 +74,7 @@ impl Rotation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::append::tests::args;
+    use crate::append_args::example::args;
     use ferroflash::{Capabilities, DType, plan};
 
     #[test]

@@ -44,8 +44,8 @@ impl<'a, T: Element, A: Number, N: SlotNumber> Rotary<'a, T, A, N> {
         Rotary { cos, sin: Some(sin), shape, positions, style, first_column: 0, queries }
     }
 
-    /// Creates the rotation of [`Rotary::new`] with one contiguous table `[positions, dims]`: each row has the
-    /// cosines, then the sines.
+    /// Creates the rotation of [`Rotary::new`] with one contiguous table `[positions, dims]`: each row has
+    /// the cosines, then the sines.
     #[doc(alias = "cos_sin_cache")]
     pub fn cos_sin(table: &'a impl Memory<A>, shape: [usize; 2], positions: &'a impl Memory<N>) -> Self {
         let (style, queries) = (RotaryStyle::Halves, Queries::None);

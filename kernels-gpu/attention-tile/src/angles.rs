@@ -3,13 +3,13 @@ use crate::slot::integer;
 use spec::Angles;
 use tile::global::LoadEight;
 
-/// Cosines and sines of angles `8 * i..` at the position of token `token`. A position before the table's first
-/// row reads the first row, and a position behind the last row reads the last row. The table has elements `E`,
-/// or f32.
+/// Cosines and sines of angles `8 * i..` at the position of token `token`. A position before the table's
+/// first row reads the first row, and a position behind the last row reads the last row. The table has
+/// elements `E`, or f32.
 #[inline(always)]
 pub fn angles<E: LoadEight>(of: &Angles, token: u32, i: u32) -> [[f32; 8]; 2] {
-    // SAFETY: the index is below the number of positions, which is at least 1, and the base is a multiple of a
-    // position's size, as `Angles` promises.
+    // SAFETY: the index is below the number of positions, which is at least 1, and the base is a multiple of
+    // a position's size, as `Angles` promises.
     let position = unsafe { integer(of.positions, of.wide_positions, token.min(of.tokens - 1)) };
     let row = position.clamp(0, of.rows as i64 - 1) as u64;
     let i = i.min(of.eights - 1);

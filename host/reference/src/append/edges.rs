@@ -1,5 +1,4 @@
 //! The problems that each append kernel must solve.
-use super::RotaryCase;
 use ferroflash::DType;
 use ferroflash::request::RotaryStyle;
 use ferroflash::spec::AppendInfo;
@@ -31,6 +30,34 @@ pub enum Scales {
     Values(f32, f32),
     /// One scale per head, in device memory.
     Heads,
+}
+
+/// The rotation of an append case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RotaryCase {
+    /// The columns that rotate together.
+    pub style: RotaryStyle,
+    /// The first column that rotates, and the number of columns that rotate.
+    pub columns: [usize; 2],
+    /// Rows of the table of angles.
+    pub rows: usize,
+    /// Whether the table is f32. Otherwise it has the tokens' dtype.
+    pub wide: bool,
+    /// Whether each row of one table has cosines, then sines. Otherwise there are two tables.
+    pub together: bool,
+    /// Whether positions are i64.
+    pub wide_positions: bool,
+    /// Query heads, if queries rotate too.
+    pub query_heads: Option<usize>,
+    /// Whether queries rotate in place.
+    pub in_place: bool,
+}
+
+impl RotaryCase {
+    /// Returns the dtype of the table.
+    pub(super) fn dtype(&self, tokens: DType) -> DType {
+        if self.wide { DType::F32 } else { tokens }
+    }
 }
 
 /// An append problem. The seed draws the elements and the slots.

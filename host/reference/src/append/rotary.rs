@@ -1,39 +1,11 @@
 //! The reference of rotary embedding in an append.
-use super::AppendCase;
+use super::{AppendCase, RotaryCase};
 use crate::arithmetic::decode;
 use crate::inputs::Random;
 use ferroflash::DType;
 use ferroflash::request::{Positions, Rotary, RotaryStyle, TensorView};
 use ferroflash::rotary::{cos_sin, frequencies};
 use half::{bf16, f16};
-
-/// The rotation of an append case.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RotaryCase {
-    /// The columns that rotate together.
-    pub style: RotaryStyle,
-    /// The first column that rotates, and the number of columns that rotate.
-    pub columns: [usize; 2],
-    /// Rows of the table of angles.
-    pub rows: usize,
-    /// Whether the table is f32. Otherwise it has the tokens' dtype.
-    pub wide: bool,
-    /// Whether each row of one table has cosines, then sines. Otherwise there are two tables.
-    pub together: bool,
-    /// Whether positions are i64.
-    pub wide_positions: bool,
-    /// Query heads, if queries rotate too.
-    pub query_heads: Option<usize>,
-    /// Whether queries rotate in place.
-    pub in_place: bool,
-}
-
-impl RotaryCase {
-    /// Returns the dtype of the table.
-    fn dtype(&self, tokens: DType) -> DType {
-        if self.wide { DType::F32 } else { tokens }
-    }
-}
 
 /// Rounds a number to `dtype`, of 16 bits. NaN becomes the device's. (`half` rounds f64 by its upper 32 bits
 /// alone, so the conversion begins with f32.)
