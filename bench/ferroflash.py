@@ -47,6 +47,7 @@ class Attention(ctypes.Structure):
         + [("prefix_lengths", ctypes.c_void_p), ("mask_bits", ctypes.c_void_p), ("mask_bits_strides", ctypes.c_int64 * 3)]
         + [("mask_bits_keys", ctypes.c_int64), ("bias_dtype", ctypes.c_int32), ("mask_length", ctypes.c_int32)]
         + [("head_dim_v", ctypes.c_int64)]
+        + [("rest_lengths", ctypes.c_void_p), ("prefix_groups", ctypes.c_int64), ("prefix_pages", ctypes.c_int64)]
     )
 
 

@@ -56,15 +56,19 @@ class Launch(Planned):
     and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` bounds the queries of a
     sequence. `scales` are the factors of keys and of values in a float8_e4m3fn cache: a float, or float32 (batch, heads_k)
     on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
+    `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32 on the
+    device, has the keys of each sequence behind these pages.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
                  window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None, cu_seqlens_q=None,
-                 seqlen_q=None, scales=(None, None), alibi_slopes=None, **extras):
+                 seqlen_q=None, scales=(None, None), alibi_slopes=None, shared_prefixes=None, **extras):
         super().__init__(q, mask, window, scale, softcap, config)
         self.o, self.lse = o, lse
         named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table, "cache_batch_idx": rows,
                  "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "alibi_slopes": alibi_slopes}
+        if shared_prefixes is not None:
+            self.args.prefix_groups, self.args.prefix_pages, named["rest_lengths"] = shared_prefixes
         self.kept, args = (named, scales, extras), self.args
         self.point(**named)
         args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]

@@ -13,6 +13,7 @@ peer of each:
   ragged, ragged-paged        unequal lengths; peer: the time to read the bytes at --bandwidth
   shapes                      sinks, windows, other heads, pages of 16; peer: the time to read the bytes at --bandwidth
   speculative                 several queries per sequence; peer: FerroFlash with one query per sequence
+  prefix, prefix-flashinfer   groups of sequences that share their first pages; peers: FerroFlash without groups, FlashInfer's cascade
   packed, packed-paged        varlen prompts; peer: FlashAttention-2. In pages of 16 and 64; peer: FerroFlash without pages
   packed-portable             varlen prompts in pages of 16, planner's kernel; peer: FerroFlash's portable kernel
   packed-equal                varlen prompts of equal lengths; peer: FerroFlash on a dense batch

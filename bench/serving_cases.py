@@ -105,6 +105,16 @@ def filled(lengths, heads, dim, page, dtype):
     return Cache(k, v, table if page else None)
 
 
+def prefixed(groups, batch, prefix, rest, heads, dim, page, dtype=torch.float16):
+    """Returns a cache of `batch` sequences in equal groups, whose sequences share the pages of their first `prefix` keys."""
+    shared, own = prefix // page, -(-rest // page)
+    pages = groups * shared + batch * own
+    order = torch.randperm(pages, device=DEVICE).int()
+    first = order[:groups * shared].view(groups, shared).repeat_interleave(batch // groups, 0)
+    table = torch.cat([first, order[groups * shared:].view(batch, own)], 1).contiguous()
+    return Cache(normal(pages, page, heads, dim, dtype=dtype), normal(pages, page, heads, dim, dtype=dtype), table)
+
+
 def integers(values):
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
@@ -204,4 +214,4 @@ def sdpa(backend, q, caches, lengths):
 
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
-PEERS = {*BACKENDS, "fa2 varlen"}
+PEERS = {*BACKENDS, "fa2 varlen", "flashinfer"}

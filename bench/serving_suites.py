@@ -9,8 +9,8 @@ import kvcache
 import merge
 import varlen
 from ferroflash import CAUSAL, FULL
-from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, filled, integers, judge, normal, ours, sdpa, sets_of,
-                           verdict)
+from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, filled, integers, judge, normal, ours, prefixed, sdpa,
+                           sets_of, verdict)
 
 
 def keep(pairs, wanted):
@@ -119,6 +119,39 @@ def fill_speculative(group, spec, lengths, name):
     caches = [filled(lengths, hk, dim, spec["page"], torch.float16) for _ in range(sets_of(group.bytes[name(1)]))]
     for n in spec["queries"]:
         group.add(name(n), lambda: ours(normal(len(lengths), n, hq, dim), caches, integers(lengths), causal=True))
+
+
+def prefix(shapes, wanted):
+    """Yields groups of sequences that share their first pages. The peers are FerroFlash without the groups, and FlashInfer's cascade."""
+    pairs = keep([("prefix", "shared", "whole"), ("prefix-flashinfer", "shared", "flashinfer")], wanted)
+    for shape in shapes if pairs else []:
+        batch, groups, keys, rest = (shape[name] for name in ("batch", "groups", "prefix", "rest"))
+        size = 4 * (groups * keys + batch * rest) * shape["heads_k"] * shape["head_dim"]
+        name = f"{groups} x {batch // groups} on {keys} + {rest} H{shape['heads_q']}/{shape['heads_k']} D{shape['head_dim']}"
+        yield Group(name, pairs, dict.fromkeys(["shared", "whole", "flashinfer"], size),
+                    lambda group: fill_prefix(group, shape, size))
+
+
+def fill_prefix(group, shape, size, page=16):
+    batch, groups, keys, rest, hq, hk, dim = (
+        shape[name] for name in ("batch", "groups", "prefix", "rest", "heads_q", "heads_k", "head_dim"))
+    caches = [prefixed(groups, batch, keys, rest, hk, dim, page) for _ in range(sets_of(size))]
+    q, lengths, rests = normal(batch, 1, hq, dim), integers([keys + rest] * batch), integers([rest] * batch)
+    pages = keys // page
+
+    def cascade(cache):
+        import flashinfer
+        starts = lambda count, step: torch.arange(count + 1, dtype=torch.int32, device=DEVICE) * step
+        own = cache.table.shape[1] - pages
+        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, torch.empty(128 << 20, dtype=torch.uint8, device=DEVICE), "NHD")
+        wrapper.plan([starts(groups, batch // groups), starts(batch, 1)], [starts(groups, pages), starts(batch, own)],
+                     [cache.table[::batch // groups, :pages].flatten(), cache.table[:, pages:].flatten()],
+                     [integers([page] * groups), integers([(rest - 1) % page + 1] * batch)], hq, hk, dim, page, causal=False,
+                     q_data_type=q.dtype)
+        return lambda: wrapper.run(q[:, 0], (cache.k, cache.v))[:, None]
+    group.add("shared", lambda: ours(q, caches, lengths, shared_prefixes=(groups, pages, rests)))
+    group.add("whole", lambda: ours(q, caches, lengths))
+    group.add("flashinfer", lambda: ([cascade(cache) for cache in caches], judge(q, caches[-1], lengths)))
 
 
 def graph(spec, wanted):
@@ -283,5 +316,5 @@ def fill_merge(group, shape):
 
 
 # Each function gets its own part of serving.json and the requested suites, and yields groups.
-GROUPS = {"decode": decode, "ragged": ragged, "shapes": shapes, "speculative": speculative, "graph": graph,
+GROUPS = {"decode": decode, "ragged": ragged, "shapes": shapes, "speculative": speculative, "prefix": prefix, "graph": graph,
           "packed": packed, "append": append, "merge": merges}

@@ -44,7 +44,7 @@ def forward(shape, every):
 def decoding(shape, kernels, fixed, share):
     """A shape of few queries on a cache, on each kernel for its types and head dim."""
     sequences, head_dim = shape["sequences"], shape["head_dim"]
-    if not isinstance(sequences, list) or max(q for _, q, _ in sequences) > 8:
+    if not isinstance(sequences, list) or max(q for _, q, _ in sequences) > 8 or "shared" in shape or "latent" in shape:
         return {}
     dtype, eight = shape.get("dtype", "f16"), "kv_dtype" in shape
     group, window, found = shape["heads_q"] // shape["heads_k"], shape.get("window"), {}

@@ -1,4 +1,4 @@
-//! A launch for the driver: up to three kernels, each with its grid and the bytes of its parameters.
+//! A launch for the driver: one or more kernels, each with its grid and the bytes of its parameters.
 use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
@@ -13,10 +13,8 @@ use spec::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Launch {
     first: Kernel,
-    /// The combine kernel for the first kernel's splits, or the merge kernel that adds sinks.
-    second: Option<Kernel>,
-    /// The prefill kernel of a mixed batch.
-    third: Option<Kernel>,
+    /// The kernels after the first kernel, in launch order.
+    others: [Option<Kernel>; OTHERS],
     /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
     /// a driver encodes.
     maps: Option<[MapDescription; 4]>,
@@ -36,9 +34,17 @@ struct Kernel {
     params: [u16; 2],
 }
 
+/// Maximum number of kernels after the first kernel. The most have shared prefixes: a combine kernel and the
+/// prefill kernel of a mixed batch, decode of the rest with its combine kernel, and a merge.
+const OTHERS: usize = 5;
 /// Maximum number of bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its
-/// scores, and the second kernel. A test adds them up.
-const MOST: usize = 808 + MAX_BYTES;
+/// scores, and the other kernels. A test adds them up.
+const MOST: usize = if SHARED > 808 + MAX_BYTES { SHARED } else { 808 + MAX_BYTES };
+/// Bytes of the parameters of shared prefixes: of a mixed batch, of decode, and of a merge.
+const SHARED: usize = size_of::<FewParams>()
+    + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>()
+    + size_of::<DecodeParams>()
+    + size_of::<MergeParams>();
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
 
@@ -102,20 +108,37 @@ impl Launch {
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
         let first = Kernel { place, grid, params: [0, (own - from) as u16] };
-        Launch { first, second: None, third: None, maps, bias: None, params: bytes, reason: "" }
+        Launch { first, others: [None; OTHERS], maps, bias: None, params: bytes, reason: "" }
     }
 
-    /// Adds a kernel with parameters `params`. No kernel that is added later has parameters of its own.
-    pub(crate) fn then<P: Params>(mut self, place: Place, grid: [u32; 3], params: &P) -> Self {
-        const { assert!(P::MAPS == 0) }
-        let (start, end) = self.append(size_of::<P>(), |to| params.write(to));
-        let next = Some(Kernel { place, grid, params: [start, end] });
-        if self.second.is_none() {
-            self.second = next
-        } else {
-            self.third = next
+    /// Adds a kernel with parameters `params`.
+    pub(crate) fn then<P: Params>(self, place: Place, grid: [u32; 3], params: &P) -> Self {
+        self.then_all(Launch::new(place, grid, params))
+    }
+
+    /// Adds all kernels of `next`, a launch without tensor maps.
+    pub(crate) fn then_all(mut self, next: Launch) -> Self {
+        let own = next.end();
+        let start = self.append(own.into(), |to| to.copy_from_slice(&next.params.0[..own.into()])).0;
+        for kernel in std::iter::once(next.first).chain(next.others.into_iter().flatten()) {
+            self.add(Kernel { params: kernel.params.map(|at| start + at), ..kernel });
         }
         self
+    }
+
+    /// Adds a kernel whose parameters the launch has.
+    fn add(&mut self, kernel: Kernel) {
+        let place = self.others.iter_mut().find(|place| place.is_none());
+        debug_assert!(place.is_some(), "more than {OTHERS} kernels follow the first kernel");
+        if let Some(place) = place {
+            *place = Some(kernel);
+        }
+    }
+
+    /// Returns the number of bytes of the parameters of all kernels.
+    fn end(&self) -> u16 {
+        let others = self.others.iter().flatten().map(|kernel| kernel.params[1]);
+        others.fold(self.first.params[1], u16::max)
     }
 
     /// Adds parameters of the first kernel's mask or scores behind the kernel's own parameters. Call this
@@ -144,9 +167,9 @@ impl Launch {
         self
     }
 
-    /// Writes parameters behind the first kernel's parameters, and returns their range.
+    /// Writes parameters behind all parameters, and returns their range.
     fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> (u16, u16) {
-        let start = self.first.params[1];
+        let start = self.end();
         let end = start + bytes as u16;
         write(&mut self.params.0[start.into()..end.into()]);
         (start, end)
@@ -157,7 +180,7 @@ impl Launch {
     pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];
-        self.second = Some(Kernel { place, params, ..self.first });
+        self.add(Kernel { place, params, ..self.first });
         self
     }
 
@@ -202,7 +225,7 @@ impl Launch {
 
     /// Returns places of the launch's kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
-        std::iter::once(self.first).chain(self.second).chain(self.third).map(|kernel| kernel.place)
+        std::iter::once(self.first).chain(self.others.into_iter().flatten()).map(|kernel| kernel.place)
     }
 
     /// Descriptions of the launch's tensor maps.
@@ -236,8 +259,10 @@ impl Launch {
                 launch(place, grid, &all.0[..MAPS + own.len()])?;
             }
         }
-        let mut rest = self.second.iter().chain(&self.third);
-        rest.try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
+        self.others
+            .iter()
+            .flatten()
+            .try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
     }
 }
 
@@ -263,8 +288,9 @@ mod tests {
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = size_of::<DecodeParams>() + variant;
         let mixed = size_of::<FewParams>() + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
-        let most =
-            [merged, split, alone, mixed, size_of::<RotaryAppendParams>()].into_iter().max().unwrap_or(0);
+        let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();
+        let append = size_of::<RotaryAppendParams>();
+        let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);
         assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }
 }

@@ -5,12 +5,14 @@ mod attention;
 mod block_mask;
 mod merge;
 mod rotary;
+mod shared_prefixes;
 mod tensors;
 mod variant;
 
 pub(crate) use append::append;
-pub(crate) use attention::{attention, takes};
+pub(crate) use attention::takes;
 pub(crate) use merge::{Merged, merge};
+pub(crate) use shared_prefixes::{passes, prefix, rest};
 
 use crate::Error;
 

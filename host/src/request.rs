@@ -8,6 +8,7 @@ mod merge;
 mod rotary;
 mod scores;
 mod scratch;
+mod shared_prefixes;
 mod varlen;
 mod view;
 
@@ -19,6 +20,7 @@ pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};
 pub(crate) use scores::score_setters;
 pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
 pub use scratch::{Counters, Scratch, Splits, Workspace};
+pub use shared_prefixes::{Groups, Level, SharedPrefixes};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
 
@@ -139,6 +141,8 @@ pub struct AttentionRequest<'a> {
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
+    /// The prefixes that groups of sequences share on a paged KV cache.
+    pub shared_prefixes: Option<SharedPrefixes>,
     /// Your own mask and scores, in kernels that you compile.
     pub variant: Option<WithVariant>,
     /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
@@ -160,6 +164,7 @@ impl<'a> AttentionRequest<'a> {
             lse: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
+            shared_prefixes: None,
             variant: None,
             config: None,
         }
@@ -290,6 +295,36 @@ impl<'a> AttentionRequest<'a> {
         self
     }
 
+    /// Sets the prefixes that groups of sequences share on a paged KV cache. Where that pays, the launch
+    /// reads each prefix once for all queries of its group.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), ferroflash::Error> {
+    /// use ferroflash::request::{
+    ///     AttentionRequest, Index, KvCache, KvPages, Scratch, SharedPrefixes, TensorView,
+    /// };
+    /// use ferroflash::{Capabilities, DType, plan};
+    /// # let [q, o, keys, values, table, lengths, rest] = [1, 2, 3, 4, 5, 6, 7].map(|n| n << 40);
+    ///
+    /// let (batch, columns) = (128, 256); // sequences of up to 256 pages of 16 keys
+    /// let view = |address| TensorView::bshd(address, 128 * 32 * 128, DType::F16, [batch, 1, 32, 128]);
+    /// let pool = |address| TensorView::bshd(address, 9000 * 16 * 8 * 128, DType::F16, [9000, 16, 8, 128]);
+    /// let (table, lengths) = (Index::new(table, 128 * 256), Index::new(lengths, 128));
+    /// let cache = KvCache::paged(KvPages::new(pool(keys), pool(values)), table, columns, lengths);
+    /// let request = AttentionRequest::cached(view(q), cache, view(o)).scratch(Scratch::Fastest);
+    ///
+    /// // All sequences begin with the same 128 pages. `rest` has the lengths minus 2048.
+    /// let request = request.shared_prefixes(SharedPrefixes::one(128, Index::new(rest, 128)));
+    /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+    /// assert!(plan(&request, h200)?.reason().contains("share prefixes"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn shared_prefixes(mut self, prefixes: SharedPrefixes) -> Self {
+        self.shared_prefixes = Some(prefixes);
+        self
+    }
+
     /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
     /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
     /// variants. The alignment always applies.
@@ -308,7 +343,7 @@ impl<'a> AttentionRequest<'a> {
     /// Returns the request without `config`. The result borrows nothing.
     pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
-        let AttentionRequest { scores, lse, scratch, splits, variant, .. } = *self;
+        let AttentionRequest { scores, lse, scratch, splits, shared_prefixes, variant, .. } = *self;
         AttentionRequest {
             mask,
             alignment,
@@ -316,6 +351,7 @@ impl<'a> AttentionRequest<'a> {
             lse,
             scratch,
             splits,
+            shared_prefixes,
             variant,
             ..AttentionRequest::new(q, queries, kv, o)
         }

@@ -1,10 +1,12 @@
 //! Scheduling: the distribution of an attention's work over thread blocks. The schedule depends on problem,
 //! kernel and device, not on tensors.
 mod decode;
+mod passes;
 mod split;
 mod tiles;
 
 pub(crate) use decode::{Decode, at_once, row_blocks};
+pub(crate) use passes::{Passes, PrefixPass, Room};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 

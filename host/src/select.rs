@@ -8,6 +8,7 @@ mod merge;
 mod mixed;
 mod mla;
 mod portable;
+pub(crate) mod shared_prefixes;
 mod variant;
 mod varlen;
 

@@ -145,7 +145,7 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
 }
 
 /// Returns a view as rows of one batch, if its batches are contiguous.
-fn one_batch(view: &TensorView) -> Option<TensorView> {
+pub(crate) fn one_batch(view: &TensorView) -> Option<TensorView> {
     let [batches, rows, heads, columns] = view.shape;
     let row = match (batches, rows) {
         (1, _) => view.strides[1],

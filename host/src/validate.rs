@@ -11,6 +11,7 @@ mod mask;
 mod merge;
 mod problem;
 mod rotary;
+mod shared_prefixes;
 mod variant;
 
 pub(crate) use append::append;

@@ -21,6 +21,7 @@ mod packed;
 mod parts;
 mod planner;
 mod rotary;
+mod shared_prefixes;
 mod supports;
 mod validation;
 mod variants;

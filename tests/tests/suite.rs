@@ -15,6 +15,7 @@ mod paged;
 mod plans;
 mod reference;
 mod sample;
+mod shared_prefixes;
 mod sinks;
 mod tolerance;
 mod variants;

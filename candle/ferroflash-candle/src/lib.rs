@@ -45,7 +45,7 @@ pub use cache::KvCache;
 pub use dense::*;
 pub use ferroflash::request::RotaryStyle;
 pub use merge::merge;
-pub use paged::PagedKv;
+pub use paged::{PagedKv, SharedPages};
 pub use pages::{PagePool, Sequence};
 pub use rotary::RotaryTable;
 pub use step::Step;

@@ -32,6 +32,21 @@ pub struct PagedKv<'a> {
     pub max_seqlen_k: Option<usize>,
     /// Scales of an e4m3 KV cache.
     pub scales: Option<CacheScales>,
+    /// The first pages that groups of sequences share.
+    pub shared_prefixes: Option<SharedPages<'a>>,
+}
+
+/// The first pages that groups of sequences share on a paged KV cache. If that pays, a launch reads these
+/// pages once for all queries of a group ([`ferroflash::request::SharedPrefixes`]).
+#[derive(Clone, Copy, Debug)]
+pub struct SharedPages<'a> {
+    /// Number of groups of equal numbers of consecutive sequences; 1 if all sequences share their first
+    /// pages.
+    pub groups: usize,
+    /// Number of shared pages, fewer than the block table has columns.
+    pub pages: usize,
+    /// The number of keys of each sequence behind the shared pages, u32 or i32 `(sequences)`.
+    pub rest: &'a Tensor,
 }
 
 /// The layout of the queries.
@@ -47,7 +62,20 @@ pub(crate) enum Queries<'a> {
 impl<'a> PagedKv<'a> {
     /// Returns a KV cache. The block table's capacity is the maximum number of keys per sequence.
     pub fn new(keys: &'a Tensor, values: &'a Tensor, block_table: &'a Tensor, lengths: &'a Tensor) -> Self {
-        PagedKv { keys, values, block_table, lengths, max_seqlen_k: None, scales: None }
+        PagedKv {
+            keys,
+            values,
+            block_table,
+            lengths,
+            max_seqlen_k: None,
+            scales: None,
+            shared_prefixes: None,
+        }
+    }
+
+    /// Sets the first pages that groups of sequences share.
+    pub fn shared_prefixes(self, shared: SharedPages<'a>) -> Self {
+        PagedKv { shared_prefixes: Some(shared), ..self }
     }
 
     /// Computes attention of `q`, `(sequences, queries, heads, head_dim)`. If there are few queries, decode
@@ -161,6 +189,12 @@ impl<'a> PagedKv<'a> {
         let starts = starts.as_ref().map(|read| read.numbers(1)).transpose()?;
         if let Some(starts) = &starts {
             request = request.varlen_queries(starts.integers(), max);
+        }
+        let rest = self.shared_prefixes.map(|shared| (shared, Read::of("shared_prefixes.rest", shared.rest)));
+        let rest = rest.as_ref().map(|(shared, read)| Ok::<_, candle::Error>((shared, read.numbers(1)?)));
+        let rest = rest.transpose()?;
+        if let Some((shared, rest)) = &rest {
+            request = request.shared_prefixes(shared.groups, shared.pages, rest.integers());
         }
         let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
         let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;

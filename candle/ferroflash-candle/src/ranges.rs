@@ -78,7 +78,10 @@ pub(crate) fn with_ranges(
 
     let queries = Queries::Packed { seqlens: &cut, max: max_seqlen_q };
     let launch = |lengths: &Tensor, attend: &Attend| {
-        both(PagedKv { block_table: &table, lengths, ..*kv }.run(q, queries, attend, true)?)
+        both(
+            PagedKv { block_table: &table, lengths, shared_prefixes: None, ..*kv }
+                .run(q, queries, attend, true)?,
+        )
     };
     let causal = launch(&between, attend)?;
     let full = launch(&within, &attend.clone().window(None, None))?;

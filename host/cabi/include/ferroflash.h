@@ -219,6 +219,12 @@ typedef struct ferroflash_attention {
      * (NULL), a head_dim_v above 0 means a latent cache (MLA): its values are the first head_dim_v columns of
      * its keys, and scale must not be 0. */
     int64_t head_dim_v;
+    /* Groups of consecutive sequences share their first pages in block_table (cascade attention). If that
+     * pays, a launch reads these pages once for all queries of a group. [batch] in device memory: the keys of
+     * each sequence behind its shared pages. NULL: off. */
+    const int32_t *rest_lengths;
+    int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
+    int64_t prefix_pages;  /* number of pages that the sequences of a group share */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -238,7 +244,7 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
     NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, \
-    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0 }
+    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \

@@ -5,7 +5,7 @@ use crate::layout::c_struct;
 use ferroflash::Error;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, LseView,
-    Queries, Scores, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
+    Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
 };
 use std::ffi::{c_char, c_void};
 
@@ -48,6 +48,8 @@ c_struct! {
         mask_bits_keys: i64;
         bias_dtype, mask_length: i32;
         head_dim_v: i64;
+        rest_lengths: *const i32;
+        prefix_groups, prefix_pages: i64;
     }
 }
 args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
@@ -80,6 +82,7 @@ impl AttentionArgs {
             let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
             LseView::new(address, reach(&shape, &[by_batch, by_head, 1]), shape, self.lse_strides)
         });
+        request.shared_prefixes = self.shared_prefixes(batch)?;
         let sizes = request.problem();
         (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
         // SAFETY: the caller promises that `config` is null or a string.
@@ -107,6 +110,14 @@ impl AttentionArgs {
             AlibiSlopes::new(address, elements).strides(self.alibi_strides)
         });
         scores
+    }
+
+    /// Returns the shared prefixes, if any. 0 groups count as one group.
+    fn shared_prefixes(&self, batch: usize) -> Result<Option<SharedPrefixes>, Error> {
+        let Some(rest) = present(self.rest_lengths) else { return Ok(None) };
+        let count = if self.prefix_groups == 0 { 1 } else { extent("prefix_groups", self.prefix_groups)? };
+        let rest = Index::new(rest, batch as u64);
+        Ok(Some(SharedPrefixes::equal(count, extent("prefix_pages", self.prefix_pages)?, rest)))
     }
 
     fn scratch(&self) -> Scratch {
@@ -312,6 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn shared_prefixes() {
+        let shared = AttentionArgs { rest_lengths: at(9), prefix_pages: 128, ..cache() };
+        let rest = Index::new(9 << 40, 16);
+        assert_eq!(valid(&shared).shared_prefixes, Some(SharedPrefixes::one(128, rest)));
+        let shared = AttentionArgs { prefix_groups: 4, ..shared };
+        assert_eq!(valid(&shared).shared_prefixes, Some(SharedPrefixes::equal(4, 128, rest)));
+        let card = Capabilities::profile("h200").expect("known");
+        let plan = plan(&valid(&shared).scratch(Scratch::Fastest), card).expect("planned");
+        assert!(plan.reason().contains("share prefixes"), "{}", plan.reason());
+        let without = AttentionArgs { rest_lengths: std::ptr::null(), ..shared };
+        assert_eq!(valid(&without).shared_prefixes, None);
+    }
+
+    #[test]
     fn refusals_name_the_field_and_its_value() {
         let none = std::ptr::null();
         for (args, words) in [
@@ -332,6 +357,8 @@ mod tests {
             (AttentionArgs { alignment: 2, ..tensors() }, "alignment: 2"),
             (AttentionArgs { head_dim_v: -8, ..latent() }, "head_dim_v: -8"),
             (AttentionArgs { head_dim_v: -8, ..tensors() }, "head_dim_v: -8"),
+            (AttentionArgs { rest_lengths: at(9), prefix_pages: -1, ..cache() }, "prefix_pages: -1"),
+            (AttentionArgs { rest_lengths: at(9), prefix_groups: -1, ..cache() }, "prefix_groups: -1"),
         ] {
             let error = request(&args).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");

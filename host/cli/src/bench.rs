@@ -62,14 +62,15 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
   page: keys per page; 0: a dense cache; absent: varlen tensors instead of a cache
   optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
                         50.0,
-      causal, window, dtype
+      causal, window, dtype, \"shared\": [2, 128] (2 groups, each shares its first 128 pages),
+      \"latent\": 512 (MLA: the columns of values)
   random lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
                         \"uniform\" or
              \"log_uniform\", \"seed\": 1}"
 )]
 pub(super) struct Args {
-    /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, packed,
-    /// append, merge, or a suite of --file. May be repeated [default: all].
+    /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,
+    /// mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// Read the shapes from this file instead of the built-in suites.

@@ -73,6 +73,7 @@ Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
   ferroflash run --input cache.safetensors --check
+  ferroflash run --input cache.safetensors --shared-pages 8 --check
   ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
 
 Write an input in Python:
@@ -97,9 +98,23 @@ pub(super) struct Args {
     /// The file's KV cache is a latent cache (MLA): its values are the first V columns of `k_cache`.
     #[arg(long, value_name = "V")]
     v_width: Option<usize>,
+    /// Sequences of the file's KV cache share their first PAGES pages, which the launch reads once per group.
+    #[arg(long, value_name = "PAGES")]
+    shared_pages: Option<usize>,
+    /// With --shared-pages: the number of groups of equal numbers of consecutive sequences. Each group shares
+    /// its own pages [default: 1].
+    #[arg(long, value_name = "N", requires = "shared_pages")]
+    prefix_groups: Option<usize>,
     /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
+}
+
+impl Args {
+    /// Returns the number of groups that share pages, and the number of their pages.
+    fn shared(&self) -> Option<[usize; 2]> {
+        self.shared_pages.map(|pages| [self.prefix_groups.unwrap_or(1), pages])
+    }
 }
 
 /// A launch of attention and its result.
@@ -162,6 +177,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             format_args!("--v-width {width}: only a latent cache has a width, and the file has no `k_cache`");
         return Err(Error::Invalid(format!("{what}; leave --v-width out")));
     }
+    if let Some(pages) = args.shared_pages {
+        let what =
+            format_args!("--shared-pages {pages}: the file has no `k_cache`, whose pages sequences share");
+        return Err(Error::Invalid(format!("{what}; leave --shared-pages out")));
+    }
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
     match is_packed {
@@ -206,7 +226,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// Computes attention on a KV cache.
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
-    let input = cache::Input::read(file, args.layout, &args.scores, args.v_width)?;
+    let input = cache::Input::read(file, args.layout, &args.scores, args.v_width, args.shared())?;
     let device = Device::open(&args.device, console)?;
     let waiting = console.waiting(format_args!("computing on {device}"));
     let result = match (device.runner(), args.config.as_deref()) {

@@ -16,6 +16,7 @@ mod case;
 mod edges;
 mod latent;
 mod loaded;
+mod shared;
 mod told;
 
 use cache::{Rows, Table};
@@ -26,6 +27,7 @@ pub use edges::{
 };
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
+pub use shared::Shared;
 
 /// Scales of e4m3 keys and of e4m3 values.
 const SCALES: [f32; 2] = [2.0, 0.5];
@@ -48,7 +50,8 @@ pub struct DecodeMemory {
 
 impl DecodeMemory {
     /// Draws standard normal inputs. Pages are shuffled. Every second sequence shares its first page with the
-    /// previous sequence if both fill that page. Rows that belong to no sequence are NaN.
+    /// previous sequence if both fill that page, unless the case names the pages that sequences share. Rows
+    /// that belong to no sequence are NaN.
     pub fn new(case: &DecodeCase) -> Self {
         let mut random = Random::new(case.seed);
         let (batch, [heads, _]) = (case.filled.len(), case.heads);
@@ -71,17 +74,18 @@ impl DecodeMemory {
         q.resize(case.q_rows() * heads * case.head_dim, u16::from_ne_bytes([POISON; 2]));
         let sinks = (0..heads).map(|_| random.normal() as f32).collect();
         let (page, pages_of) = case.paging();
-        let shares = |b: usize| {
+        let shared = |b: usize| {
             let full = |b: usize| case.filled[b] >= page && pages_of(case.filled[b]) > 1;
-            !case.pages.are_whole() && b % 2 == 1 && full(b) && full(b - 1)
+            let first = !case.pages.are_whole() && b % 2 == 1 && full(b) && full(b - 1);
+            if case.shared.is_some() { case.shared_with_previous(b) } else { usize::from(first) }
         };
-        for b in (0..batch).filter(|b| shares(*b)) {
+        for (b, pages) in (0..batch).map(|b| (b, shared(b))).filter(|(_, pages)| *pages > 0) {
             rows.iter_mut().for_each(|rows: &mut Vec<Vec<u16>>| {
-                let shared = rows[b - 1][..page * case.row()].to_vec();
+                let shared = rows[b - 1][..pages * page * case.row()].to_vec();
                 rows[b][..shared.len()].copy_from_slice(&shared);
             });
         }
-        let table = Table::new(case, &mut random, FOREIGN, shares);
+        let table = Table::new(case, &mut random, FOREIGN, shared);
         let pool = Filling::Laid(vec![]);
         let extras = Extras::random(&case.whole(), case.seed);
         let mut memory = DecodeMemory { case: case.clone(), q, sinks, slopes, extras, pool, table };
@@ -98,7 +102,7 @@ impl DecodeMemory {
         let sinks = (0..heads).map(|_| random.normal() as f32).collect();
         let [of, each] = if case.alibi { [batch, heads] } else { [1; 2] };
         let slopes = Slopes::random(case.seed, of, each, -1);
-        let table = Table::new(case, &mut random, 0, |_| false);
+        let table = Table::new(case, &mut random, 0, |b| case.shared_with_previous(b));
         let ([buffers, tensors], elements) = (case.buffers(), table.count * case.paging().0 * case.row());
         let pool = Filling::Cycled(vec![(case.cache, tensors * elements); buffers]);
         let extras = Extras::random(&case.whole(), case.seed);
@@ -159,6 +163,12 @@ impl DecodeMemory {
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
+    /// Returns whether each sequence has the keys of its prefix. Otherwise its group has no defined result.
+    fn has_prefixes(&self, lengths: &[i32]) -> bool {
+        let mut all = lengths.iter().enumerate();
+        all.all(|(b, length)| *length >= self.case.prefix(b) as i32)
+    }
+
     /// Returns the reference of each sequence for these lengths, or `None` for a sequence that has no key or
     /// is not judged.
     fn references(&self, lengths: &[i32], rule: Rule) -> Result<Vec<Option<Reference>>, TensorError> {
@@ -182,8 +192,9 @@ impl DecodeMemory {
     ) -> Result<Judgement, TensorError> {
         let case = &self.case;
         let mut all = Judgement { failures: outcome.counters_left(), ..Judgement::default() };
+        let is_defined = self.has_prefixes(lengths);
         for (b, (length, reference)) in lengths.iter().zip(right).enumerate() {
-            if self.keys(b, *length).is_none() {
+            if !is_defined || self.keys(b, *length).is_none() {
                 continue;
             }
             let (o, lse) = (outcome.o(b), outcome.lse(b));

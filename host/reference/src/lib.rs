@@ -46,7 +46,9 @@ pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
 pub use case::{Case, Values, scored};
 pub use cases::{edges, grid, headline, reproducer, soak};
-pub use decode::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, decode_edges, paged_edges};
+pub use decode::{
+    DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Shared, decode_edges, paged_edges,
+};
 pub use extras::{BiasTensor, BitsTensor, Extras};
 pub use inputs::Random;
 pub use masks::{fit, one as one_mask};

@@ -7,8 +7,8 @@ use super::scratch::ScratchMemory;
 use super::tensor::{Tensor, TensorMut};
 use super::variant::{OwnVariant, Table};
 use crate::request::{
-    AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch, Sinks,
-    Splits, VarlenKeys, VarlenQueries,
+    AlibiSlopes, Alignment, AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, Scratch,
+    SharedPrefixes, Sinks, Splits, VarlenKeys, VarlenQueries,
 };
 use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
@@ -38,6 +38,8 @@ pub struct Inputs<'a, T, C = T> {
     bias: Option<Bias<'a>>,
     variant: Option<(&'a OwnVariant, &'a [Table<'a>])>,
     splits: Splits,
+    /// The number of groups, the number of pages of a prefix, and the keys of each sequence behind it.
+    shared_prefixes: Option<(usize, usize, Integers<'a>)>,
 }
 
 /// The place of keys and values.
@@ -91,8 +93,22 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     fn new(q: Tensor<'a, T>, kv: Source<'a, T, C>) -> Self {
         let (mask, alignment, splits) = (Shown::Plain(Mask::Full), Alignment::BottomRight, Splits::Auto);
         let (queries, scale, softcap, alibi, sinks, bias) = (None, None, None, None, None, None);
-        let variant = None;
-        Inputs { q, queries, kv, mask, alignment, scale, softcap, alibi, sinks, bias, variant, splits }
+        let (variant, shared_prefixes) = (None, None);
+        Inputs {
+            q,
+            queries,
+            kv,
+            mask,
+            alignment,
+            scale,
+            softcap,
+            alibi,
+            sinks,
+            bias,
+            variant,
+            splits,
+            shared_prefixes,
+        }
     }
 
     /// See [`AttentionRequest::cached`]: `q` is `[batch, queries, heads, head_dim]`.
@@ -157,6 +173,12 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         Inputs { variant: Some((variant, tables)), ..self }
     }
 
+    /// Shares the first `pages` pages of `count` groups of equal numbers of consecutive sequences on a paged
+    /// cache; `rest` has the keys of each sequence behind these pages. See [`SharedPrefixes::equal`].
+    pub fn shared_prefixes(self, count: usize, pages: usize, rest: impl Into<Integers<'a>>) -> Self {
+        Inputs { shared_prefixes: Some((count, pages, rest.into())), ..self }
+    }
+
     /// See [`AttentionRequest::splits`].
     pub fn splits(self, splits: Splits) -> Self {
         Inputs { splits, ..self }
@@ -212,6 +234,10 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
         let with_tables =
             |(variant, tables): (&OwnVariant, &[Table<'a>])| variant.on(tables, &request, guards);
         request.variant = self.variant.map(with_tables).transpose()?;
+        if let Some((count, pages, rest)) = self.shared_prefixes {
+            let rest = guards.integers("shared_prefixes.rest", rest)?;
+            request.shared_prefixes = Some(SharedPrefixes::equal(count, pages, rest));
+        }
         Ok(request)
     }
 }

@@ -1,7 +1,7 @@
 //! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged,
-    Queries, Scratch, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    Queries, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
@@ -64,6 +64,7 @@ fn key(request: &AttentionRequest<'static>) -> AttentionRequest<'static> {
     // TMA needs an aligned bias, so the kernel depends on these bits of the address.
     key.scores.bias = key.scores.bias.map(|view| Bias { address: view.address % 16, elements: 0, ..view });
     key.mask = key.mask.anywhere();
+    key.shared_prefixes = key.shared_prefixes.map(SharedPrefixes::anywhere);
     key
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if the kernel solves the problem but does not accept these tensors.
-pub(crate) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
+pub(super) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
     let (Some(place), Some(sinks)) = (s.merge, r.scores.sinks) else { return kernel(r, s) };
     // The kernel leaves the LSE without sinks in the workspace, for the merge kernel.
     let [[batch, rows, heads, _], ..] = r.problem().shapes();

@@ -1,10 +1,12 @@
 //! Planning of attention requests.
+mod shared_prefixes;
+
 use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Refusal};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch};
-use crate::schedule::{Few, Schedule, Scheduled};
+use crate::schedule::{Few, Passes, Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNCUT};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
@@ -44,32 +46,47 @@ impl Request for AttentionRequest<'_> {
 }
 
 impl Subject for AttentionRequest<'static> {
-    type Kernel = Scheduled;
+    type Kernel = Passes;
 
     fn select(
         &self,
         config: Option<&str>,
         on: &Capabilities,
         tuning: &Tuning,
-    ) -> Result<Chosen<Scheduled>, Error> {
+    ) -> Result<Chosen<Passes>, Error> {
         let (problem, scratch) = (&self.problem(), self.scratch);
-        choose(&Query { problem, tensors: Some(self), on, tuning, scratch }, config)
+        let query = Query { problem, tensors: Some(self), on, tuning, scratch };
+        let whole = |reason: Option<&'static str>| {
+            let Chosen { kernel, reason: own, fallback } = choose(&query, config)?;
+            let fallback = fallback.map(Passes::whole);
+            Ok(Chosen { kernel: Passes::whole(kernel), reason: reason.unwrap_or(own), fallback })
+        };
+        match &self.shared_prefixes {
+            None => whole(None),
+            Some(prefixes) => match shared_prefixes::choose_passes(self, prefixes, config, &query)? {
+                Ok(passes) => Ok(passes),
+                Err(reason) => whole(Some(reason)),
+            },
+        }
     }
 
-    fn is_as_planned(&self, planned: &Self, kernel: &Scheduled) -> Result<(), Error> {
+    fn is_as_planned(&self, planned: &Self, kernel: &Passes) -> Result<(), Error> {
+        if kernel.prefix.is_some() {
+            shared_prefixes::are_as_planned(self, planned)?;
+        }
         let (asked, planned) = (self.problem(), planned.problem());
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));
         }
         // Decode kernels run with and without sinks.
-        match kernel.schedule {
+        match kernel.main.schedule {
             Schedule::Tiles(_) if asked.sinks != planned.sinks => Err(validate::another(&asked, &planned)),
             Schedule::Tiles(_) | Schedule::Decode(_) => Ok(()),
         }
     }
 
-    fn lower(&self, kernel: &Scheduled) -> Result<Launch, Refusal> {
-        lower::attention(self, kernel)
+    fn lower(&self, kernel: &Passes) -> Result<Launch, Refusal> {
+        lower::passes(self, kernel)
     }
 
     fn scratch(&self) -> Scratch {
@@ -77,7 +94,7 @@ impl Subject for AttentionRequest<'static> {
     }
 }
 
-impl Kernels for Scheduled {
+impl Kernels for Passes {
     fn places(&self) -> impl Iterator<Item = Place> {
         self.kernels()
     }

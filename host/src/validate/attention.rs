@@ -1,4 +1,5 @@
 //! Checks of attention requests.
+use super::shared_prefixes::shared_prefixes;
 use super::{
     ALIBI, BIAS, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
     input, lse, mask, memory, names, output, problem,
@@ -44,6 +45,9 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     all[6..12].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
     all[12..].copy_from_slice(&[o, lse, workspace, counters]);
     disjoint(&all, 12)?;
+    if let Some(prefixes) = &r.shared_prefixes {
+        shared_prefixes(prefixes, &r.kv, &p, [o, lse, workspace, counters])?;
+    }
     Ok(p)
 }
 

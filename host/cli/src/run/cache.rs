@@ -46,6 +46,8 @@ pub(crate) struct Input {
     /// Page indices, and their number per sequence.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
+    /// The number of groups whose sequences share their first pages, and the number of these pages.
+    shared: Option<[usize; 2]>,
     slopes: Option<Slopes>,
     sinks: Option<Vec<f32>>,
     /// Bias and masks.
@@ -55,12 +57,13 @@ pub(crate) struct Input {
 impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and if present `cu_seqlens_q`, `block_table`,
     /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`. With `v_width`, the file has a latent cache and no
-    /// `v_cache`.
+    /// `v_cache`. With `shared`, sequences share their first pages.
     pub(super) fn read(
         file: &File<'_>,
         layout: FileLayout,
         scores: &ScoreOptions,
         v_width: Option<usize>,
+        shared: Option<[usize; 2]>,
     ) -> Result<Self, Error> {
         file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
@@ -112,11 +115,13 @@ impl Input {
             pages,
             table,
             lengths,
+            shared,
             slopes,
             sinks,
             extras,
         };
         input.is_there(file)?;
+        input.has_shared_pages(file)?;
         Ok(input)
     }
 
@@ -154,6 +159,36 @@ impl Input {
                 return Err(
                     file.invalid(format_args!("{what}; it must be 0 to {}, a page of `k_cache`", pages - 1))
                 );
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the keys of each sequence behind its shared pages.
+    fn rest(&self) -> Vec<i32> {
+        let shared = self.shared.map_or(0, |[_, pages]| pages * self.pages.shape[1]) as i32;
+        self.lengths.iter().map(|length| length.wrapping_sub(shared)).collect()
+    }
+
+    /// Checks that the sequences of each group share their first pages. Planning checks the numbers of groups
+    /// and pages.
+    fn has_shared_pages(&self, file: &File<'_>) -> Result<(), Error> {
+        let (Some([groups, pages]), batch) = (self.shared, self.problem.batch) else { return Ok(()) };
+        let Some((_, columns)) = self.table.as_ref().filter(|_| groups > 0 && batch.is_multiple_of(groups))
+        else {
+            return Ok(());
+        };
+        let each = batch / groups;
+        for b in 0..batch {
+            let mut shared = 0..pages.min(*columns);
+            if let Some(i) = shared.find(|i| self.page(b, *i) != self.page(b / each * each, *i)) {
+                let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
+                let wanted = self.page(b / each * each, i);
+                return Err(file.invalid(format_args!("{what}; it must be {wanted}, its group's page")));
+            }
+            if let Some(length) = self.rest().get(b).filter(|length| **length < 0) {
+                let what = format_args!("`seqused_k[{b}]` lacks {} keys", -length);
+                return Err(file.invalid(format_args!("{what} of the {pages} shared pages")));
             }
         }
         Ok(())

@@ -17,3 +17,4 @@ mod options;
 mod packed;
 mod planted;
 mod report;
+mod shared_pages;

@@ -21,13 +21,13 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Shuffles the pages, among them pages that belong to no sequence. If `shares(b)` is true, sequence `b`
-    /// and sequence `b - 1` have the same first page.
+    /// Shuffles the pages, among them pages that belong to no sequence. Sequence `b` and sequence `b - 1`
+    /// have the same first `shared(b)` pages.
     pub(super) fn new(
         case: &DecodeCase,
         random: &mut Random,
         nobodys: usize,
-        shares: impl Fn(usize) -> bool,
+        shared: impl Fn(usize) -> usize,
     ) -> Self {
         let (page, pages_of) = case.paging();
         let batch = case.filled.len();
@@ -43,7 +43,7 @@ impl Table {
         for b in 0..batch {
             for i in 0..pages_of(case.filled[b]) {
                 let own = free.next().unwrap_or(0);
-                numbers[b * columns + i] = if i == 0 && shares(b) { numbers[(b - 1) * columns] } else { own };
+                numbers[b * columns + i] = if i < shared(b) { numbers[(b - 1) * columns + i] } else { own };
             }
         }
         Table { numbers, columns, count }

@@ -1,4 +1,5 @@
 //! Decode problems on a cache, as data.
+use super::shared::Shared;
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
 use crate::masks::fit;
@@ -81,6 +82,8 @@ pub struct DecodeCase {
     pub counters: bool,
     /// Seed of the page order and of the sinks.
     pub seed: u64,
+    /// The prefixes that groups of sequences share, on pages.
+    pub shared: Option<Shared>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
 }
@@ -112,6 +115,7 @@ impl DecodeCase {
             splits: Splits::Auto,
             counters: true,
             seed: 1,
+            shared: None,
             told: vec![Told::Filled],
         }
     }
@@ -259,6 +263,10 @@ impl std::fmt::Display for DecodeCase {
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
         write!(f, "{}", if self.sinks { ", sinks" } else { "" })?;
         self.bias.map_or(Ok(()), |bias| write!(f, ", bias {}", bias.name()))?;
+        let groups = self.shared.as_ref().map_or(0, |shared| shared.groups.len());
+        if groups > 0 {
+            write!(f, ", {groups} groups with shared prefixes")?;
+        }
         write!(f, "{}", if self.counters { ", counters" } else { "" })
     }
 }

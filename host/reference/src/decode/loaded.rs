@@ -110,6 +110,13 @@ fn part<'o, T>(all: &'o [T], starts: &[usize], b: usize) -> &'o [T] {
     &all[starts[b] * each..starts[b + 1] * each]
 }
 
+impl DecodeMemory {
+    /// Returns the index of the first buffer of shared prefixes among the inputs.
+    fn first_shared(&self) -> usize {
+        POOL + self.case.buffers()[0] + self.extras.buffers().len()
+    }
+}
+
 impl Work for DecodeMemory {
     fn inputs(&self) -> Vec<Input> {
         let case = &self.case;
@@ -125,7 +132,7 @@ impl Work for DecodeMemory {
         ];
         let own = own.into_iter().map(|(name, bytes)| Input::new(name, bytes));
         let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
-        own.chain(self.pool.inputs(["cache"; 2])).chain(extras).collect()
+        own.chain(self.pool.inputs(["cache"; 2])).chain(extras).chain(self.shared_inputs()).collect()
     }
 
     fn outputs(&self) -> Vec<Buffer> {
@@ -178,13 +185,17 @@ impl Work for DecodeMemory {
         let sinks = Sinks { address: inputs[1], elements: self.sinks.len() as u64 };
         decode.scores.sinks = case.sinks.then_some(sinks);
         self.extras.give(&mut decode, &inputs[POOL + case.buffers()[0]..]);
+        decode.shared_prefixes = self.shared_prefixes(&inputs[self.first_shared()..]);
         Asked::Attention(decode)
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
         let case = &self.case;
         let round = |told: &Told| {
-            vec![(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))]
+            let own = [(LENGTHS, bytes!(case.lengths(*told))), (STARTS, bytes!(case.told_starts(*told)))];
+            let shared = self.shared_integers(*told).into_iter().enumerate();
+            let shared = shared.map(|(i, all)| (self.first_shared() + i, bytes!(all)));
+            own.into_iter().chain(shared).collect()
         };
         case.told.iter().map(round).collect()
     }
@@ -249,6 +260,10 @@ impl<'a, D: Harness> LoadedDecode<'a, D> {
     /// Returns the errors of planning, launching and waiting.
     pub fn run(&mut self, plan: Option<&Plan>, lengths: &[i32]) -> Result<(Plan, DecodeOutcome), Error> {
         self.device.change(&[(LENGTHS, bytes!(lengths))])?;
+        if self.memory.case.shared.is_some() {
+            let rest = self.memory.case.rest(lengths);
+            self.device.change(&[(self.memory.first_shared(), bytes!(rest))])?;
+        }
         self.device.use_plan(plan.copied().map(Plans::Attention));
         let written = self.device.run()?;
         let Some(Plans::Attention(plan)) = self.device.plan() else {

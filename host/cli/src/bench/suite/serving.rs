@@ -6,7 +6,7 @@ use super::workload::{Workload, fits};
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use reference::{DecodeCase, DecodeMemory, Layout, Memory, Pages};
+use reference::{DecodeCase, DecodeMemory, Layout, Memory, Pages, Shared};
 use serde::Deserialize;
 
 /// One shape.
@@ -34,6 +34,11 @@ pub(crate) struct Shape {
     /// Whether there are sink logits.
     #[serde(default)]
     sinks: bool,
+    /// The number of groups of equal numbers of consecutive sequences, and the number of first pages that the
+    /// sequences of a group share.
+    shared: Option<[usize; 2]>,
+    /// The columns of a latent cache's values, which are the first columns of its keys (MLA).
+    latent: Option<usize>,
     /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
@@ -92,6 +97,11 @@ impl Shape {
             mask: one.mask,
             softcap: one.softcap,
             sinks: self.sinks,
+            shared: self.shared(&filled, page)?,
+            head_dim_v: self.latent,
+            latent: self.latent.is_some(),
+            // A latent cache has no default scale. This one is DeepSeek's, without YaRN.
+            scale: self.latent.map(|_| 192f32.sqrt().recip()),
             ..DecodeCase::new(filled)
         };
         let case = match queries[..] {
@@ -104,10 +114,35 @@ impl Shape {
         };
         let place = if page == 0 { "dense cache".into() } else { format!("pages of {page}") };
         let sinks = if self.sinks { ", sinks" } else { "" };
-        let label = self.label(&one, cache, format_args!("{place} {order}{sinks}"));
+        let latent = self.latent.map_or(String::new(), |columns| format!(", latent {columns}"));
+        let shared = self
+            .shared
+            .map_or(String::new(), |[groups, pages]| format!(", {groups} groups share {pages} pages"));
+        let label = self.label(&one, cache, format_args!("{place} {order}{sinks}{latent}{shared}"));
         let alive: Vec<_> = lengths.into_iter().filter(|[_, keys]| *keys > 0).collect();
-        let work = Self::counted(one, &alive, cache);
+        let columns = self.latent.unwrap_or(one.head_dim);
+        let [flops, bytes] = Self::counted(one.head_dim_v(columns), &alive, cache);
+        // A launch reads the rows of a latent cache, and the pages of a group, once.
+        let key = (one.heads_k * cache.bytes()) as f64;
+        let again = self.shared.map_or(0, |[groups, pages]| (alive.len() - groups) * pages * page) as f64;
+        let keys = alive.iter().map(|[_, keys]| *keys as f64).sum::<f64>();
+        let both = if self.latent.is_some() { one.head_dim } else { 2 * one.head_dim } as f64;
+        let values = self.latent.map_or(0.0, |columns| keys * key * columns as f64);
+        let work = [flops, bytes - values - again * key * both];
         Ok(Workload::new(label, work, true, move || DecodeMemory::to_measure(&case)))
+    }
+
+    /// Returns the shared prefixes of sequences with these numbers of keys.
+    fn shared(&self, filled: &[usize], page: usize) -> Result<Option<Shared>, Error> {
+        let Some([groups, pages]) = self.shared else { return Ok(None) };
+        let is_even = groups > 0 && filled.len().is_multiple_of(groups);
+        if page == 0 || !is_even || pages == 0 || filled.iter().any(|keys| keys / page < pages) {
+            let why = "there must be 1 group or more of equal numbers of sequences, and each sequence must \
+                       have these pages of a paged cache";
+            return Err(Error::Invalid(format!("shared [{groups}, {pages}]: {why}")));
+        }
+        let groups = vec![[filled.len() / groups, pages]; groups];
+        Ok(Some(Shared { always: false, ..Shared::new(groups) }))
     }
 
     fn packed(&self, one: Problem, lengths: &[[usize; 2]]) -> Result<Workload, Error> {
@@ -115,6 +150,8 @@ impl Shape {
             (Some(layout), ..) => Some(format!("layout {layout}")),
             (_, Some(name), _) => Some(format!("kv_dtype {name}")),
             (.., true) => Some("sinks".to_owned()),
+            _ if self.shared.is_some() => Some("shared".to_owned()),
+            _ if self.latent.is_some() => Some("latent".to_owned()),
             (None, None, false) => None,
         };
         if let Some(field) = of_a_cache {

@@ -20,7 +20,10 @@ fn card(profile: &str) -> Attention<SimDriver> {
 fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     let suites = read(None, &[]).expect("valid");
     let names = suites.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
-    assert_eq!(names, "append decode extra headline hopper hopper-extra merge packed paged prefill ragged");
+    assert_eq!(
+        names,
+        "append decode extra headline hopper hopper-extra merge mixed mla packed paged prefill prefix ragged"
+    );
     let forward = read_forward(None, &[]).expect("valid");
     assert_eq!(
         forward.keys().cloned().collect::<Vec<_>>().join(" "),
@@ -142,6 +145,25 @@ fn words_and_work_of_a_shape() {
         q + kv,
         true,
     );
+    // Two groups of two sequences read their first two pages once each.
+    check(
+        r#"{"sequences": [[1, 1, 100], [1, 1, 50], [1, 1, 40], [1, 1, 52]], "heads_q": 8, "heads_k": 2,
+            "head_dim": 64, "page": 16, "shared": [2, 2]}"#,
+        "f16, sequences 1 x 1/100 + 1 x 1/50 + 1 x 1/40 + 1 x 1/52, heads 8/2, head_dim 64, full, pages of \
+         16 NHD, 2 groups share 2 pages",
+        4.0 * (8 * 64 * 242) as f64,
+        q + 2.0 * 2.0 * ((242 - 64) * 2 * 64) as f64,
+        true,
+    );
+    // A latent cache's rows are keys and values.
+    check(
+        r#"{"sequences": [[4, 1, 80]], "heads_q": 8, "heads_k": 1, "head_dim": 576, "latent": 512,
+            "page": 64}"#,
+        "f16, sequences 4 x 1/80, heads 8/1, head_dim 576, full, pages of 64 NHD, latent 512",
+        2.0 * (8 * 320 * (576 + 512)) as f64,
+        2.0 * (4 * 8 * (576 + 512)) as f64 + 2.0 * (320 * 576) as f64,
+        true,
+    );
     // With a window of 10 keys, the query of each of the four sequences sees 10 keys.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
@@ -192,6 +214,10 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "layout": "HND""#), "layout HND without page: varlen tensors have no cache"),
         (format!(r#"{list}, "kv_dtype": "e4m3""#), "kv_dtype e4m3 without page"),
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
+        (format!(r#"{list}, "shared": [1, 1]"#), "shared without page"),
+        (format!(r#"{list}, "latent": 32"#), "latent without page"),
+        (format!(r#"{list}, "page": 4, "shared": [2, 1]"#), "shared [2, 1]: there must be 1 group or more"),
+        (format!(r#"{list}, "page": 4, "shared": [1, 3]"#), "each sequence must have these pages"),
         (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16 (the queries'"),
         (format!(r#"{list}, "dtype": "e4m3""#), "dtype e4m3: it must be f16 or bf16"),
         (format!(r#"{list}, "causal": true, "window": [3, 0]"#), "causal and window: give one of them"),

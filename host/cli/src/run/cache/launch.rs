@@ -4,8 +4,8 @@ use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
 use ferroflash::plan::{Problem, ScratchBytes};
 use ferroflash::request::{
-    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, Sinks,
-    TensorView, VarlenQueries, Workspace,
+    AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, SharedPrefixes,
+    Sinks, TensorView, VarlenQueries, Workspace,
 };
 use ferroflash::{Attention, Capabilities, Error, plan};
 use std::time::Instant;
@@ -17,6 +17,7 @@ struct Places {
     scales: [Option<u64>; 2],
     table: Option<u64>,
     lengths: u64,
+    rest: u64,
     starts: u64,
     slopes: Option<u64>,
     sinks: Option<u64>,
@@ -69,6 +70,10 @@ impl Input {
         let sinks = self.sinks.as_ref().zip(at.sinks);
         decode.scores.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
         self.extras.give(&mut decode, &at.extras);
+        // The file names the groups, so the launch reads each prefix once even if that does not pay.
+        decode.shared_prefixes = self.shared.map(|[groups, pages]| {
+            SharedPrefixes::equal(groups, pages, Index::new(at.rest, batch as u64)).always()
+        });
         decode
     }
 
@@ -93,6 +98,7 @@ impl Input {
             scales: [Some(far(4)), Some(far(5))],
             table: Some(far(6)),
             lengths: far(7),
+            rest: far(16),
             starts: far(8),
             slopes: Some(far(9)),
             sinks: Some(far(10)),
@@ -138,6 +144,7 @@ impl Input {
         let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
         let starts = upload("cu_seqlens_q", &integers(&starts))?;
         let lengths = upload("seqused_k", &integers(&self.lengths))?;
+        let rest = upload("rest_lengths", &integers(&self.rest()))?;
         let (o_bytes, lse_bytes) =
             (self.rows() * self.columns() * 2, self.lse().0.iter().product::<usize>() * 4);
         let (o, lse) = (filled("o", o_bytes, POISON)?, filled("lse", lse_bytes, POISON)?);
@@ -148,6 +155,7 @@ impl Input {
             scales: scales.each_ref().map(|scale| scale.as_ref().map(at)),
             table: table.as_ref().map(at),
             lengths: at(&lengths),
+            rest: at(&rest),
             starts: at(&starts),
             slopes: slopes.as_ref().map(at),
             sinks: sinks.as_ref().map(at),

@@ -1,0 +1,90 @@
+//! Planning of the passes over shared prefixes.
+use super::{Chosen, choose};
+use crate::lower;
+use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
+use crate::schedule::{Passes, PrefixPass, Room, Schedule};
+use crate::select::shared_prefixes::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, obstacle, parts, pays};
+use crate::select::{self, Query};
+use crate::{Error, validate};
+
+/// Returns the two passes of a valid request, or the reason for a single pass over whole sequences.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if the request insists on two passes that are impossible.
+pub(super) fn choose_passes(
+    r: &AttentionRequest<'_>,
+    prefixes: &SharedPrefixes,
+    config: Option<&str>,
+    query: &Query<'_>,
+) -> Result<Result<Chosen<Passes>, &'static str>, Error> {
+    let refused = |reason| match prefixes.always {
+        true => Err(Error::unsupported("shared_prefixes with `always`", reason)),
+        false => Ok(Err(reason)),
+    };
+    if let Some(reason) = obstacle(r, query.problem, config) {
+        return refused(reason);
+    }
+    if !pays(prefixes, query.problem, query.on) {
+        return refused(TOO_SHORT);
+    }
+    match passes(r, prefixes, query) {
+        Err(_) if !prefixes.always => Ok(Err(NO_KERNEL)),
+        Err(error) => Err(error),
+        Ok(None) => refused(NO_KERNEL),
+        Ok(Some(passes)) if !r.scratch.allows(passes.kernel.scratch_bytes()[0]) => refused(NO_ROOM),
+        Ok(Some(passes)) => Ok(Ok(passes)),
+    }
+}
+
+/// Returns the two passes, or `None` if no decode kernel takes the rest.
+///
+/// # Errors
+/// Returns the errors of planning each pass.
+fn passes(
+    r: &AttentionRequest<'_>,
+    prefixes: &SharedPrefixes,
+    query: &Query<'_>,
+) -> Result<Option<Chosen<Passes>>, Error> {
+    let (p, room) = (query.problem, Room::default());
+    let unsupported = |reason| Error::unsupported("shared_prefixes", reason);
+    let planned = |pass: &AttentionRequest<'_>| {
+        let problem = &pass.problem();
+        validate::problem(problem)?;
+        choose(&Query { problem, tensors: Some(pass), scratch: Scratch::Fastest, ..*query }, None)
+    };
+    let (merge, _) = select::merge([p.dtype; 2], query.on)?;
+    let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?)?.kernel;
+    if !matches!(rest.schedule, Schedule::Decode(_)) {
+        return Ok(None);
+    }
+    let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?);
+    let mut pass = prefix(1)?;
+    let parts = parts(prefixes, &pass.kernel, p, query.on);
+    if parts > 1 {
+        pass = prefix(parts)?;
+    }
+    let with = |pass| Passes { main: rest, prefix: Some(PrefixPass::new(p, pass, parts, merge)) };
+    let fallback = pass.fallback.map(with);
+    Ok(Some(Chosen { kernel: with(pass.kernel), reason: SHARED, fallback }))
+}
+
+/// Checks that the passes of a request's plan also solve another request.
+pub(super) fn are_as_planned(
+    asked: &AttentionRequest<'_>,
+    planned: &AttentionRequest<'_>,
+) -> Result<(), Error> {
+    let shape = |r: &AttentionRequest<'_>| r.shared_prefixes.map(SharedPrefixes::anywhere);
+    if shape(asked) == shape(planned) {
+        return Ok(());
+    }
+    let name = |r: &AttentionRequest<'_>| match r.shared_prefixes.map(|prefixes| prefixes.groups) {
+        None => "none".to_owned(),
+        Some(Groups::Equal { count, pages, .. }) => format!("{count} groups with {pages} pages"),
+        Some(Groups::Varlen { queries, prefix, rest }) => format!(
+            "varlen, up to {} groups of {} queries, {} pages and {} more",
+            queries.batch, queries.max_seqlen_q, prefix.columns, rest.columns
+        ),
+    };
+    let expected = format_args!("the plan is for {}; make another plan", name(planned));
+    Err(Error::invalid("shared_prefixes", name(asked), expected))
+}

@@ -1,0 +1,186 @@
+//! Tests shared prefixes in the simulator: groups of every kind, empty rests, other lengths under one plan,
+//! invalid integers, and planted errors.
+use ferroflash::driver::SimDriver;
+use ferroflash::request::Mask;
+use ferroflash::{Attention, DType, ptx};
+use ferroflash_tests::on_cache::attention;
+use ptx_sim::Kind;
+use reference::{DecodeCase, DecodeMemory, LoadedDecode, OnDevice, Pages, Rule, Shared, Told, Work};
+
+const PAGES: Pages = Pages::Nhd(16);
+
+/// A case of groups, each with its number of sequences and of shared pages. Sequence `i` of a group has
+/// `rests[i % rests.len()]` keys behind the prefix.
+fn case(groups: &[[usize; 2]], rests: &[usize], pages: Pages) -> DecodeCase {
+    let page = match pages {
+        Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
+        Pages::Dense | Pages::DenseHnd | Pages::Rows => panic!("sequences share pages"),
+    };
+    let filled = groups.iter().flat_map(|[count, shared]| {
+        (0..*count).map(move |i| shared * page + rests[i % rests.len()]).collect::<Vec<_>>()
+    });
+    let filled: Vec<_> = filled.collect();
+    let max_k = filled.iter().max().copied().unwrap_or(1) + page;
+    DecodeCase { pages, max_k, shared: Some(Shared::new(groups)), ..DecodeCase::new(filled) }
+}
+
+fn lengths(case: &DecodeCase) -> Vec<i32> {
+    case.filled.iter().map(|keys| *keys as i32).collect()
+}
+
+/// Launches a case, and returns the failures. The launch must make two passes.
+fn failures(attention: &Attention<SimDriver>, case: &DecodeCase, memory: &DecodeMemory) -> Vec<String> {
+    let mut loaded = LoadedDecode::new(attention, memory, None).expect("a plan");
+    let (plan, outcome) = loaded.run(None, &lengths(case)).unwrap_or_else(|error| {
+        let reports: Vec<_> = attention.driver().take_reports();
+        panic!("{case:?}: {error}\n{}", reports.iter().map(|r| r.to_string()).collect::<String>())
+    });
+    assert!(plan.reason().contains("share prefixes"), "{case:?}: {}", plan.reason());
+    memory.judge(&outcome, &lengths(case)).expect("a case")
+}
+
+#[track_caller]
+fn check(case: &DecodeCase) {
+    let wrong = failures(&attention(), case, &DecodeMemory::new(case));
+    assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
+}
+
+/// Groups of 1, 2 and 5 sequences, prefixes of one page and of several pages, empty rests, and rests that end
+/// within a page.
+#[test]
+fn groups_of_every_kind() {
+    let groups: [&[[usize; 2]]; 6] =
+        [&[[1, 1]], &[[2, 1]], &[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[2, 0], [3, 20]]];
+    for groups in groups {
+        for rests in [&[0][..], &[1, 0, 40], &[17]] {
+            for (pages, counters) in [(PAGES, true), (Pages::Hnd(24), false), (Pages::Interleaved(5), true)] {
+                check(&DecodeCase { counters, ..case(groups, rests, pages) });
+            }
+        }
+    }
+}
+
+/// Query heads per key head, queries per sequence, masks, scores and dtypes. Under a causal mask, a sequence
+/// has at least the keys of all but one of its queries behind its prefix.
+#[test]
+fn queries_heads_and_scores() {
+    let plain = |groups: &[[usize; 2]]| case(groups, &[3, 20, 9], PAGES);
+    for heads in [[2, 2], [4, 1], [8, 1]] {
+        for (queries, mask) in [(1, Mask::Causal), (2, Mask::Full), (3, Mask::Causal), (4, Mask::Causal)] {
+            for groups in [&[[4, 6]][..], &[[2, 3], [2, 3]], &[[3, 2], [1, 5]]] {
+                check(&DecodeCase { heads, queries, mask, ..plain(groups) });
+            }
+        }
+    }
+    let of = plain(&[[3, 4]]);
+    check(&DecodeCase { sinks: true, ..of.clone() });
+    check(&DecodeCase { softcap: Some(20.0), mask: Mask::Causal, ..of.clone() });
+    check(&DecodeCase { cache: DType::E4m3, ..of.clone() });
+    check(&DecodeCase { scale: Some(0.3), counters: false, ..of });
+    check(&DecodeCase { sinks: true, ..plain(&[[3, 2], [1, 5]]) });
+}
+
+/// More than 64 rows of a group's queries take work tiles. On a device with idle SMs, the pass cuts a single
+/// prefix into parts.
+#[test]
+fn many_queries_of_a_group() {
+    let of = |groups: &[[usize; 2]]| DecodeCase { heads: [8, 2], ..case(groups, &[0, 21], PAGES) };
+    for groups in [&[[20, 40]][..], &[[20, 33]], &[[17, 34], [17, 34]], &[[18, 4], [1, 9]]] {
+        check(&of(groups));
+    }
+}
+
+/// A plan only knows bounds, because a replayed graph may find other lengths. If a sequence lacks keys of its
+/// prefix, or if integers are invalid, no access leaves the tensors.
+#[test]
+fn other_integers_under_one_plan() {
+    let groups: [&[[usize; 2]]; 4] = [&[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[20, 32]]];
+    for groups in groups {
+        let told = vec![Told::Filled, Told::Fewer(3), Told::Fewer(4), Told::Garbage(5), Told::Garbage(6)];
+        let case = DecodeCase { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let judge = Work::judge(&memory, Rule::Tolerance).expect("a case");
+        let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
+        for (round, written) in device.run_all().expect("launches").iter().enumerate() {
+            let failures = judge(round, written).failures;
+            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.told[round]);
+        }
+    }
+}
+
+/// With invalid groups and page indices, groups may write the same rows of the workspace, and a merge may
+/// read rows of no group. Nothing else is reported.
+#[test]
+fn invalid_groups_and_pages() {
+    for groups in [&[[2, 4], [2, 4]][..], &[[1, 1], [2, 3], [5, 2]], &[[20, 3], [1, 2]]] {
+        for seed in 0..6 {
+            let told = vec![Told::Lost(seed)];
+            let case = DecodeCase { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+            let (attention, memory) = (attention(), DecodeMemory::new(&case));
+            let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
+            device.change(&memory.rounds()[0]).expect("buffers of these sizes");
+            let launched = device.run();
+            let in_workspace = [Kind::GlobalRace, Kind::UninitialisedGlobal];
+            let (allowed, reports): (Vec<_>, Vec<_>) = attention
+                .driver()
+                .take_reports()
+                .into_iter()
+                .partition(|report| in_workspace.contains(&report.kind));
+            let fine = reports.is_empty() && (launched.is_ok() || !allowed.is_empty());
+            assert!(fine, "{groups:?}, {seed}: {:?} {reports:?}", launched.err());
+        }
+    }
+}
+
+/// Two launches of one request write the same bits.
+#[test]
+fn equal_requests_give_equal_bits() {
+    for groups in [&[[5, 3]][..], &[[20, 32]], &[[1, 1], [2, 3], [5, 2]]] {
+        let case = DecodeCase { heads: [8, 2], ..case(groups, &[70, 0, 33], PAGES) };
+        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let device = OnDevice::new(&attention, &memory, None).expect("a plan");
+        assert_eq!(device.run().expect("a launch"), device.run().expect("a launch"), "{case:?}");
+    }
+}
+
+/// Launches a case after changes of its integers, and returns the failures.
+fn after(attention: &Attention<SimDriver>, case: &DecodeCase, change: Option<Planted>) -> Vec<String> {
+    let memory = DecodeMemory::new(case);
+    let mut device = OnDevice::new(attention, &memory, None).expect("a plan");
+    if let Some((name, plant)) = change {
+        let (at, input) =
+            memory.inputs().into_iter().enumerate().find(|(_, input)| input.name == name).expect(name);
+        let integers = input.period.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes));
+        let mut integers: Vec<_> = integers.collect();
+        plant(&mut integers);
+        let bytes = integers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        device.change(&[(at, bytes)]).expect("as many integers");
+    }
+    let written = device.run().expect("a launch");
+    Work::judge(&memory, Rule::Tolerance).expect("a case")(0, &written).failures
+}
+
+/// The name of a buffer of integers, and a change of its integers.
+type Planted = (&'static str, fn(&mut [i32]));
+
+/// Plants pages and lengths that are off by one, and a merge kernel with wrong weights.
+#[test]
+fn planted_errors_are_reported() {
+    let case = case(&[[1, 1], [2, 3], [5, 2]], &[40, 17], PAGES);
+    assert_eq!(after(&attention(), &case, None), [""; 0]);
+    let planted: [Planted; 5] = [
+        ("prefix_table", |pages| pages.rotate_left(1)),
+        ("rest_table", |pages| pages.rotate_left(1)),
+        ("prefix_lengths", |lengths| lengths[1] -= 1),
+        ("rest_lengths", |lengths| lengths[0] -= 1),
+        ("groups", |starts| starts[1] += 1),
+    ];
+    for change in planted {
+        assert_ne!(after(&attention(), &case, Some(change)), [""; 0], "{}", change.0);
+    }
+    let text = ptx::source("merge_f16").expect("a build carries it");
+    let attention = attention();
+    // SAFETY: the simulator checks every access.
+    unsafe { attention.load_from("merge_f16", &text.replace("ex2.approx.ftz.f32", "abs.f32")) }.expect("PTX");
+    assert_ne!(after(&attention, &case, None), [""; 0]);
+}
