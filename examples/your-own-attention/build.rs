@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tree_decode_d64::CONTRACT,
         t5_d64::CONTRACT,
         t5_varlen_d64::CONTRACT,
+        t5_decode_d64::CONTRACT,
         alibi_d64::CONTRACT,
         capped_window_d64::CONTRACT,
     ];

@@ -32,9 +32,10 @@ pub struct BlockMaskRequest {
     pub seqused_k: Option<Index>,
     /// How queries align with keys.
     pub alignment: Alignment,
-    /// For masks that read the request's window, such as `Local`: the number of visible keys before and after
-    /// a query's position, as in the attention request; `None` is all.
-    pub window: [Option<u32>; 2],
+    /// For a mask that reads the request's window, such as `Local`: the number of visible keys before and
+    /// after a query's position, as in the attention request; a side of `None` is unbounded. Other masks have
+    /// no window here.
+    pub window: Option<[Option<u32>; 2]>,
 }
 
 impl BlockMaskRequest {
@@ -49,7 +50,7 @@ impl BlockMaskRequest {
             cu_seqlens_k: None,
             seqused_k: None,
             alignment: Alignment::BottomRight,
-            window: [None; 2],
+            window: None,
         }
     }
 
@@ -74,7 +75,7 @@ impl BlockMaskRequest {
     /// Returns this request with the window of the attention request: `[None, Some(0)]` for a causal mask.
     #[must_use]
     pub const fn window(self, window: [Option<u32>; 2]) -> Self {
-        BlockMaskRequest { window, ..self }
+        BlockMaskRequest { window: Some(window), ..self }
     }
 
     /// The shape of the lists for blocks of `tile` queries and keys, and their integers.
@@ -144,7 +145,8 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
     /// `stream`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the memory that is too small or misaligned; the errors of
+    /// [`Error::Invalid`] names the memory that is too small or misaligned, or says that the kernel's mask
+    /// reads a window and the request has none, or the other way round; the errors of
     /// [`BlockMaskKernel::room`]; [`Error::Driver`].
     ///
     /// # Safety
@@ -165,6 +167,7 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
             assert!(size_of::<K::Variant>() <= MAX_BYTES, "a mask's parameters have at most 256 bytes");
         }
         let (shape, room) = request.shape(K::TILE)?;
+        let window = window(request.window, K::READS_WINDOW)?;
         let [tiles, blocks] =
             [integers("lists[0]", Some(lists[0]), room[0])?, integers("lists[1]", Some(lists[1]), room[1])?];
         let mask = BlockMask { tiles, blocks, shape, tile: K::TILE };
@@ -178,7 +181,7 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
             cu_seqlens_q: integers("cu_seqlens_q", request.cu_seqlens_q, sequences + 1)?,
             cu_seqlens_k: integers("cu_seqlens_k", request.cu_seqlens_k, sequences + 1)?,
             seqused_k: integers("seqused_k", request.seqused_k, sequences)?,
-            window: request.window.map(side),
+            window,
             bottom_right: (request.alignment == Alignment::BottomRight) as u32,
             reserved: 0,
         };
@@ -194,9 +197,20 @@ impl<K: CreatesBlockMask, D: Driver> BlockMaskKernel<K, D> {
     }
 }
 
-/// A side of a window, as kernels read it.
-fn side(keys: Option<u32>) -> i32 {
-    keys.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(Window::UNBOUNDED)
+/// The window as kernels read it. `is_read` says whether the mask reads it.
+fn window(window: Option<[Option<u32>; 2]>, is_read: bool) -> Result<[i32; 2], Error> {
+    let side =
+        |keys: Option<u32>| keys.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(Window::UNBOUNDED);
+    let expected = match (window, is_read) {
+        (Some(_), true) | (None, false) => return Ok(window.unwrap_or_default().map(side)),
+        (None, true) => {
+            "the kernel's mask reads the window of the attention request; set the window with \
+             `BlockMaskRequest::window`"
+        }
+        (Some(_), false) => "the kernel's mask reads no window; leave the window out",
+    };
+    let value = format!("{window:?}");
+    Err(Error::invalid("window", value, expected))
 }
 
 /// `count` integers, if `index` has them.

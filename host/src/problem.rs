@@ -60,6 +60,9 @@ pub struct Problem {
     pub splits: Splits,
     /// The caller's own mask and scores, if the request has them.
     pub variant: Option<AnyVariant>,
+    /// Queries and keys of a block of the variant's [`BlockMask`](spec::BlockMask), if the variant has one.
+    /// Only kernels with this tile take its lists.
+    pub block_tile: Option<[u32; 2]>,
 }
 
 /// The properties of a [`KvCache`] that planning uses.
@@ -128,6 +131,7 @@ impl Problem {
             cache: None,
             splits: Splits::Auto,
             variant: None,
+            block_tile: None,
         }
     }
 
@@ -135,7 +139,7 @@ impl Problem {
         dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
-        variant: Option<AnyVariant>,
+        variant: Option<AnyVariant>, block_tile: Option<[u32; 2]>,
     }
 
     /// Changes [`head_dim`](#structfield.head_dim), and [`head_dim_v`](#structfield.head_dim_v) to the same
@@ -344,6 +348,7 @@ impl AttentionRequest<'_> {
             cache,
             splits: self.splits,
             variant: self.variant.map(|with| with.variant()),
+            block_tile: self.variant.and_then(|with| with.block_mask().map(|mask| mask.tile)),
         }
     }
 

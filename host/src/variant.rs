@@ -31,6 +31,8 @@
 //! # }
 //! ```
 use crate::{AttnInfo, Error};
+#[cfg(feature = "cudarc")]
+use spec::Integers;
 use spec::{AttnKernel, BlockMask, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
 use std::fmt;
 use std::marker::PhantomData;
@@ -264,10 +266,18 @@ impl WithVariant {
         self.block_mask.as_ref()
     }
 
-    /// Returns the variant without its parameters, on which the choice of a plan does not depend.
+    /// Returns the variant without its parameters, except for the tile of a block mask: the choice of a plan
+    /// does not depend on the rest.
     #[cfg(feature = "cudarc")]
-    pub(crate) const fn without_params(self) -> Self {
-        WithVariant { bytes: [0; MAX_BYTES], block_mask: None, ..self }
+    pub(crate) fn without_params(self) -> Self {
+        let none = Integers { base: 0, count: 0, reserved: 0 };
+        let block_mask = self.block_mask.map(|BlockMask { tile, .. }| BlockMask {
+            tiles: none,
+            blocks: none,
+            shape: [0; 4],
+            tile,
+        });
+        WithVariant { bytes: [0; MAX_BYTES], block_mask, ..self }
     }
 
     /// Returns the bytes of the variant's parameters.

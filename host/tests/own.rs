@@ -7,8 +7,9 @@ use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::variant::{Variant, VariantKernel};
 use ferroflash::{plan::*, request::*, *};
 use spec::{
-    And, Causal, Decode, F16, Fwd, FwdHopper, FwdParams, HopperParams, Local, MaskMarker, Paged, PagedParams,
-    Rows, Scored, Sink, SinkParams, Split, SplitParams, TensorMap, Varlen, VarlenParams, With,
+    And, BlockMask, BlockSparse, Causal, Decode, F16, Full, Fwd, FwdHopper, FwdParams, HopperParams,
+    Integers, Local, MaskMarker, Paged, PagedParams, Rows, Scored, Sink, SinkParams, Split, SplitParams,
+    TensorMap, Varlen, VarlenParams, With,
 };
 
 /// A mask of the caller's own.
@@ -83,6 +84,44 @@ fn varlen(longest: usize) -> AttentionRequest<'static> {
 fn cached(queries: usize) -> AttentionRequest<'static> {
     let (dtype, packed, page) = (DType::F16, false, Some(16));
     decode(Shape { dtype, batch: 2, queries, packed, heads: [4, 2], head_dim: 64, page, max_k: 2048 })
+}
+
+static LISTED: Variant<BlockSparse<Full>> = Variant::new(
+    "listed",
+    &[
+        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 4, 4, 4, 2>, "listed_128x64", "352"),
+        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 2, 4, 4, 2>, "listed_128x32", "352"),
+        kernel!(Fwd<F16, BlockSparse<Full>, 4, 2, 1, 4, 4, 4, 3>, "listed_64x64", "352"),
+    ],
+);
+
+#[test]
+fn the_planner_selects_the_kernel_with_the_tile_of_the_lists() {
+    let l4 = Capabilities::profile("l4").expect("a known card");
+    let request = |tile: [u32; 2]| {
+        let [tiles, blocks] = tile.map(|size| 2048u32.div_ceil(size));
+        let integers = |base, count| Integers { base, count, reserved: 0 };
+        let (lists, shape) = ([integers(5 * FAR, 4 * tiles), integers(6 * FAR, 9)], [1, 1, tiles, blocks]);
+        let mask = BlockMask { tiles: lists[0], blocks: lists[1], shape, tile };
+        dense([4, 2048, 16, 64]).variant(&LISTED, And::new((), mask))
+    };
+    for (tile, symbol) in
+        [([128, 64], "listed_128x64"), ([128, 32], "listed_128x32"), ([64, 64], "listed_64x64")]
+    {
+        let plan = plan(&request(tile), l4).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(plan.contract().symbol, symbol);
+        // A plan for other lists keeps its kernel.
+        let other = plan.bind(&request([64, 32]));
+        let other = other.expect_err("other lists").to_string();
+        assert!(other.contains("plan again"), "{other}");
+    }
+    for (request, said) in [
+        (request([64, 32]), "block_mask.tile: 64 x 32; kernels of variant listed"),
+        (request([64, 32]).config("listed_64x64"), "listed_64x64 has tiles of 64 queries and 64 keys"),
+    ] {
+        let error = plan(&request, l4).map(|plan| plan.contract().symbol).expect_err(said).to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -17,6 +17,14 @@ fn dense() -> AttentionRequest<'static> {
     AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
 }
 
+/// Returns a request with one query per sequence, as a decoder makes it: K and V contain all earlier tokens.
+fn one_query() -> AttentionRequest<'static> {
+    let [batch, heads, _, keys] = SIZES;
+    let view = |n: u64, shape: [usize; 4]| TensorView::bshd(n * FAR, 1 << 20, DType::F16, shape);
+    let (q, kv) = ([batch, 1, heads, 64], [batch, keys, 2, 64]);
+    AttentionRequest::dense(view(1, q), view(2, kv), view(3, kv), view(4, q))
+}
+
 /// Returns a varlen request with equally long sequences of 150 rows in all.
 fn varlen() -> AttentionRequest<'static> {
     let [batch, heads, queries, keys] = SIZES;
@@ -166,6 +174,7 @@ const SELECTED: &[Selected] = &[
     (cached, |f| f.sinks(SINKS).softcap(30.0), "l4", "paged_f16_d64_local_sink_128x64"),
     (dense, |f| f.bias(bias([2, 4, 128, 100])), "l4", "fwd_f16_d64_full_bias_128x32"),
     (varlen, |f| f.bias(bias([1, 4, 1, 100])), "l4", "fwd_f16_d64_full_bias_128x32_packed"),
+    (one_query, |f| f.bias(bias([1, 4, 1, 100])), "l4", "fwd_f16_d64_full_bias_128x32"),
     (dense, |f| f.mask(Mask::Causal).bias(bias([1, 4, 128, 100])), "l4", "fwd_f16_d64_causal_bias_128x32"),
     (dense, |f| f.bias(Bias { dtype: DType::F32, ..bias([1, 1, 1, 100]) }), "l4",
         "fwd_f16_d64_full_bias_f32_128x32"),

@@ -16,7 +16,7 @@
 //! - [`variant`]: a mask together with a score modification. [`mask`]: the keys that a query sees
 //!   ([`mask::MaskMod`]). [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`],
 //!   [`alibi`]: scale, softcap and slopes. [`rows`]: a work tile's rows, and the sequence of these rows.
-//!   [`blocks`]: key blocks, with or without a mask.
+//!   [`blocks`]: key blocks, with or without a mask. [`block_bias`]: blocks of scores that change alike.
 //! - [`softmax`]: online softmax with a lazy maximum.
 //! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of the tile's results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
@@ -33,6 +33,8 @@ extern crate std;
 pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
+#[forbid(unsafe_code)]
+pub mod block_bias;
 #[forbid(unsafe_code)]
 pub mod block_kind;
 #[forbid(unsafe_code)]

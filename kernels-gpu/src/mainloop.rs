@@ -3,9 +3,11 @@
 //!
 //! The loop takes key blocks from the last to the first. The end of the keys can therefore cut only the first
 //! block that the loop takes.
+use crate::block_bias::BlockBias;
 use crate::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::capped::Capped;
 use crate::rows::{Rows, Sequence};
-use crate::softmax::Softmax;
+use crate::softmax::{Exponents, Softmax};
 use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
@@ -46,6 +48,31 @@ pub struct Share<Mask, const M: usize, const W: usize, const KV_WARPS: usize> {
     pub team: SplitGroup<KV_WARPS>,
 }
 
+/// Changes a warp's scores of a block. If a modification may serve whole blocks, returns the block's
+/// exponents, which contain the modification that is left.
+#[inline(always)]
+fn change<S: Scores, const W: usize, const N: usize>(
+    scores: S,
+    p: &impl Capped,
+    acc_s: &mut Acc<W, N>,
+    at: At,
+) -> Option<Exponents> {
+    if !S::BLOCK_BIAS {
+        scores.change(p, acc_s, at);
+        return None;
+    }
+    let [position, key] = at.first();
+    let range = |first: i32, tiles: usize| first..first.wrapping_add(16 * tiles as i32);
+    let bias = scores.of_block(range(position, W), range(key, N));
+    // The vote keeps the warp converged, whatever the caller's function depends on.
+    let is_one = !at.warp.any(bias.is_none());
+    if !is_one {
+        scores.change(p, acc_s, at);
+    }
+    let bias = bias.filter(|_| is_one).unwrap_or(BlockBias::NONE);
+    Some(bias.exponents(S::scale_log2(p)))
+}
+
 /// The accumulators of O (not yet normalised) and the softmax, of a warp's rows over the warp's share of the
 /// keys.
 #[inline(always)]
@@ -84,12 +111,12 @@ pub fn attend<
             }
             let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
-            scores.change(p, &mut acc_s, at);
+            let own = change(scores, p, &mut acc_s, at);
             if edge {
                 seen.mask(&mut acc_s, at);
             }
-            softmax.observe(&acc_s, &mut acc_o, warp);
-            softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
+            softmax.observe(&acc_s, own, &mut acc_o, warp);
+            softmax.exp(&acc_s, own, &mut probs, Part::ALL); // P = exp2(S - max)
             let v = stage.v.tile(team);
             acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
         });

@@ -104,6 +104,7 @@ impl Windowed {
 }
 
 impl MaskMarker for Windowed {
+    const READS_WINDOW: bool = true;
     type Params = ();
 }
 
@@ -111,7 +112,7 @@ impl MaskMod for Windowed {
     const HOLES: bool = false;
     #[inline(always)]
     fn load(_: &(), of: &Sequence) -> Self {
-        let [left, right] = of.window;
+        let [left, right] = of.window::<Windowed>();
         Windowed { left, right }
     }
     #[inline(always)]

@@ -110,13 +110,13 @@ impl<
             if edge {
                 Seen::<_, W>::of(mask, at).mask(&mut acc_s, at);
             }
-            softmax.observe(&acc_s, &mut acc_o, warp);
+            softmax.observe(&acc_s, None, &mut acc_o, warp);
             let (mut next, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
             if n > 0 {
                 // S(n - 1) = Q K^T runs beside P(n) = exp2(S(n) - max).
-                next.mma_abt(&q_frag, &stage.k, warp, |part| softmax.exp(&acc_s, &mut probs, part));
+                next.mma_abt(&q_frag, &stage.k, warp, |part| softmax.exp(&acc_s, None, &mut probs, part));
             } else {
-                softmax.exp(&acc_s, &mut probs, Part::ALL);
+                softmax.exp(&acc_s, None, &mut probs, Part::ALL);
             }
             acc_o.mma_ab(&probs, &stage.v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
             next

@@ -2,7 +2,7 @@
 use crate::capped::Capped;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
-use spec::Window;
+use spec::{MaskMarker, Window};
 
 /// The rows of one thread block. Row 0 is the first row of the tile's tensors. Varlen and paged tensors begin
 /// with the tile itself, so the main loop needs one number less.
@@ -46,9 +46,8 @@ pub struct Sequence {
     /// Query `q` has position `q + shift` among the keys. With bottom-right alignment, the last query has the
     /// position of the last key.
     pub shift: i32,
-    /// The number of visible keys before and behind the position, as in the request's window;
-    /// [`Window::UNBOUNDED`] if there is no bound. Masks may ignore these numbers.
-    pub window: [i32; 2],
+    /// The request's window: see [`Sequence::window`].
+    pub(crate) window: [i32; 2],
     /// The first and the last query of the work tile.
     pub tile: [i32; 2],
     /// Factor that converts scores to exponents of 2.
@@ -79,6 +78,15 @@ impl Sequence {
         let first = (m_block * tile_m) as i32;
         let tile = [first, (first + tile_m as i32).min(self.queries) - 1];
         (first < self.queries).then_some(Sequence { tile, ..self })
+    }
+
+    /// The request's window, for mask `M`: the number of visible keys before and behind a query's position;
+    /// [`Window::UNBOUNDED`] if there is no bound. A mask that reads no window does not compile with this
+    /// call.
+    #[inline(always)]
+    pub fn window<M: MaskMarker>(&self) -> [i32; 2] {
+        const { assert!(M::READS_WINDOW, "a mask that reads the request's window has `READS_WINDOW = true`") }
+        self.window
     }
 
     /// Factor that converts products of queries and keys to scores.

@@ -3,6 +3,7 @@ use crate::blocks::At;
 use crate::rows::Sequence;
 use attention_tile::load_per_head;
 use core::marker::PhantomData;
+use core::ops::Range;
 use cuda_std::math::{fma, unpack_bf16, unpack_f16};
 use spec::{
     And, Bf16, Bias, BiasParams, CausalAlibi, Element, F16, F32, Integers, PerHead, ScoreMarker, Sink,
@@ -22,6 +23,9 @@ pub trait ScoreMod: ScoreMarker {
     /// kernel scales the result. Then multiply a number by [`Sequence::unscale`] before you add it to a
     /// score.
     const SCALED: bool = true;
+    /// Whether [`ScoreMod::block_bias`] may return a number. If this constant is false, no kernel calls that
+    /// function.
+    const BLOCK_BIAS: bool = false;
 
     /// Loads the data that the scores need for a sequence and a head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
@@ -31,6 +35,15 @@ pub trait ScoreMod: ScoreMarker {
     #[inline(always)]
     fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
         s
+    }
+
+    /// The number that [`ScoreMod::score`] adds to every score of the queries at positions `p` and the keys
+    /// `k`; `None` if it changes some of these scores in another way. If a block has such a number, the
+    /// kernel adds it once per row and does not call `score`. Only kernels of the sequential schedule
+    /// ([`spec::Fwd`], [`spec::FwdSpecialised`]) call this function, once per warp and key block.
+    #[inline(always)]
+    fn block_bias(&self, _p: Range<i32>, _k: Range<i32>) -> Option<f32> {
+        None
     }
 
     /// Changes a warp's scores. `scale` turns them into scaled products, if [`ScoreMod::SCALED`] asks for
@@ -147,6 +160,8 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         assert!(!mixed, "one of the scores takes scaled products (`SCALED`) and the other does not");
         if A::CHANGES { A::SCALED } else { B::SCALED }
     };
+    const BLOCK_BIAS: bool =
+        Self::CHANGES && (A::BLOCK_BIAS || !A::CHANGES) && (B::BLOCK_BIAS || !B::CHANGES);
     #[inline(always)]
     fn load(And { a, b }: &Self::Params, of: &Sequence) -> Self {
         const { assert!(!(A::KINDS.sink && B::KINDS.sink), "scores have two sinks: one is supported") }
@@ -155,6 +170,11 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
     #[inline(always)]
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
         self.1.score(self.0.score(s, p, k), p, k)
+    }
+    #[inline(always)]
+    fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
+        let a = if A::CHANGES { self.0.block_bias(p.clone(), k.clone())? } else { 0.0 };
+        Some(if B::CHANGES { a + self.1.block_bias(p, k)? } else { a })
     }
     #[inline(always)]
     fn sink(&self) -> f32 {

@@ -21,6 +21,23 @@ pub fn finite_logit(sink: f32) -> f32 {
     if sink > MOST { MOST } else { sink }
 }
 
+/// A block's own exponents of 2, before the maximum is subtracted: `score * scale_log2 + add`.
+#[derive(Clone, Copy)]
+pub struct Exponents {
+    /// Factor of the scores. It is not negative.
+    pub scale_log2: f32,
+    /// Added to each exponent.
+    pub add: f32,
+}
+
+impl Exponents {
+    /// The exponent of a score, less the maximum of its row.
+    #[inline(always)]
+    fn of(self, x: f32, minus_max: f32) -> f32 {
+        fma(x, self.scale_log2, minus_max + self.add)
+    }
+}
+
 /// State of the `16 * M` rows of one warp. The maximum is negated and in units of the exponent,
 /// `-(score * scale * log2 e)`, so that one fma adds it.
 pub struct Softmax<const M: usize> {
@@ -39,17 +56,28 @@ impl<const M: usize> Softmax<M> {
     /// If the maximum of at least one row would grow by more than `SLACK`, raises the maxima to a block's
     /// scores, and rescales O and the sums. After the first block, maxima rarely grow so much. If they do
     /// not, this function costs one maximum per lane and one vote, but no shuffle and no multiplication.
+    ///
+    /// `own` are the block's exponents; `None` stands for scores times the scale of all blocks.
     #[inline(always)]
     pub fn observe<const N: usize, const D: usize>(
         &mut self,
         s: &Acc<M, N>,
+        own: Option<Exponents>,
         acc_o: &mut Acc<M, D>,
         warp: Warp,
     ) {
         let seen = s.lane_max();
-        let growth = seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
+        // Selects within the closures would change the order of instructions where `own` is `None`.
+        let growth = match own {
+            None => seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max)),
+            Some(own) => seen.zip(self.minus_max, |x, minus_max| own.of(x, minus_max)),
+        };
         if warp.any(growth.reduce(f32::max) > SLACK) {
-            let new = seen.across(warp, f32::max).zip(self.minus_max, |x, old| old.min(-x * self.scale_log2));
+            let seen = seen.across(warp, f32::max);
+            let new = match own {
+                None => seen.zip(self.minus_max, |x, old| old.min(-x * self.scale_log2)),
+                Some(own) => seen.zip(self.minus_max, |x, old| old.min(-own.of(x, 0.0))),
+            };
             let rescale = new.zip(self.minus_max, |new, old| ex2(new - old));
             self.minus_max = new;
             self.row_sum.scale(&rescale);
@@ -59,8 +87,17 @@ impl<const M: usize> Softmax<M> {
 
     /// One part of P = exp2(S - max), as the left operand of P V.
     #[inline(always)]
-    pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<M, N>, p: &mut AFrag<E, M, N>, part: Part) {
-        s.map_to_operand(p, part, |x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])))
+    pub fn exp<E: Mma, const N: usize>(
+        &self,
+        s: &Acc<M, N>,
+        own: Option<Exponents>,
+        p: &mut AFrag<E, M, N>,
+        part: Part,
+    ) {
+        match own {
+            None => s.map_to_operand(p, part, |x, row| ex2(fma(x, self.scale_log2, self.minus_max[row]))),
+            Some(own) => s.map_to_operand(p, part, |x, row| ex2(own.of(x, self.minus_max[row]))),
+        }
     }
 
     /// Adds one part of P to the row sums.

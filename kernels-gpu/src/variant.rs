@@ -1,5 +1,6 @@
 //! Attention variants: a mask with a score modification, in the form that schedules use.
 use crate::alibi::Alibi;
+use crate::block_bias::BlockBias;
 use crate::blocks::At;
 use crate::capped::Capped;
 use crate::hopper::staged::{BiasStages, Staged};
@@ -64,6 +65,10 @@ pub trait Scores: Copy {
     const SCALED: bool = false;
     /// Whether [`Scores::change_one`] changes a score.
     const CHANGES_EACH: bool = false;
+    /// Whether scores stay as they are.
+    const IS_NONE: bool = false;
+    /// Whether [`Scores::of_block`] may return a modification.
+    const BLOCK_BIAS: bool = false;
 
     /// Changes the products of a warp's rows and the keys of a block.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
@@ -76,6 +81,13 @@ pub trait Scores: Copy {
         s
     }
 
+    /// The modification of all products of the queries at positions `p` and the keys `k`, if it is the same
+    /// for all of them.
+    #[inline(always)]
+    fn of_block(&self, _p: Range<i32>, _k: Range<i32>) -> Option<BlockBias> {
+        None
+    }
+
     /// Factor that converts changed scores to exponents of 2.
     #[inline(always)]
     fn scale_log2(p: &impl Capped) -> f32 {
@@ -85,8 +97,13 @@ pub trait Scores: Copy {
 
 /// No modification: products stay as they are.
 impl Scores for () {
+    const IS_NONE: bool = true;
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
+    #[inline(always)]
+    fn of_block(&self, _: Range<i32>, _: Range<i32>) -> Option<BlockBias> {
+        Some(BlockBias::NONE)
+    }
 }
 
 /// The modification of [`Local`]: softcap, then slopes, if the parameters request them.
@@ -115,6 +132,10 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         A::SCALED || S::CHANGES && S::SCALED
     };
     const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
+    const BLOCK_BIAS: bool = match S::CHANGES {
+        true => S::BLOCK_BIAS && (A::IS_NONE || A::BLOCK_BIAS),
+        false => A::BLOCK_BIAS,
+    };
 
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
@@ -123,6 +144,14 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         if let Some(then) = then {
             then.change(acc_s, (Self::SCALED && !A::SCALED).then_some(scale), at);
         }
+    }
+
+    #[inline(always)]
+    fn of_block(&self, p: Range<i32>, k: Range<i32>) -> Option<BlockBias> {
+        let first = self.first.of_block(p.clone(), k.clone())?;
+        let Some(then) = self.then else { return Some(first) };
+        let by = if Self::SCALED && !A::SCALED { self.scale } else { 1.0 };
+        Some(BlockBias { scale: first.scale * by, add: first.add * by + then.block_bias(p, k)? })
     }
 
     #[inline(always)]

@@ -60,8 +60,8 @@ fn weigh<E: Mma, M: MaskMod, const W: usize, const N: usize, const D: usize>(
     if let Some(seen) = seen {
         seen.mask(&mut acc_s, at);
     }
-    softmax.observe(&acc_s, acc_o, warp);
-    softmax.exp(&acc_s, &mut probs, Part::ALL); // P = exp2(S - max)
+    softmax.observe(&acc_s, None, acc_o, warp);
+    softmax.exp(&acc_s, None, &mut probs, Part::ALL); // P = exp2(S - max)
     acc_o.mma_ab(&probs, v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
 }
 

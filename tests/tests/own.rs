@@ -1,6 +1,8 @@
 //! Tests masks and scores of a caller. Kernels with a caller's copy of a built-in mask have the PTX of the
 //! built-in kernel. Copies of softcap and slopes give the built-in results. Functions that misbehave cause no
 //! access outside of the tensors. Verification finds planted errors. The tests need the device compiler.
+#[path = "own/block_bias.rs"]
+mod block_bias;
 #[path = "own/verified.rs"]
 mod verified;
 
@@ -35,6 +37,10 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         planted::CONTRACT,
         off_by_one::CONTRACT,
         other_head::CONTRACT,
+        own_kernels::block_bias::distance::CONTRACT,
+        own_kernels::block_bias::distance_blocks::CONTRACT,
+        own_kernels::block_bias::distance_blocks_wrong::CONTRACT,
+        own_kernels::block_bias::distance_twice::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules

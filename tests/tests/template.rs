@@ -1,6 +1,6 @@
-//! Crates outside of the repository, as users have them: the program of docs/your-own-attention.md, and a
-//! copy of `examples/your-own-attention`. Both compile their own kernels and none of FerroFlash's, and verify
-//! them in the simulator. Needs the device compiler.
+//! Crates outside of the repository, as users have them: the program of docs/your-own-attention.md, and
+//! copies of `examples/your-own-attention` and of `examples/attention-gym`. They compile their own kernels
+//! and none of FerroFlash's, and verify them in the simulator. Needs the device compiler.
 use cuda_builder::toolchain::{DeviceCompiler, RUSTC_VARIABLE, workspace_root};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,19 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const TEMPLATE: &str = "examples/your-own-attention";
-
-/// The files of the template that a user copies.
-const FILES: [&str; 8] = [
-    "Cargo.toml",
-    "build.rs",
-    "kernels/Cargo.toml",
-    "kernels/src/lib.rs",
-    "kernels/src/masks.rs",
-    "kernels/src/scores.rs",
-    "src/lib.rs",
-    "tests/verify.rs",
-];
+/// The files of an example that a user copies, except for the other files in `kernels/src`.
+const FILES: [&str; 6] =
+    ["Cargo.toml", "build.rs", "kernels/Cargo.toml", "kernels/src/lib.rs", "src/lib.rs", "tests/verify.rs"];
 
 /// Most lines of the document's program, without comments.
 const MOST: usize = 40;
@@ -100,11 +90,24 @@ fn the_documents_program_verifies_its_kernel() {
     assert!(right.contains("launches are right") && document.contains(right), "{said}");
 }
 
+/// Copies an example, and runs its tests.
+fn run_example(folder: &str, kernels: &[&str], passed: usize) {
+    let read =
+        |name: &str| fs::read_to_string(repository().join("examples").join(folder).join(name)).unwrap();
+    let sources = kernels.iter().map(|name| format!("kernels/src/{name}.rs"));
+    let names = FILES.into_iter().map(str::to_owned).chain(sources);
+    let files = names.map(|name| (name.clone(), read(&name))).collect();
+    let up = |name: &str| "../".repeat(2 + usize::from(name.starts_with("kernels/")));
+    let said = cargo(&outside(folder, &files, up), &["test", "--workspace"]);
+    assert!(said.contains(&format!("{passed} passed")), "{said}");
+}
+
 #[test]
 fn the_template_runs_outside_of_the_repository() {
-    let read = |name: &str| fs::read_to_string(repository().join(TEMPLATE).join(name)).unwrap();
-    let files = FILES.iter().map(|name| ((*name).to_owned(), read(name))).collect();
-    let up = |name: &str| "../".repeat(2 + usize::from(name.starts_with("kernels/")));
-    let said = cargo(&outside("template", &files, up), &["test", "--workspace"]);
-    assert!(said.contains("9 passed"), "{said}");
+    run_example("your-own-attention", &["masks", "scores"], 9);
+}
+
+#[test]
+fn the_masks_of_attention_gym_run_outside_of_the_repository() {
+    run_example("attention-gym", &["masks", "video", "relu"], 10);
 }

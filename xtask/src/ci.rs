@@ -62,7 +62,10 @@ pub fn ci(root: &Path) -> Result {
         ("evidence", &|| evidence::check(root)),
         ("fmt", &|| {
             run(&["fmt", "--all", "--check"])?;
-            run(&["fmt", "--all", "--check", "--manifest-path", "examples/your-own-attention/Cargo.toml"])
+            ["your-own-attention", "attention-gym"].iter().try_for_each(|example| {
+                let manifest = format!("examples/{example}/Cargo.toml");
+                run(&["fmt", "--all", "--check", "--manifest-path", &manifest])
+            })
         }),
         ("kernels", &|| kernels_hold(root)),
         ("clippy", &|| all(&["clippy"], &["--all-targets", "--", "-Dwarnings"])),

@@ -31,7 +31,7 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("tests/tests/debug", "a kernel compiled with its assertions"),
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
-    ("tests/tests/template", "the template in examples/your-own-attention"),
+    ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),
 ];
 
 /// The packages whose tests launch kernels.

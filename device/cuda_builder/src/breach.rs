@@ -48,6 +48,9 @@ pub enum Rule {
     },
 }
 
+/// What prevents a spill.
+const REMEDY: &str = "keep fewer registers alive at once, for example with a smaller tile";
+
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}: ", self.entry, self.target)?;
@@ -67,13 +70,14 @@ impl fmt::Display for Breach {
                  ptxas has lost parts of descriptors: keep fewer descriptors alive at once"
             ),
             Rule::SpillInLoop { stores, loads } => {
-                write!(
-                    f,
-                    "spills inside a loop ({stores} STL, {loads} LDL): keep fewer registers alive at once"
-                )
+                write!(f, "spills inside a loop ({stores} STL, {loads} LDL): {REMEDY}")
             }
             Rule::Spill { stores, loads, allowed: None } => {
-                write!(f, "spills {stores} bytes of stores and {loads} of loads; its contract permits none")
+                write!(
+                    f,
+                    "spills {stores} bytes of stores and {loads} of loads; its contract permits none: \
+                     {REMEDY}"
+                )
             }
             Rule::Spill { stores, loads, allowed: Some((s, l)) } => {
                 write!(

@@ -118,7 +118,7 @@ fn run<M: MaskFn, D: Harness>(
     // The functions are compared before the launch, because a launch in the simulator takes longer.
     for case in kernels.iter().flatten() {
         let mut buffers = Buffers::new(card.driver());
-        let params = params(&mut buffers, case).map_err(|source| Failure::refused(case, source))?;
+        let params = params_of::<M, D>(params, &mut buffers, case)?;
         exact::keeps_rules::<M>(case, &params, buffers.copies())?;
         if let Some(definition) = definition {
             exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;
@@ -135,6 +135,18 @@ fn run<M: MaskFn, D: Harness>(
     if report.kernels.is_empty() { Err(Failure::Nothing(report)) } else { Ok(report) }
 }
 
+/// The parameters of a case. The closure may run the mask's functions, for example in
+/// `exact::create_block_mask`.
+fn params_of<M: MaskFn, D: Harness>(
+    params: Params<'_, M, D>,
+    buffers: &mut Buffers<'_, D>,
+    case: &Case,
+) -> Result<M::Params, Failure> {
+    let place = || "the closure that makes the parameters panics".to_owned();
+    let made = exact::caught(case, place, || params(buffers, case))?;
+    made.map_err(|source| Failure::refused(case, source))
+}
+
 /// Launches one case.
 fn one<M: MaskFn, D: Harness>(
     card: &Attention<D>,
@@ -144,9 +156,11 @@ fn one<M: MaskFn, D: Harness>(
 ) -> Result<Verified, Failure> {
     let refused = |source| Failure::refused(case, source);
     let mut buffers = Buffers::new(card.driver());
-    let (tensors, params) = (Tensors::random(case), params(&mut buffers, case).map_err(refused)?);
+    let (tensors, params) = (Tensors::random(case), params_of::<M, D>(params, &mut buffers, case)?);
+    // A function that panics on the host would trap on a GPU, so the host comes first.
+    let expected = exact::expected::<M>(case, &params, &tensors, buffers.copies())?;
     let written = launch::run(card, variant, case, &tensors, params, &mut buffers).map_err(refused)?;
-    let verdict = exact::judge::<M>(case, &params, &tensors, buffers.copies(), &written);
+    let verdict = exact::judge(case, &expected, &written);
     let symbol = case.kernel.contract.symbol;
     match verdict {
         Some(verdict) if verdict.passed() => Ok(Verified { symbol, launches: 1, worst: verdict }),

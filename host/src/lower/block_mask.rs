@@ -12,8 +12,7 @@ pub(super) fn check(mask: &BlockMask, kernel: &AttnInfo, p: &Problem) -> Result<
     let of_kernel = [kernel.tile_m, kernel.tile_n];
     if tile != of_kernel {
         let expected = format_args!(
-            "{} has tiles of {} queries and {} keys; make the lists for these, or name another kernel with \
-             `config`",
+            "{} has tiles of {} queries and {} keys; make the lists for these, or plan again for these lists",
             kernel.contract.symbol, of_kernel[0], of_kernel[1]
         );
         return Err(Error::invalid("block_mask.tile", format_args!("{} x {}", tile[0], tile[1]), expected));

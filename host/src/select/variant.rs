@@ -12,6 +12,7 @@ const LARGE: &str = "the largest tile with this mask and these scores: there are
                      device";
 const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
 const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
+const LISTS: &str = "the variant's kernel with the tile of the block mask's lists";
 const FEWEST: &str =
     "the first of the variant's Hopper kernels with the fewest columns that fit the head dim";
 /// The reason for a kernel whose output a merge kernel completes.
@@ -34,10 +35,34 @@ pub(super) fn is_needed(p: &Problem) -> bool {
     !plain || p.score_kinds() != ScoreKinds::NONE || p.variant.is_some()
 }
 
-/// Returns the list of kernels that may solve a problem: the kernels of its variant, or of the table.
+/// Returns the list of kernels that may solve a problem: the kernels of its variant, or of the table. With a
+/// block mask, these are the kernels with the tile of its lists.
 pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let table = p.variant.is_none().then(spec::attention);
-    p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten())
+    let all = p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten());
+    all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
+}
+
+/// Checks that a kernel of the variant has the tile of the block mask.
+///
+/// # Errors
+/// Returns [`Error::Invalid`], which lists the tiles of the variant's kernels.
+fn has_tile(p: &Problem) -> Result<(), Error> {
+    let (Some(variant), Some([m, n])) = (p.variant, p.block_tile) else { return Ok(()) };
+    let of_front = || variant.kernels().filter(|e| is_of_front(e, p) && e.takes_columns(p.columns()));
+    if of_front().next().is_none() || of_front().any(|e| [e.tile_m, e.tile_n] == [m, n]) {
+        return Ok(());
+    }
+    let tiles: Vec<_> = of_front().map(|e| format!("{} x {}", e.tile_m, e.tile_n)).collect();
+    let expected = format_args!(
+        "kernels of variant {} for {}, {} and this head_dim have tiles of {} queries and keys; make the \
+         lists for one of these",
+        variant.name(),
+        p.dtype.name(),
+        front(p),
+        tiles.join(", ")
+    );
+    Err(Error::invalid("block_mask.tile", format_args!("{m} x {n}"), expected))
 }
 
 /// Returns the kernel of a variant with this symbol, for the request's kind of tensors.
@@ -115,6 +140,7 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
 /// Returns [`Error::Unsupported`], which names a combination that no kernel solves.
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
+    has_tile(p)?;
     let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.takes_columns(p.columns());
     let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
@@ -129,7 +155,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
             None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
             Some(kernel) if p.variant.is_some() && on.runs(&kernel.contract).is_ok() => {
                 q.takes(kernel).map_err(|reason| Error::unsupported(kernel.contract.symbol, reason))?;
-                let reason = if on_device.count() == 1 { ONLY } else { FEWEST };
+                let reason = if on_device.count() == 1 { only(p) } else { FEWEST };
                 Ok(Choice::new(kernel, reason))
             }
             Some(kernel) => Err(on.runs(&kernel.contract).err().unwrap_or_else(|| none(p))),
@@ -143,7 +169,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (large, small) = (fitting().filter(fills).max_by_key(size), fitting().min_by_key(size));
     let Some(portable) = large.or(small) else { return Err(none(p)) };
     let reason = match (fitting().nth(1), large) {
-        (None, _) => ONLY,
+        (None, _) => only(p),
         (Some(_), Some(_)) => LARGE,
         (Some(_), None) => SMALL,
     };
@@ -162,6 +188,11 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         Ok(()) => Choice { kernel, reason: fast, fallback: large.or(small) },
         Err(reason) => Choice::new(portable, reason),
     })
+}
+
+/// Returns the reason for the only kernel that solves a problem.
+const fn only(p: &Problem) -> &'static str {
+    if p.block_tile.is_some() { LISTS } else { ONLY }
 }
 
 /// Returns whether a kernel of the table has this kernel's tile and schedule.

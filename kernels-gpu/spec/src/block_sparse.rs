@@ -15,6 +15,7 @@ impl<Mask: MaskMarker> MaskMarker for BlockSparse<Mask> {
         assert!(!Mask::LISTED, "a block mask has a block mask already: one is supported");
         true
     };
+    const READS_WINDOW: bool = Mask::READS_WINDOW;
     type Params = And<Mask::Params, BlockMask>;
     fn block_mask(params: &Self::Params) -> Option<&BlockMask> {
         Some(&params.b)

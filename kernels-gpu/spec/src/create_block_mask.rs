@@ -62,10 +62,13 @@ pub trait CreatesBlockMask: Kernel<Params = WithParams<CreateBlockMaskParams, Se
     type Variant: Plain;
     /// Number of queries, and number of keys, of a block.
     const TILE: [u32; 2];
+    /// Whether its mask reads the request's window.
+    const READS_WINDOW: bool;
 }
 impl<Mask: MaskMarker, const TILE_M: u32, const TILE_N: u32> CreatesBlockMask
     for CreateBlockMask<Mask, TILE_M, TILE_N>
 {
     type Variant = Mask::Params;
     const TILE: [u32; 2] = [TILE_M, TILE_N];
+    const READS_WINDOW: bool = Mask::READS_WINDOW;
 }

@@ -50,6 +50,9 @@ pub trait MaskMarker: Copy {
     /// The mask's own parameters: a `#[repr(C)]` type whose size is a multiple of 8 bytes. A kernel with such
     /// a mask is a [`crate::With`] kernel, unless the parameters are empty.
     type Params: Plain;
+    /// Whether the mask reads the request's window. If this constant is false, the mask cannot read it, and a
+    /// kernel that makes block masks needs no window.
+    const READS_WINDOW: bool = false;
     /// Bytes per score that the producer of a Hopper kernel copies to shared memory beside keys.
     const STAGED_BYTES: usize = 0;
 
@@ -155,6 +158,7 @@ contract::no_padding! {
 
 /// A query sees the keys that it sees under both masks (FlexAttention's `and_masks`).
 impl<A: MaskMarker, B: MaskMarker> MaskMarker for (A, B) {
+    const READS_WINDOW: bool = A::READS_WINDOW || B::READS_WINDOW;
     type Params = And<A::Params, B::Params>;
 }
 
@@ -162,6 +166,7 @@ macro_rules! masks {
     ($($mask:ident: $params:ty;)*) => {$(
         impl MaskMarker for $mask {
             const KIND: MaskKind = MaskKind::$mask;
+            const READS_WINDOW: bool = matches!(MaskKind::$mask, MaskKind::Local);
             type Params = $params;
         }
     )*};

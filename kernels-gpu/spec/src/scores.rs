@@ -21,6 +21,7 @@ impl<Mask: MaskMarker, S: ScoreMarker> MaskMarker for Scored<Mask, S> {
     const KIND: MaskKind = Mask::KIND;
     const SCORES: ScoreKinds = Mask::SCORES.and(S::KINDS);
     const LISTED: bool = Mask::LISTED;
+    const READS_WINDOW: bool = Mask::READS_WINDOW;
     type Params = And<Mask::Params, S::Params>;
     fn block_mask(params: &Self::Params) -> Option<&BlockMask> {
         Mask::block_mask(&params.a)
@@ -111,6 +112,7 @@ impl<Mask: MaskMarker, T: Element> MaskMarker for TmaBias<Mask, T> {
     const KIND: MaskKind = Mask::KIND;
     const SCORES: ScoreKinds = Mask::SCORES.and(ScoreKinds::bias(T::DTYPE));
     const LISTED: bool = Mask::LISTED;
+    const READS_WINDOW: bool = Mask::READS_WINDOW;
     const STAGED_BYTES: usize = T::BYTES;
     type Params = And<TmaBiasParams, Mask::Params>;
     fn block_mask(params: &Self::Params) -> Option<&BlockMask> {

@@ -88,6 +88,8 @@ impl BlockLists {
 /// `sequences` are the sequences with lists: all sequences of a batch, or one sequence whose lists all
 /// sequences share ([`super::sequence`]). `heads` is 1 if all heads share their lists.
 ///
+/// A mask that reads the request's window does not compile here, because this function knows no window.
+///
 /// # Panics
 /// If a tile has no query or key, or if the lists may have 2^31 integers or more.
 pub fn create_block_mask<M: MaskFn>(
@@ -96,6 +98,13 @@ pub fn create_block_mask<M: MaskFn>(
     heads: u32,
     tile: [u32; 2],
 ) -> BlockLists {
+    const {
+        assert!(
+            !M::READS_WINDOW,
+            "the mask reads the request's window: make its lists with a kernel (`CreateBlockMask`), or with \
+             `BlockLists::new`"
+        )
+    }
     let longest = |of: fn(&Sequence) -> i32| sequences.iter().map(of).max().unwrap_or(0).max(0) as u32;
     let [m_blocks, n_blocks] =
         [longest(|of| of.queries).div_ceil(tile[0]), longest(|of| of.keys).div_ceil(tile[1])];

@@ -100,6 +100,8 @@ entry!(sparse_full_split: With<Split<Large<BlockSparse<Full>>>>);
 entry!(sparse_alibi: With<Small<Scored<BlockSparse<Causal>, OwnAlibi>>>);
 entry!(create_documents: CreateBlockMask<Documents, 128, 64>);
 entry!(create_window: CreateBlockMask<HeadWindow, 128, 32>);
+entry!(create_local: CreateBlockMask<Local, 128, 64>);
+entry!(neighbours_spilled: With<Large<Neighbours>>);
 entry!(create_neighbours: CreateBlockMask<Neighbours, 128, 32>);
 entry!(sparse_full_hopper: With<Hopper<BlockSparse<Full>>>);
 entry!(sparse_full_hopper_wide: With<HopperWide<BlockSparse<Full>>>);

@@ -1,6 +1,7 @@
 //! Kernels of a caller, for tests: functions that repeat FerroFlash's masks and scores, and functions that
 //! misbehave.
 #![no_std]
+pub mod block_bias;
 pub mod block_sparse;
 
 use core::f32::consts::LOG2_E;
@@ -249,6 +250,36 @@ impl MaskMod for HiddenHoles {
     }
     fn sees(&self, _: i32, k: i32) -> bool {
         k % 7 != 3
+    }
+}
+
+/// A mask and scores that divide by a parameter. If the parameter is 0, they panic.
+#[derive(Clone, Copy)]
+pub struct Divides<const IN_SCORES: bool>(i32);
+
+impl<const IN_SCORES: bool> MaskMarker for Divides<IN_SCORES> {
+    type Params = i64;
+}
+
+impl<const IN_SCORES: bool> MaskMod for Divides<IN_SCORES> {
+    fn load(by: &i64, _: &Sequence) -> Self {
+        Divides(*by as i32)
+    }
+    fn sees(&self, _: i32, k: i32) -> bool {
+        IN_SCORES || k % self.0 == 0
+    }
+}
+
+impl<const IN_SCORES: bool> ScoreMarker for Divides<IN_SCORES> {
+    type Params = i64;
+}
+
+impl<const IN_SCORES: bool> ScoreMod for Divides<IN_SCORES> {
+    fn load(by: &i64, _: &Sequence) -> Self {
+        Divides(*by as i32)
+    }
+    fn score(&self, s: f32, _: i32, k: i32) -> f32 {
+        s + (k / self.0) as f32
     }
 }
 

@@ -42,6 +42,7 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         create_documents::CONTRACT,
         create_window::CONTRACT,
         create_neighbours::CONTRACT,
+        create_local::CONTRACT,
         sparse_full_hopper::CONTRACT,
         sparse_full_hopper_wide::CONTRACT,
     ];

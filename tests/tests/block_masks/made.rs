@@ -6,7 +6,7 @@ use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{Alignment, Index};
 use ferroflash::spec::{CreatesBlockMask, Integers};
 use own_kernels::block_sparse::*;
-use own_kernels::exact::{self, BlockLists, Copied, MaskFn, create_block_mask};
+use own_kernels::exact::{self, BlockKind, BlockLists, Copied, MaskFn, create_block_mask};
 use ptx_sim::Options;
 
 /// A kernel makes the lists that the host makes of the same function.
@@ -44,6 +44,47 @@ fn check_made<K: CreatesBlockMask, M: MaskFn<Params = K::Variant>>(
     for (tile, (made, host)) in made.lists().zip(host.lists()).enumerate() {
         assert_eq!(made, host, "{symbol}: tile {tile}");
     }
+}
+
+#[test]
+fn a_kernel_of_a_window_needs_the_window() {
+    type Kernel = BlockMaskKernel<create_local::Kernel, SimDriver>;
+    let card = card(Options::default());
+    let of = module("create_local");
+    let kernel = Kernel::new(card.driver(), &of.contract, &of.text).expect("loads");
+    let request = BlockMaskRequest::new(1, 1, [300, 330]);
+    let room = Kernel::room(&request).expect("sizes");
+    let memory = room.map(|integers| upload(&card, &vec![0xff; integers * 4]));
+    let lists = [0, 1].map(|i| Index::new(memory[i].1, room[i] as u64));
+    let stream = card.driver().stream().expect("a stream");
+    // SAFETY: the buffers live until the launch has run, and the PTX was compiled from the kernel's type.
+    let launch = |request| unsafe { kernel.launch(card.driver(), &request, (), lists, &stream) };
+    let error = launch(request).expect_err("no window").to_string();
+    assert!(error.contains("window: None; the kernel's mask reads the window"), "{error}");
+    let mask = launch(request.window([Some(70), Some(0)])).expect("launches");
+    card.driver().synchronize(&stream).expect("runs");
+    let read = |i: usize| {
+        let mut bytes = vec![0; room[i] * 4];
+        card.driver().download(&memory[i].0, &mut bytes).expect("its size");
+        bytes.chunks_exact(4).map(|x| u32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()
+    };
+    let made = BlockLists { tiles: read(0), blocks: read(1), shape: mask.shape, tile: mask.tile };
+    let host = BlockLists::new(mask.shape, mask.tile, |[_, _, tile, n]| {
+        let (queries, keys) = (tile * 128..(tile * 128 + 128).min(300), n * 64..(n * 64 + 64));
+        let sees = |query: u32, k: u32| k < 330 && k <= query + 30 && k + 70 >= query + 30;
+        let pairs = || queries.clone().flat_map(|query| keys.clone().map(move |k| (query, k)));
+        match (pairs().any(|(q, k)| sees(q, k)), pairs().all(|(q, k)| sees(q, k))) {
+            (false, _) => BlockKind::Empty,
+            (true, all) => {
+                if all {
+                    BlockKind::Full
+                } else {
+                    BlockKind::Partial
+                }
+            }
+        }
+    });
+    assert!(made.lists().eq(host.lists()) && host.counts()[1] > 0, "{:?}", made.counts());
 }
 
 #[test]

@@ -49,7 +49,10 @@ fn block_masks_of_another_problem_are_refused() {
         check(front, mask, &["nothing"]);
     }
     for (change, said) in [
-        ((|mask| mask.tile = [128, 32]) as fn(&mut BlockMask), ["block_mask.tile", "128 x 32", "`config`"]),
+        (
+            (|mask| mask.tile = [128, 32]) as fn(&mut BlockMask),
+            ["block_mask.tile", "128 x 32", "plan again for these lists"],
+        ),
         (|mask| mask.tile[0] = 64, ["block_mask.tile", "64 x 64", "128 queries and 64 keys"]),
         (|mask| mask.shape[0] = 3, ["block_mask.sequences", "3", "2, or 1"]),
         (|mask| mask.shape[1] = 0, ["block_mask.heads", "0", "2, or 1"]),
@@ -95,6 +98,7 @@ fn requests_for_lists_are_refused() {
         (request, [index, Index::new(256, 63)], "lists[1]: 63 integers; it must have at least 64"),
         (request, [index, Index::new(258, 64)], "lists[1]: 0x102"),
         (request.seqused_k(Index::new(256, 1)), [index; 2], "seqused_k: 1 integers"),
+        (request.window([None, Some(0)]), [index; 2], "the kernel's mask reads no window"),
         (request.varlen(Some(Index::new(256, 2)), None), [index; 2], "cu_seqlens_q: 2 integers"),
     ] {
         // SAFETY: the call ends before the launch.

@@ -2,7 +2,8 @@
 //! found. In some tests, a kernel has another kernel's PTX, so the device has an error that the functions do
 //! not have.
 use super::*;
-use ferroflash::spec::{F16, FastDiv, Fwd, With};
+use cuda_builder::Arch;
+use ferroflash::spec::{F16, FastDiv, Full, Fwd, Scored, With};
 use own_kernels::exact::{Broken, MaskFn};
 use reference::variant::{Buffers, Case, Failure, Report, verify};
 
@@ -71,7 +72,50 @@ fn holes_where_a_mask_says_none_are_found_before_a_launch() {
     type Lies = With<Fwd<F16, HiddenHoles, 8, 2, 1, 4, 4, 4, 2>>;
     let found = run(variant_of::<Lies>("lies", "// none".to_owned()), |_, _| Ok(()));
     let found = found.expect_err("holes").to_string();
-    assert!(found.contains("sees(0, 3)") || found.contains("`HOLES` is false"), "{found}");
+    assert!(found.contains("sees(3, 3) is false, but `HOLES` is false"), "{found}");
+}
+
+#[test]
+fn a_function_that_panics_is_a_failure_before_a_launch() {
+    type Masked = With<Fwd<F16, Divides<false>, 8, 2, 1, 4, 4, 4, 2>>;
+    type InScores = With<Fwd<F16, Scored<Full, Divides<true>>, 8, 2, 1, 4, 4, 4, 2>>;
+    // Verification runs the functions before it loads a kernel, so these variants need no PTX.
+    let masked = variant_of::<Masked>("masked", "// none".to_owned());
+    let scored = variant_of::<InScores>("scored", "// none".to_owned());
+    let all = [
+        (run(masked, |_, _| Ok(0)), "a function panics on sequence 0, head 0: ", "divisor of zero"),
+        (run(scored, |_, _| Ok(And::new((), 0))), "a function panics on sequence 0, head 0: ", "by zero"),
+        (run(masked, |_, _| panic!("no {}", "table")), "the closure that makes the parameters", ": no table"),
+    ];
+    for (report, place, message) in all {
+        let found = report.expect_err("a panic");
+        let words = found.to_string();
+        assert!(matches!(found, Failure::Panicked { .. }), "{words}");
+        assert!(words.contains(place) && words.contains(message) && words.contains(", seed 1: "), "{words}");
+    }
+    // A load outside of the tables panics on the host.
+    let far = run(
+        variant_of::<With<Fwd<F16, Scored<Full, OwnAlibi>, 8, 2, 1, 2, 4, 4, 2>>>(
+            "own_alibi",
+            "// none".to_owned(),
+        ),
+        |_, _| Ok(And::new((), Integers { base: 1 << 40, count: 4, reserved: 0 })),
+    );
+    let words = far.expect_err("no table").to_string();
+    assert!(words.contains("loads 4 bytes at device address 0x10000000000"), "{words}");
+}
+
+/// Checks the words for a kernel that spills.
+#[test]
+fn a_spill_is_described_by_the_build() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
+    let spilled = own_kernels::block_sparse::neighbours_spilled::CONTRACT;
+    let built = CudaBuilder::new(folder).entry(spilled).check_on([Arch::Sm80]).build();
+    let words = built.map(|_| ()).expect_err("a spill").to_string();
+    for part in ["neighbours_spilled on sm_80: spills", "keep fewer registers alive at once", "smaller tile"]
+    {
+        assert!(words.contains(part), "{words}");
+    }
 }
 
 #[test]

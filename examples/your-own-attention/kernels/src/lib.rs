@@ -31,5 +31,6 @@ entry!(tree_paged_d64: With<Paged<Large<Tree>>>);
 entry!(tree_decode_d64: With<Few<Tree>>);
 entry!(t5_d64: With<Small<Scored<Causal, T5>>>);
 entry!(t5_varlen_d64: With<Varlen<Large<Scored<Causal, T5>>>>);
+entry!(t5_decode_d64: With<Few<Scored<Causal, T5>>>);
 entry!(alibi_d64: With<Large<Scored<Causal, Alibi>>>);
 entry!(capped_window_d64: With<Small<CappedWindow>>);

@@ -4,7 +4,11 @@ use kernels_gpu::prelude::*;
 
 /// A learned bias per head and distance (T5, Raffel et al., 2020). Each distance has its own value.
 #[derive(Clone, Copy)]
-pub struct T5(Integers);
+pub struct T5 {
+    bias: Integers,
+    /// The last distance's bias.
+    far: f32,
+}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -23,10 +27,16 @@ impl ScoreMarker for T5 {
 
 impl ScoreMod for T5 {
     fn load(params: &T5Params, of: &Sequence) -> Self {
-        T5(params.bias.part(of.head * params.distances, params.distances))
+        let bias = params.bias.part(of.head * params.distances, params.distances);
+        T5 { bias, far: GlobalInts::new(&bias).nearest_f32(u32::MAX) }
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        s + GlobalInts::new(&self.0).nearest_f32((p - k) as u32)
+        s + GlobalInts::new(&self.bias).nearest_f32((p - k) as u32)
+    }
+    // A block in which every key is farther away than the table reaches has one bias.
+    const BLOCK_BIAS: bool = true;
+    fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
+        (p.start - k.end + 2 >= self.bias.count as i32).then_some(self.far)
     }
 }
 

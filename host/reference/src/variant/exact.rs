@@ -7,21 +7,39 @@ use crate::attention::Outputs;
 use crate::tensor::HostTensor;
 use crate::tolerance::{Reference, Verdict};
 use kernels_gpu::exact::{self, Copied, MaskFn, Sequence};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls `each` for every sequence and head, as the kernel's functions see them, with the copies of device
-/// memory.
-fn heads<E>(
+/// memory. If a function panics, returns [`Failure::Panicked`].
+fn heads(
     case: &Case,
     copies: Vec<Copied>,
-    mut each: impl FnMut(&Sequence) -> Result<(), E>,
-) -> Result<(), E> {
+    mut each: impl FnMut(&Sequence) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let scale = (case.head_dim() as f32).sqrt().recip();
     exact::with_memory(copies, || {
         case.lengths.iter().enumerate().try_for_each(|(sequence, lengths)| {
             let lengths = lengths.map(|length| length as u32);
-            (0..case.heads[0])
-                .try_for_each(|head| each(&exact::sequence(sequence as u32, head as u32, lengths, scale)))
+            (0..case.heads[0]).try_for_each(|head| {
+                let of = exact::sequence(sequence as u32, head as u32, lengths, scale);
+                let place = || format!("a function panics on sequence {sequence}, head {head}");
+                caught(case, place, || each(&of))?
+            })
         })
+    })
+}
+
+/// Calls code of the caller. If the code panics, returns [`Failure::Panicked`] with the place.
+pub(super) fn caught<R>(
+    case: &Case,
+    place: impl Fn() -> String,
+    call: impl FnOnce() -> R,
+) -> Result<R, Failure> {
+    // After a panic, verification ends, so nothing uses a value that the panic left half changed.
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Failure::Panicked { case: Box::new(case.clone()), place: place(), message: message.to_owned() }
     })
 }
 
@@ -134,14 +152,13 @@ fn naive<M: MaskFn>(
     o.iter_mut().for_each(|o| *o = round(*o));
 }
 
-/// Judges a launch's outputs; `None` if their sizes are wrong.
-pub(super) fn judge<M: MaskFn>(
+/// The outputs that a launch should write, with their tolerances.
+pub(super) fn expected<M: MaskFn>(
     case: &Case,
     params: &M::Params,
     tensors: &Tensors,
     copies: Vec<Copied>,
-    written: &Written,
-) -> Option<Verdict> {
+) -> Result<Reference, Failure> {
     let ([batch, rows], heads_q, head_dim) = (case.q_shape(), case.heads[0], case.head_dim());
     let shape = [batch, rows, heads_q, head_dim];
     let empty = || Outputs {
@@ -150,7 +167,7 @@ pub(super) fn judge<M: MaskFn>(
         lse: vec![f64::NEG_INFINITY; batch * heads_q * rows],
     };
     let [mut right, mut rounded] = [empty(), empty()];
-    let done: Result<(), ()> = heads(case, copies, |of| {
+    heads(case, copies, |of| {
         let own = Rows::new(case, tensors, of);
         let values: Vec<Vec<f64>> = (0..of.keys as usize).map(|key| own.row(2, key).collect()).collect();
         for query in 0..of.queries {
@@ -166,9 +183,14 @@ pub(super) fn judge<M: MaskFn>(
             naive::<M>(params, of, &own, query, &values, &mut rounded.out[at]);
         }
         Ok(())
-    });
-    let () = done.ok()?;
-    let reference = Reference::of_results(right, &rounded, case.kernel.dtype);
+    })?;
+    Ok(Reference::of_results(right, &rounded, case.kernel.dtype))
+}
+
+/// Judges a launch's outputs; `None` if their sizes are wrong.
+pub(super) fn judge(case: &Case, reference: &Reference, written: &Written) -> Option<Verdict> {
+    let [batch, rows] = case.q_shape();
+    let shape = [batch, rows, case.heads[0], case.head_dim()];
     let o = HostTensor::bshd(&written.o, case.kernel.dtype, shape).ok()?;
     let verdict = reference.judge(&o, Some(&written.lse))?;
     Some(Verdict { strays: written.strays, ..verdict })

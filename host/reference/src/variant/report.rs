@@ -52,6 +52,17 @@ pub enum Failure {
         /// The rule.
         rule: Broken,
     },
+    /// Code of the caller panics on the host: a function of the mask or of the scores, the second definition,
+    /// or the closure that makes the parameters. On a GPU, a function that panics fails the launch.
+    #[error("{case}: {place}: {message}")]
+    Panicked {
+        /// The case.
+        case: Box<Case>,
+        /// The code that panics, and the sequence and head if it is a function.
+        place: String,
+        /// The panic's message.
+        message: String,
+    },
     /// The functions differ from the second definition.
     #[error(
         "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the functions give the score \
