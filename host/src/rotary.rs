@@ -3,7 +3,8 @@
 //! Kernels read cosines and sines from tables, and do not compute them from a base. Models scale their
 //! frequencies in several ways (linear, NTK, YaRN, Llama 3), so a base alone describes few of them. A sine in
 //! f32 also needs a product of position and frequency in more than f32: near position 10^6, this product in
-//! f32 is wrong by up to 0.06 (128 columns, bases 10^4 and 5 * 10^5, computed on a CPU). A table costs 8 bytes per position and angle, and all layers share it.
+//! f32 is wrong by up to 0.06 (128 columns, bases 10^4 and 5 * 10^5, computed on a CPU). A table costs 8
+//! bytes per position and angle, and all layers share it.
 
 /// Returns the frequencies of rotary embedding without scaling: `base^(-2 * i / dims)` for each pair `i` of
 /// `dims` columns. Scale the result for YaRN, Llama 3 and others.
