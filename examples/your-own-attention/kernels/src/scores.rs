@@ -57,8 +57,7 @@ impl ScoreMod for Alibi {
         Alibi(GlobalInts::new(slopes).nearest_f32(of.head) * of.unscale())
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        // The numbers stay exact below 2^24. The rows of a lane share the conversion of a key.
-        fma(k as f32 - p as f32, self.0, s)
+        fma((k - p) as f32, self.0, s)
     }
 }
 
