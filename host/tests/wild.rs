@@ -104,6 +104,36 @@ proptest! {
     }
 
     #[test]
+    fn shared_prefixes(
+        numbers in prop::array::uniform8(number()), at in prop::array::uniform5(index()),
+        [varlen, always, small] in any::<[bool; 3]>(),
+    ) {
+        let view = |n: u64| TensorView::bshd(n << 44, 1 << 34, DType::F16, [6, 1, 8, 64]);
+        let pages = |n: u64| TensorView::bshd(n << 44, 1 << 34, DType::F16, [900, 16, 2, 64]);
+        let [columns, stride, groups, shared, most, level, apart, batch] = numbers;
+        let (columns, groups) = if small { (columns % 300 + 2, groups % 7) } else { (columns, groups) };
+        let table = Index::new(6 << 44, 1 << 40);
+        let cache = KvCache::paged(KvPages::new(pages(4), pages(5)), table, columns, Index::new(7 << 44, 6));
+        let [rest, starts, entries, lengths, other] = at;
+        let prefixes = match varlen {
+            true => SharedPrefixes::varlen(
+                VarlenQueries::new(groups, starts, most),
+                Level { entries, columns: level, stride: apart, lengths },
+                Level { entries: other, columns: batch, stride, lengths: rest },
+            ),
+            false => SharedPrefixes::equal(groups, shared, rest),
+        };
+        let prefixes = if always { prefixes.always() } else { prefixes };
+        let request = AttentionRequest::cached(view(1), cache.table_stride(stride), view(2));
+        let request = request.scratch(Scratch::Fastest).shared_prefixes(prefixes);
+        if plan(&request, h200()).is_ok() {
+            prop_assert!((1..=6).contains(&groups) && rest.elements >= 6);
+            let is_valid = if varlen { level > 0 && batch > 0 } else { shared < columns && 6 % groups == 0 };
+            prop_assert!(is_valid);
+        }
+    }
+
+    #[test]
     fn appends(
         mut k in view(), mut v in view(), pages in pages(), at in address(), tokens in elements(),
         [wide, alike, small] in any::<[bool; 3]>(),

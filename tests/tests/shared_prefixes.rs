@@ -4,7 +4,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::on_cache::attention;
-use ptx_sim::Kind;
+use ptx_sim::{Kind, Options};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, OnDevice, Pages, Rule, Shared, Told, Work};
 
 const PAGES: Pages = Pages::Nhd(16);
@@ -88,6 +88,19 @@ fn many_queries_of_a_group() {
     for groups in [&[[20, 40]][..], &[[20, 33]], &[[17, 34], [17, 34]], &[[18, 4], [1, 9]]] {
         check(&of(groups));
     }
+}
+
+/// Hopper's tiles take the queries of two groups, whose LSE lie beside each other.
+#[test]
+fn hopper() {
+    let card = SimDriver::of_multiprocessors("h200", Options::default(), Some(8)).expect("a known card");
+    let case = DecodeCase { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
+    let (attention, memory) = (Attention::new(card), DecodeMemory::new(&case));
+    let device = OnDevice::new(&attention, &memory, None).expect("a plan");
+    let written = device.run().expect("a launch");
+    assert!(written.entry.starts_with("hopper_paged_f16_d64_"), "{}", written.entry);
+    let failures = Work::judge(&memory, Rule::Tolerance).expect("a case")(0, &written).failures;
+    assert!(failures.is_empty(), "{failures:?}");
 }
 
 /// A plan only knows bounds, because a replayed graph may find other lengths. If a sequence lacks keys of its

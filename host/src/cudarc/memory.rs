@@ -138,7 +138,7 @@ impl<'a> PerHead<'a> {
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
 /// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
 /// slices, because a launch allocates nothing.
-pub(super) struct StreamGuards<'a, const MOST: usize = 20> {
+pub(super) struct StreamGuards<'a, const MOST: usize = 21> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.

@@ -80,7 +80,11 @@ pub(crate) fn prefix<'a>(
         }
         Groups::Equal { count, pages, .. } => {
             let (sequences, each) = (r.q.shape[0] / count, rows / count);
-            let table = Paged::Table { entries, columns: pages, stride: stride.saturating_mul(sequences) };
+            let stride = stride.saturating_mul(sequences);
+            if count > 1 && u32::try_from(stride).is_err() {
+                return Err("the block table's rows of two groups are 2^32 entries apart or more");
+            }
+            let table = Paged::Table { entries, columns: pages, stride };
             let scales = kv.pages.scales.map(|scale| scale_of_groups(scale, sequences));
             let cache = of_pages(kv, table, pages, count);
             let cache = KvCache { pages: KvPages { scales, ..cache.pages }, ..cache };

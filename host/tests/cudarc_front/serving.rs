@@ -85,6 +85,12 @@ fn caches_of_any_kind() {
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
+        // A prefix of one page saves too little, so the launch reads whole sequences.
+        into(&Inputs::cached(q, paged).shared_prefixes(2, 1, &lengths)).expect("valid");
+        let calls = cuda.calls();
+        assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (1, 1), "{calls:?}");
+        let short = into(&Inputs::cached(q, paged).shared_prefixes(1, 1, &lengths.slice(1..)));
+        assert!(short.is_err_and(|error| error.to_string().contains("shared_prefixes.rest.lengths")));
         let chunks = into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
