@@ -62,8 +62,8 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// [`SEEDS`]. Its O must keep FlashAttention's rule, `max|out - exact| <= 2 max|naive - exact| + 1e-5`, and
 /// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. `exact` and `naive`
 /// use the functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of
-/// `kernels_gpu::exact::Broken`, and a bias of a block (`ScoreMod::block_bias`) must be the bias of each score
-/// of the block.
+/// `kernels_gpu::exact::Broken`, and a bias of a block (`ScoreMod::block_bias`) must be the bias of each
+/// score of the block.
 ///
 /// If the functions have an error, the kernel and `exact` have the same error: see [`verify_against`].
 ///
