@@ -27,6 +27,10 @@ class Append(ctypes.Structure):
         + [(name, ctypes.c_float) for name in ("k_scale", "v_scale")]
         + [(name, ctypes.c_void_p) for name in ("k_scales", "v_scales")]
         + [("head_dim_v", ctypes.c_int64)]
+        + [(name, ctypes.c_void_p) for name in ("rotary_cos", "rotary_sin", "positions", "q", "rotated_q")]
+        + [(name, ctypes.c_int64) for name in ("rotary_rows", "rotary_dims", "rotary_stride", "rotary_first", "heads_q")]
+        + [("q_strides", ctypes.c_int64 * 2), ("rotated_q_strides", ctypes.c_int64 * 2)]
+        + [(name, ctypes.c_int32) for name in ("rotary_dtype", "rotary_style", "wide_positions", "reserved")]
     )
 
 
@@ -85,11 +89,30 @@ class Launch(Planned):
         self.plan_it(share)
 
 
-def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
+# A table of cosines and sines may be wider than the tokens.
+ANGLE_DTYPES = {**DTYPES, torch.float32: 3}
+
+
+def _rotate(args, cos, sin, positions, q, rotated, interleaved):
+    """Sets the rotation of an append: cos and sin (rows, columns / 2), positions (tokens), q (tokens, heads, head_dim)."""
+    if cos.shape != sin.shape or cos.stride() != sin.stride() or cos.dtype != sin.dtype or cos.stride(-1) != 1:
+        raise Error(f"rotary_sin {sin.dtype} {tuple(sin.shape)}: it must be like rotary_cos, {cos.dtype} {tuple(cos.shape)}")
+    if cos.dtype not in ANGLE_DTYPES:
+        raise Error(f"rotary_cos: {cos.dtype}; it must be float32, or the dtype of q")
+    args.rotary_cos, args.rotary_sin, args.positions = cos.data_ptr(), sin.data_ptr(), positions.data_ptr()
+    args.rotary_rows, args.rotary_dims, args.rotary_stride = cos.shape[0], 2 * cos.shape[1], cos.stride(0)
+    args.rotary_dtype, args.rotary_style = ANGLE_DTYPES[cos.dtype], int(interleaved)
+    args.wide_positions = int(positions.dtype == torch.int64)
+    args.q, args.rotated_q, args.heads_q = q.data_ptr(), rotated.data_ptr(), q.shape[1]
+    args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
+
+
+def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None):
     """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim).
 
     `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not have. For a
-    float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device.
+    float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device. `rotary` are the
+    arguments of a rotation of k and of queries: cos, sin, positions, q, rotated, interleaved.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
     args = Append(size=ctypes.sizeof(Append))
@@ -102,12 +125,17 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None)):
     args.dtype, args.cache_dtype = DTYPES[k.dtype], CACHE_DTYPES[k_cache.dtype]
     args.wide_slots = int(slots.dtype == torch.int64)
     _scale(args, scales)
-    kept = (k, v, k_cache, v_cache, slots, scales)
+    if rotary is not None:
+        _rotate(args, *rotary)
+    kept = (k, v, k_cache, v_cache, slots, scales, rotary)
     return lambda: kept and _check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
 
 
-def _append(k, v, k_cache, v_cache, starts, block_table, rows, scales):
-    """Writes k and v (batch, new, heads, head_dim) after the first `starts` keys of each sequence."""
+def _append(k, v, k_cache, v_cache, starts, block_table, rows, scales, angles=None, q=None):
+    """Writes k and v (batch, new, heads, head_dim) after the first `starts` keys of each sequence.
+
+    With `angles` (cos, sin, interleaved), the call rotates k and q (batch, new, heads, head_dim), and returns the rotated q.
+    """
     _, new, heads, head_dim = k.shape
     page = k_cache.shape[1]
     at = starts[:, None].long() + torch.arange(new, device=k.device)[None, :]
@@ -118,7 +146,14 @@ def _append(k, v, k_cache, v_cache, starts, block_table, rows, scales):
         number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
         slots = torch.where(at < columns * page, number * page + at % page, -1)
     k, v = k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
-    append(k, v, k_cache, v_cache, slots.reshape(-1).contiguous(), scales)()
+    rotary, rotated = None, None
+    if angles is not None:
+        cos, sin, interleaved = angles
+        flat = q.reshape(-1, *q.shape[2:])
+        rotated = torch.empty_like(flat, memory_format=torch.contiguous_format)
+        rotary = (cos, sin, at.reshape(-1).contiguous(), flat, rotated, interleaved)
+    append(k, v, k_cache, v_cache, slots.reshape(-1).contiguous(), scales, rotary)()
+    return rotated if rotated is None else rotated.view(q.shape)
 
 
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
@@ -130,8 +165,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
     `block_table` (pages, page, heads_k, head_dim). The call first writes `k` and `v` (batch, new, heads_k, head_dim) after
-    the `cache_seqlens` keys of each sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. Rotary embeddings and
-    padding on the left are refused.
+    the `cache_seqlens` keys of each sequence. With `rotary_cos` and `rotary_sin` (positions, columns / 2), in float32 or the
+    dtype of q, it rotates `k` on the way, and q: row i of a sequence by the angles of position cache_seqlens + i.
+    `alibi_slopes` are (heads) or (batch, heads) in float32. Padding on the left is refused.
 
     Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a sequence
     has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors of a
@@ -141,9 +177,18 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a
     row without a key it is +inf, as in FlashAttention-2.
     """
-    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
-        if given is not None:
-            raise Unsupported(f"{name}: FerroFlash has no such option; it must be None")
+    if cache_leftpad is not None:
+        raise Unsupported("cache_leftpad: FerroFlash has no such option; it must be None")
+    if (rotary_cos is None) != (rotary_sin is None):
+        raise Error("rotary_cos and rotary_sin belong together: pass both, or neither")
+    if rotary_cos is not None:
+        if k is None:
+            raise Error("rotary_cos without k: the call rotates new keys on their way into the cache")
+        if q.shape[1] != k.shape[1]:
+            raise Unsupported(f"rotary_cos with {q.shape[1]} queries and {k.shape[1]} new keys: the numbers must be equal")
+        # FlashAttention then rotates all queries by the position of the first.
+        if q.shape[1] > 1 and not causal and tuple(window_size) == (-1, -1):
+            raise Unsupported("rotary_cos with several queries and neither causal nor window_size: rotate q and k first")
     if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
         raise Error(f"k_cache and v_cache must have equal shapes and strides, not {tuple(v_cache.stride())}")
     if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
@@ -179,7 +224,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     sinks = None if sinks is None else sinks.contiguous()
     if k is not None:
         own = torch.arange(batch, device=device) if rows is None else rows
-        _append(k, v, k_cache, v_cache, lengths, table, own, scales)
+        angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
+        rotated = _append(k, v, k_cache, v_cache, lengths, table, own, scales, angles, q)
+        q = q if rotated is None else rotated
         lengths = lengths + k.shape[1]
 
     o, lse = torch.empty(q.shape, dtype=q.dtype, device=device), None

@@ -6,8 +6,10 @@ SDPA with a bias, on the same tensors, with the same timer, in one process.
 
 Each variant is written once for FerroFlash (arguments of flash_attn_func) and once for flex_attention (score_mod, mask_mod).
 The float64 reference runs flex_attention's functions on index tensors, so both results are compared with one definition.
-`without` is FerroFlash without the variant, which shows the price of sinks. compare.py's timers measure in shuffled rounds. A ratio is
-the peer's time divided by FerroFlash's. After --seconds, the script ends with the rows that it has.
+`without` is FerroFlash without the variant, which shows the price of sinks, and full attention beside block-sparse masks.
+`natten`, `sparse*` and `user_*` are functions of a caller, compiled in bench/own; `built_in` is FerroFlash's own kernel.
+compare.py's timers measure in shuffled rounds. A ratio is the peer's time divided by FerroFlash's. With --fa4, `flex_fa4` is
+flex_attention with its FlashAttention-4 backend, which needs a GPU and a Python that FlashAttention-4 supports. After --seconds, the script ends with the rows that it has.
 """
 import argparse
 import json
@@ -24,6 +26,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compare
 import ferroflash
+import own
 import report
 import varlen
 
@@ -36,9 +39,10 @@ class Variant:
     """One variant on tensors: FerroFlash's arguments, flex_attention's functions, and other peers."""
 
     def __init__(self, name, args, score=None, mask=None, sinks=None, bias=None, without=None, heads=(16, 16), queries=None,
-                 documents=None):
+                 documents=None, own=None, built_in=None):
         self.name, self.args, self.score, self.mask, self.sinks = name, args, score, mask, sinks
         self.bias, self.without, self.heads, self.queries, self.documents = bias, without, heads, queries, documents
+        self.own, self.built_in = own, built_in
 
 
 def variants(batch, heads, keys, dim, dtype, device):
@@ -94,7 +98,40 @@ def variants(batch, heads, keys, dim, dtype, device):
         logits = torch.randn(64, device=device)
         return lambda: Variant(name, dict(sinks=logits, **extra), mask=mask, sinks=logits, without=extra, heads=(64, 8))
 
-    return {"alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
+    def natten(radius=6):
+        # Pixels at most 6 rows and columns away: NATTEN's windows of 13 x 13.
+        width = {1024: 32, 4096: 64}.get(keys, 128)
+        near = lambda a, b: (a - b).abs() <= radius
+        return Variant("natten", {}, mask=lambda b, h, q, k: near(q // width, k // width) & near(q % width, k % width),
+                       own=own.Own("natten", image=(width, radius), lists=True))
+
+    def sparse(percent):
+        def make():
+            # Each tile of queries sees its own block of keys, and others at random.
+            blocks = -(-keys // own.TILE)
+            count, draw = max(1, round(blocks * percent / 100)), random.Random(7)
+            sees = torch.zeros(blocks, blocks, dtype=torch.bool)
+            for i in range(blocks):
+                sees[i, [i, *draw.sample([j for j in range(blocks) if j != i], count - 1)]] = True
+            sees = sees.to(device)
+            return Variant(f"sparse{percent}", {}, mask=lambda b, h, q, k: sees[q // own.TILE, k // own.TILE],
+                           own=own.Own("blocks", tables=own.block_lists(sees)), without={})
+        return make
+
+    def user(make, **of):
+        # A function of the caller, beside FerroFlash's kernel of the request.
+        def both():
+            v = make()
+            v.name, v.own, v.built_in = f"user_{v.name}", own.Own(v.name, **of), v.args
+            return v
+        return both
+
+    causal = lambda: Variant("causal", dict(causal=True), mask=CAUSAL)
+    users = {"user_causal": user(causal), "user_softcap": user(softcap, softcap=20.0), "user_alibi": user(alibi, tables=[slopes])}
+    if dtype != torch.float16:
+        users = {}  # bench/own has these kernels for f16.
+    return {**users, "natten": natten, **{f"sparse{percent}": sparse(percent) for percent in (10, 30, 60)},
+            "alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
             "sinks": sinks("sinks", dict(causal=True), CAUSAL),
             "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)),
                                   lambda b, h, q, k: (q >= k) & (q - k < 128))}
@@ -137,10 +174,14 @@ def packed(v, q, k, values):
     return call
 
 
-def contenders(v, q, k, values):
+def contenders(v, q, k, values, fa4):
     """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim)."""
     ours = lambda args: lambda: ferroflash.flash_attn_func_bhsd(q, k, values, **args)
     calls = {"ferroflash": ours(v.args)}
+    if v.own is not None:
+        calls["ferroflash"] = v.own.call(q, k, values)
+    if v.built_in is not None:
+        calls["built_in"] = ours(v.built_in)
     if v.documents is not None:
         calls["ferroflash"] = packed(v, q, k, values)
     if v.without is not None:
@@ -148,15 +189,19 @@ def contenders(v, q, k, values):
     gqa = q.shape[1] != k.shape[1]
     blocks = create_block_mask(v.mask, None, None, q.shape[2], k.shape[2], device=q.device) if v.mask else None
 
-    def flex(q, k, values):
+    def flex(q, k, values, options=None):
         if v.sinks is None:
-            return flex_attention(q, k, values, score_mod=v.score, block_mask=blocks, enable_gqa=gqa)
-        o, lse = flex_attention(q, k, values, block_mask=blocks, enable_gqa=gqa, return_lse=True)
+            return flex_attention(q, k, values, score_mod=v.score, block_mask=blocks, enable_gqa=gqa, kernel_options=options)
+        o, lse = flex_attention(q, k, values, block_mask=blocks, enable_gqa=gqa, return_lse=True, kernel_options=options)
         return (o * torch.sigmoid(lse - v.sinks[None, :, None])[..., None]).to(q.dtype)
 
     torch._dynamo.reset()
-    compiled = torch.compile(flex, dynamic=False)
-    calls["flex"] = lambda: compiled(q, k, values)
+    if v.built_in is None:
+        compiled = torch.compile(flex, dynamic=False)
+        calls["flex"] = lambda: compiled(q, k, values)
+        if fa4:
+            other = torch.compile(flex, dynamic=False)
+            calls["flex_fa4"] = lambda: other(q, k, values, {"BACKEND": "FLASH"})
     if v.bias is not None:
         def sdpa(backend):
             def call():
@@ -172,7 +217,7 @@ def run(v, batch, keys, dim, dtype, args, rng):
     queries, (heads, kv_heads) = v.queries or keys, v.heads
     tensor = lambda h, n: torch.randn(batch, n, h, dim, dtype=DTYPES[dtype], device="cuda").transpose(1, 2)
     q, k, values = tensor(heads, queries), tensor(kv_heads, keys), tensor(kv_heads, keys)
-    calls, verdicts = contenders(v, q, k, values), {}
+    calls, verdicts = contenders(v, q, k, values, args.fa4), {}
     for name, call in list(calls.items()):
         try:
             verdicts[name] = check(v, q, k, values, call()) if name != "without" else None
@@ -187,13 +232,15 @@ def run(v, batch, keys, dim, dtype, args, rng):
         for name in rng.sample(list(calls), len(calls)):
             times[name].append(compare.measure(calls[name], timing)[0])
     medians = {name: statistics.median(samples) for name, samples in times.items()}
-    launch = None if v.documents else ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0]
+    described = v.documents is None and v.own is None
+    entry = ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0].describe()["entry"] if described else None
+    entry = getattr(calls["ferroflash"], "entry", entry)
     label = f"{v.name} {dtype} b{batch} h{heads}/{kv_heads} q{queries} k{keys} d{dim}"
     print(f"{timing:4} {label:44} " + "  ".join(f"{name} {us:.1f}" for name, us in medians.items())
           + "".join(f"  WRONG {name} {found}" for name, found in verdicts.items() if found and not found["passed"]), flush=True)
     return [{"suite": v.name, "label": label, "inputs": "normal", "dtype": dtype, "timing": timing, "peer": name, "us": us,
              "rounds_us": times[name], "ratio": us / medians["ferroflash"], "check": verdicts[name],
-             "entry": launch.describe()["entry"] if launch and name == "ferroflash" else None} for name, us in medians.items()]
+             "entry": entry if name == "ferroflash" else None} for name, us in medians.items()]
 
 
 def main():
@@ -206,6 +253,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=200.0, help="measurements begin within this time")
+    parser.add_argument("--fa4", action="store_true", help="measure flex_attention's FlashAttention-4 backend, too")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)

@@ -5,7 +5,7 @@ use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
     HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
-    RaggedMap, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    RaggedMap, RotaryAppendParams, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -71,8 +71,8 @@ macro_rules! params {
 params! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
-    AppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams, PerHead, BiasParams,
-    TmaBiasParams;
+    AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
+    PerHead, BiasParams, TmaBiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams
 }
@@ -289,7 +289,8 @@ mod tests {
         let alone = size_of::<DecodeParams>() + variant;
         let mixed = size_of::<FewParams>() + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
         let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();
-        let most = [merged, split, alone, shared, size_of::<AppendParams>()].into_iter().max().unwrap_or(0);
+        let append = size_of::<RotaryAppendParams>();
+        let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);
         assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }
 }

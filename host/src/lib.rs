@@ -26,6 +26,7 @@
 //! | [`request::Append`], [`request::Merge`] | append to a KV cache; merge of partial states |
 //! | [`request::TensorView`], [`request::LseView`] | tensors in the caller's memory, by strides |
 //! | [`request::KvCache`], [`request::KvPages`] | KV caches, paged or dense |
+//! | [`request::Rotary`], [`rotary`] | rotary embedding in an append; its tables |
 //! | [`request::Index`], [`request::Slots`] | integers in device memory, which the host does not read |
 //! | [`request::Scratch`] | workspace and counters of launches |
 //! | [`plan()`], [`plan::supports`] | pure functions of a request and a device's [`Capabilities`] |
@@ -68,6 +69,7 @@ mod prepared;
 mod problem;
 pub mod ptx;
 pub mod request;
+pub mod rotary;
 mod schedule;
 mod select;
 mod tma;

@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod block_mask;
 mod merge;
+mod rotary;
 mod shared_prefixes;
 mod tensors;
 mod variant;

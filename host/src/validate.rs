@@ -10,6 +10,7 @@ mod lse;
 mod mask;
 mod merge;
 mod problem;
+mod rotary;
 mod shared_prefixes;
 mod variant;
 

@@ -72,7 +72,7 @@ const PLANS: &[Planned] = &[
     ("h200", Shape { queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal), "decode_f16_d128_causal_16_tiles", 128,
         [16 * 8 * 16 * 129 * 4, 16 * 8 * 4]),
     ("h200", Shape { batch: 32, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
-        "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 32 * 8 * 4]),
+        "decode_f16_d128_causal_32_tiles_w4", 264, [33 * 8 * 32 * 129 * 4, 0]),
     // With very few sequences, two or four blocks of 8 rows share the rows of each sequence, if each sequence
     // still has at least four splits.
     ("h200", Shape { batch: 2, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal),
@@ -98,7 +98,7 @@ const PLANS: &[Planned] = &[
         256, [16 * 8 * 32 * 129 * 4, 2 * 16 * 8 * 4]),
     // Two blocks read the same keys, so the plan has half the number of splits.
     ("h200", Shape { batch: 17, queries: 12, ..LLAMA }, |d| d.mask(Mask::Causal),
-        "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 2 * 17 * 8 * 4]),
+        "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 0]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
         "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
@@ -106,11 +106,11 @@ const PLANS: &[Planned] = &[
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
     // Head dims above 256 have 8 rows per block. Head dim 256 has 16 rows per block.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
-        396, [99 * 4 * 2 * 513 * 4, 16]),
+        396, [99 * 4 * 2 * 513 * 4, 0]),
     ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 392,
-        [49 * 4 * 16 * 513 * 4, 2 * 16 * 4 * 4]),
+        [49 * 4 * 16 * 513 * 4, 0]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
-        [29 * 2 * 16 * 257 * 4, 16 * 2 * 4]),
+        [29 * 2 * 16 * 257 * 4, 0]),
     // The request sets the number of splits.
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(1)), "decode_f16_d128_causal_8_tiles", 128, [0, 0]),
     ("h200", LLAMA, |d| d.splits(Splits::Exactly(3)), "decode_f16_d128_causal_8_tiles", 384,

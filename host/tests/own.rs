@@ -174,20 +174,27 @@ fn a_split_kernel_of_two_widths_is_combined_by_the_values_columns() {
     assert_eq!(attention.driver().loaded(), ["near_d128x64_split", "combine_f16_d64"]);
 }
 
-/// A variant of Hopper kernels alone runs the kernel with the fewest columns that fit.
+/// A variant of Hopper kernels alone runs the kernel with the fewest columns that fit, and the tile that the
+/// table would take for this number of keys.
 #[test]
 fn a_variant_of_hopper_kernels_runs_the_smallest_that_fits() {
     static HOPPER: Variant<Near> = Variant::new(
         "on hopper",
         &[
             kernel!(Hopper, "near_hopper_d128", "656"),
+            kernel!(FwdHopper<F16, Near, 3, 6, 4, 3, true>, "near_hopper_d64_192", "656"),
             kernel!(FwdHopper<F16, Near, 2, 8, 4, 3, true>, "near_hopper_d64", "656"),
         ],
     );
-    for (head_dim, symbol) in [(64, "near_hopper_d64"), (96, "near_hopper_d128")] {
-        let request = dense([4, 2048, 16, head_dim]).variant(&HOPPER, NEAR);
+    for (head_dim, keys, symbol) in [
+        (64, 2048, "near_hopper_d64"),
+        (64, 4096, "near_hopper_d64_192"),
+        (64, 64, "near_hopper_d64"),
+        (96, 2048, "near_hopper_d128"),
+    ] {
+        let request = dense([4, keys, 16, head_dim]).variant(&HOPPER, NEAR);
         let made = plan(&request, card("h200")).expect(symbol);
-        assert_eq!(made.contract().symbol, symbol);
+        assert_eq!(made.contract().symbol, symbol, "{keys} keys");
     }
 }
 

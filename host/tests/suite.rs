@@ -20,6 +20,7 @@ mod own;
 mod packed;
 mod parts;
 mod planner;
+mod rotary;
 mod shared_prefixes;
 mod supports;
 mod validation;

@@ -136,7 +136,8 @@ proptest! {
     #[test]
     fn appends(
         mut k in view(), mut v in view(), pages in pages(), at in address(), tokens in elements(),
-        [wide, alike, small] in any::<[bool; 3]>(),
+        [wide, alike, small, turns, few] in any::<[bool; 5]>(), mut cos in view(), q in view(),
+        column in number(),
     ) {
         if alike {
             let [heads, head_dim] = [pages.keys.shape[2], pages.keys.shape[3]];
@@ -146,9 +147,16 @@ proptest! {
         }
         let slots = if wide { Slots::i64 } else { Slots::i32 };
         let slots = slots(at & !7, if small { tokens % 129 } else { tokens });
-        let append = Append::new(k, v, pages, slots);
+        let mut append = Append::new(k, v, pages, slots);
+        if few {
+            cos = TensorView::bshd(52 << 44, 1 << 34, DType::F32, [1, 100, 1, 16]);
+        }
+        if turns {
+            let rotary = Rotary::cos_sin(cos, Positions::i32(at & !7, tokens)).first_column(column);
+            append = append.rotary(if few { rotary } else { rotary.queries(q, q) });
+        }
         if let Ok(plan) = plan(&append, h200()) {
-            for view in [k, v] {
+            for view in [k, v].into_iter().chain(append.rotary.map(|rotary| rotary.sin)) {
                 prop_assert!(fits(view.elements, &view.shape, &view.strides));
             }
             let heads = append.pages.keys.shape[2] as u64 * append.slots.elements;

@@ -11,8 +11,8 @@
 //! - [`varlen`]: varlen tensors. [`paged`]: prefill on a paged KV cache.
 //! - [`hopper`]: forward kernels with the instructions that only sm_90 has.
 //! - [`partial`]: merges partial results.
-//! - [`append`]: copies rows of new tokens to their slots of a cache. [`merge`]: merges attention states that
-//!   have the same rows and different keys.
+//! - [`append`]: copies rows of new tokens to their slots of a cache. [`rotary`]: rotates them on the way.
+//!   [`merge`]: merges attention states that have the same rows and different keys.
 //! - [`variant`]: a mask together with a score modification. [`mask`]: the keys that a query sees
 //!   ([`mask::MaskMod`]). [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`],
 //!   [`alibi`]: scale, softcap and slopes. [`rows`]: a work tile's rows, and the sequence of these rows.
@@ -74,6 +74,8 @@ pub mod paged;
 pub mod partial;
 #[forbid(unsafe_code)]
 pub mod prelude;
+#[forbid(unsafe_code)]
+pub mod rotary;
 #[forbid(unsafe_code)]
 pub mod rows;
 #[forbid(unsafe_code)]

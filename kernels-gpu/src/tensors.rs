@@ -105,7 +105,8 @@ pub trait TensorTile: QueryTile {
     /// Whether the keys lie in pages. At the largest head dim, page lookups leave no registers for slopes.
     const PAGES: bool = false;
 
-    /// The type that finds keys, or values, of `D` base tiles of columns, stored as `S`.
+    /// The source of a tile's keys, or of its values: rows in global memory that are `D` base tiles wide,
+    /// with elements of type `S`.
     type Keys<S: Element, const D: usize>: TileSource<S, D>;
 
     /// The tile's tensors, with `tile_m` queries per tile.

@@ -49,8 +49,8 @@ pub trait MaskFn: MaskMarker {
         f32::NEG_INFINITY
     }
 
-    /// The keys that the query at position `at` sees, in a decode kernel. `window.right` bounds the keys of
-    /// every mask. The bounds may be below 0.
+    /// The keys in the window of the query at position `at`, in a decode kernel. `window.left` applies if
+    /// `LEFT`, and `window.right` always. The bounds may be below 0.
     #[inline(always)]
     fn keys_at(window: &Window, at: i32, k_len: u32) -> Range<i32> {
         let start = if Self::LEFT { at - window.left } else { 0 };

@@ -24,7 +24,7 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
 }
 
-/// Runs all rounds of a problem on a subject, and judges the outputs.
+/// Runs all launches of a task with the kernel `subject`, and judges the outputs of each launch.
 ///
 /// # Errors
 /// Returns the error of a launch, which includes the simulator's reports.

@@ -1,9 +1,10 @@
-//! Tests that append kernels stay inside the cache. `simulated.rs` runs each kernel on its edge cases.
+//! Tests that append kernels stay inside the cache and inside the table of angles. `simulated.rs` runs each
+//! kernel on its edge cases.
 use ferroflash::spec::{APPENDS, AppendInfo};
 use ferroflash::{Error, ptx};
 use ferroflash_tests::subjects::{run, simulator};
 use ptx_sim::Options;
-use reference::Subject;
+use reference::{OnDevice, Rule, Subject};
 
 #[test]
 fn a_slot_that_is_not_skipped_is_reported() {
@@ -22,4 +23,46 @@ fn a_slot_that_is_not_skipped_is_reported() {
         let report = wrong.expect_err(removed).to_string();
         assert!(["keys", "values", "cache"].iter().any(|name| report.contains(name)), "{removed}: {report}");
     }
+}
+
+/// Returns the module without its clamps of one kind: each line with `clamp` becomes `line(words)`, from the
+/// operands.
+fn without(text: &str, clamp: &str, line: fn(&[&str]) -> String) -> String {
+    let mut count = 0;
+    let lines = text.lines().map(|old| match old.trim().strip_prefix(clamp) {
+        Some(operands) => {
+            count += 1;
+            line(&operands.trim_end_matches(';').split(',').map(str::trim).collect::<Vec<_>>())
+        }
+        None => old.to_owned(),
+    });
+    let all = lines.collect::<Vec<_>>().join("\n");
+    assert_eq!(count, 2, "one of keys and one of queries: {clamp}");
+    all
+}
+
+#[test]
+fn a_position_that_is_not_clamped_is_noticed() {
+    let is_it = |kernel: &&AppendInfo| kernel.contract.symbol == "append_rotary_f16";
+    let rotary: &AppendInfo = APPENDS.iter().find(is_it).expect("in the table");
+    let symbol = rotary.contract.symbol;
+    let text = ptx::source(symbol).expect("this build carries it");
+    let noticed = |text: &str| {
+        let attention = simulator(rotary, Options::default());
+        // SAFETY: the simulator checks every access.
+        unsafe { attention.load_from(symbol, text).expect("loads") };
+        rotary.edges(1).iter().any(|task| {
+            let work = task.work();
+            let judge = work.judge(Rule::Tolerance).expect("valid");
+            let mut device = OnDevice::new(&attention, &*work, Some(symbol)).expect("planned");
+            // A report of the simulator is an error of the launch.
+            let Ok(all) = device.run_all() else { return true };
+            all.iter().enumerate().any(|(round, written)| !judge(round, written).failures.is_empty())
+        })
+    };
+    assert!(!noticed(&text));
+    // A position behind the table reads behind the table. A negative position reads the last row.
+    assert!(noticed(&without(&text, "min.u64", |of| format!("mov.u64 {}, {};", of[0], of[1]))));
+    let never = |of: &[&str]| format!("setp.lt.s64 {}, {}, {};", of[0], of[1], i64::MIN);
+    assert!(noticed(&without(&text, "setp.lt.s64", never)));
 }

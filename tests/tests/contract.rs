@@ -1,5 +1,5 @@
-//! Tests that table, planner and cases agree: the planner can select every entry, and every case runs on the
-//! entry that it tests.
+//! Tests that table, planner and cases agree. On every card, the planner finds an entry for every problem.
+//! The planner accepts every entry by name, for the cases of this entry.
 use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind, entries, entry};
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Scratch};

@@ -260,8 +260,8 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
     }
 }
 
-/// The kernel first takes a key whose score is far above all others. The other keys together have at least
-/// the weight of this key. The result therefore depends on the precision of the other keys' probabilities.
+/// The kernel first takes a key whose score is far above all others. The value of this key is 0, so that an
+/// error of the other keys' probabilities shows in the result.
 #[test]
 fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;

@@ -81,6 +81,11 @@ fn appending() {
 }
 
 #[test]
+fn rotating() {
+    check(SAMPLE, |subject| subject.kernel.symbol.starts_with("append_rotary"));
+}
+
+#[test]
 fn merging_states() {
     check(SAMPLE, |subject| subject.of.family() == "merge");
 }

@@ -37,7 +37,8 @@ fn dense(problem: Problem) -> Task {
 
 const MERGED: &str = "a merge kernel adds them";
 
-/// Tests sinks at head dims that have no kernel with sinks, including rows without a key.
+/// Tests sinks at head dims for which no prefill kernel takes sinks: a merge kernel adds them, or a decode
+/// kernel takes the few rows. Some rows see no key.
 #[test]
 fn a_merge_kernel_adds_sinks() {
     let of = |dtype, head_dim| Problem::new(dtype, 2, 70, 4, head_dim).seqlen_k(50).heads_k(2).sinks(true);

@@ -1,5 +1,6 @@
-//! The simulator knows every word of every shipped kernel. If a test adds a word to an instruction or a
-//! directive, the simulator refuses it and names the line.
+//! The simulator knows every opcode, modifier and directive in the PTX of every shipped kernel. If a test
+//! adds an unknown modifier to an instruction or an unknown word to a directive, the simulator refuses the
+//! PTX and names the line.
 use ferroflash::{ptx, spec};
 use ptx_sim::Module;
 use rayon::prelude::*;

@@ -12,7 +12,7 @@ const FOLDER: &str = "gpu-pack";
 /// Largest size of the folder in bytes, because it is copied to rented machines.
 const LIMIT: u64 = 60 << 20;
 
-/// The program, the embedding examples, and the tests that need a GPU.
+/// The program, the examples `embed` and `cudarc`, and the tests that need a GPU.
 const PROGRAMS: [&str; 14] = [
     "--package",
     "ferroflash-cli",
@@ -30,8 +30,8 @@ const PROGRAMS: [&str; 14] = [
     "ferroflash/cust,ferroflash/cudarc",
 ];
 
-/// Builds the program and the C library (both with the kernels' PTX), the embedding examples, and the tests
-/// that need a GPU. Copies all of these into the folder, beside the scripts.
+/// Builds the program and the C library (both with the kernels' PTX), the examples `embed` and `cudarc`, the
+/// tests that need a GPU, and a caller's variants. Copies all of these into the folder, beside the scripts.
 pub fn run(root: &Path) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
@@ -46,7 +46,14 @@ pub fn run(root: &Path) -> Result {
     let library = artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage"])?;
     progress.finish_and_clear();
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    for (name, file) in programs.into_iter().chain(library) {
+    let progress = spinner("building a caller's variants");
+    let own = artifacts(&root.join("bench/own"), &["build"])?;
+    let own = own.into_iter().map(|(name, file)| (format!("lib{name}.so"), file));
+    let template = root.join("examples/your-own-attention");
+    let verify = artifacts(&template, &["test", "--no-run", "--test", "verify", "--features", "gpu"])?;
+    let verify = verify.into_iter().map(|(_, file)| ("verify-template".to_owned(), file));
+    progress.finish_and_clear();
+    for (name, file) in programs.into_iter().chain(library).chain(own).chain(verify) {
         fs::copy(&file, pack.join(&name))?;
     }
     // Both folders have a README. The README about GPU machines must replace the other.

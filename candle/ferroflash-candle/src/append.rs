@@ -2,13 +2,16 @@
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
 use crate::inputs::{Read, data, input, no_such_type};
+use crate::rotary::{Launched, Refusable, Turn};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaViewMut;
+use candle::cuda_backend::cudarc::driver::{CudaStream, CudaView, CudaViewMut};
 use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Storage, Tensor};
-use ferroflash::cudarc::{Element, Number, PagesMut, Scale, SlotNumber};
+use ferroflash::cudarc::{
+    Element, FlashAttention, Number, PagesMut, Rotary, Scale, SlotNumber, Tensor as Input,
+};
 use half::{bf16, f16};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Scales of an e4m3 KV cache. A key or value is the stored number times its scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +45,12 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
+    separate([k_cache, v_cache], &[("k", k), ("v", v), ("slots", slots)])?;
+    k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales, turn: None })
+}
+
+/// Refuses caches that differ in shape, and tensors that share storage with a cache.
+pub(crate) fn separate([k_cache, v_cache]: [&Tensor; 2], others: &[(&'static str, &Tensor)]) -> Result<()> {
     if k_cache.stride() != v_cache.stride() || k_cache.shape() != v_cache.shape() {
         let expected = format_args!("the keys', {:?} {:?}", k_cache.dims(), k_cache.stride());
         let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
@@ -52,12 +61,12 @@ pub fn append(
     if keys == values {
         return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
     }
-    for (name, tensor) in [("k", k), ("v", v), ("slots", slots)] {
+    for (name, tensor) in others {
         if [keys, values].contains(&storage(tensor)) {
             return Err(invalid(name, "in a cache's storage", "it must be in another one"));
         }
     }
-    k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales })
+    Ok(())
 }
 
 /// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
@@ -68,21 +77,23 @@ fn storage(tensor: &Tensor) -> usize {
 
 /// An append, first step: candle passes the keys' cache to `cuda_fwd`, which runs [`Values`] on `v_cache`.
 /// Candle lends an operation only one tensor mutably, so an append to two caches takes two steps.
-struct Keys<'a> {
-    v_cache: &'a Tensor,
-    slots: &'a Tensor,
-    scales: Option<CacheScales>,
+pub(crate) struct Keys<'a, 't> {
+    pub v_cache: &'a Tensor,
+    pub slots: &'a Tensor,
+    pub scales: Option<CacheScales>,
+    pub turn: Option<&'a Turn<'t>>,
 }
 
 /// An append, second step. This step has all inputs, and launches the kernel.
-struct Values<'a> {
+struct Values<'a, 't> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
     slots: &'a Tensor,
     scales: Option<CacheScales>,
+    turn: Option<&'a Turn<'t>>,
 }
 
-impl InplaceOp3 for Keys<'_> {
+impl InplaceOp3 for Keys<'_, '_> {
     fn name(&self) -> &'static str {
         "append"
     }
@@ -108,12 +119,13 @@ impl InplaceOp3 for Keys<'_> {
         v: &CudaStorage,
         v_layout: &Layout,
     ) -> Result<()> {
-        let (slots, scales, tokens) = (self.slots, self.scales, [(k, k_layout), (v, v_layout)]);
-        self.v_cache.inplace_op1(&Values { tokens, keys: Mutex::new((keys, layout)), slots, scales })
+        let Keys { slots, scales, turn, .. } = *self;
+        let (tokens, keys) = ([(k, k_layout), (v, v_layout)], Mutex::new((keys, layout)));
+        self.v_cache.inplace_op1(&Values { tokens, keys, slots, scales, turn })
     }
 }
 
-impl InplaceOp1 for Values<'_> {
+impl InplaceOp1 for Values<'_, '_> {
     fn name(&self) -> &'static str {
         "append"
     }
@@ -134,7 +146,7 @@ impl InplaceOp1 for Values<'_> {
     }
 }
 
-impl Values<'_> {
+impl Values<'_, '_> {
     fn on<T: Element + CudaDType, C: Number + CudaDType>(
         &self,
         values: (&mut CudaStorage, &Layout),
@@ -169,7 +181,34 @@ impl Values<'_> {
         if let Some(CacheScales { keys, values }) = self.scales {
             pages = pages.scales(Scale::Value(keys), Scale::Value(values));
         }
-        here.attention.append(&stream, k, v, pages, &slots).map_err(refused)
+        match self.turn {
+            None => here.attention.append(&stream, k, v, pages, &slots).map_err(refused),
+            Some(turn) => turn.launch(Rotating {
+                attention: &here.attention,
+                stream: &stream,
+                k,
+                v,
+                pages,
+                slots: &slots,
+            }),
+        }
+    }
+}
+
+/// An append that waits for its rotation.
+struct Rotating<'a, T, C, S> {
+    attention: &'a FlashAttention,
+    stream: &'a Arc<CudaStream>,
+    k: Input<'a, T>,
+    v: Input<'a, T>,
+    pages: PagesMut<'a, C>,
+    slots: &'a CudaView<'a, S>,
+}
+
+impl<T: Element, C: Number, S: SlotNumber> Launched<T> for Rotating<'_, T, C, S> {
+    fn with<A: Number, P: SlotNumber>(self, rotary: Rotary<'_, T, A, P>) -> Refusable {
+        let Rotating { attention, stream, k, v, pages, slots } = self;
+        attention.append_rotary(stream, k, v, pages, slots, rotary)
     }
 }
 

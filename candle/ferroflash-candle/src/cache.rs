@@ -1,9 +1,11 @@
 //! The paged KV cache of one layer.
 use crate::append::{CacheScales, append};
+use crate::append_rotary::append_rotary;
 use crate::attend::{Attend, both};
 use crate::errors::invalid;
 use crate::inputs::no_such_type;
 use crate::paged::{PagedKv, Queries};
+use crate::rotary::RotaryTable;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 
@@ -81,6 +83,25 @@ impl KvCache {
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.on_its_pages(step)?;
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
+    }
+
+    /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
+    /// into their slots, and returns the rotated queries. All are `(tokens, heads, head_dim)`. One launch
+    /// does all of it.
+    ///
+    /// # Errors
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    pub fn append_rotary(
+        &mut self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        step: &Step,
+        table: &RotaryTable,
+    ) -> Result<Tensor> {
+        self.on_its_pages(step)?;
+        let (slots, caches) = (step.slots()?, (&self.keys, &self.values));
+        append_rotary(q, (k, v), caches, &slots, self.scales, table, &step.positions()?)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their

@@ -21,6 +21,7 @@
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
 mod append;
+mod append_rotary;
 mod attend;
 mod cache;
 mod dense;
@@ -32,17 +33,21 @@ mod merge;
 mod paged;
 mod pages;
 mod ranges;
+mod rotary;
 mod step;
 mod variants;
 mod varlen;
 
 pub use append::{CacheScales, append};
+pub use append_rotary::append_rotary;
 pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;
+pub use ferroflash::request::RotaryStyle;
 pub use merge::merge;
 pub use paged::{PagedKv, SharedPages};
 pub use pages::{PagePool, Sequence};
+pub use rotary::RotaryTable;
 pub use step::Step;
 pub use variants::*;
 pub use varlen::*;

@@ -1,6 +1,6 @@
 //! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
 use candle::{DType, Device, Error, Result, Tensor};
-use ferroflash_candle::{PagePool, Sequence, Step, append};
+use ferroflash_candle::{PagePool, RotaryStyle, RotaryTable, Sequence, Step, append, append_rotary};
 
 /// Returns the text of `ferroflash::Error` in a candle error.
 fn refusal<T>(result: Result<T>) -> String {
@@ -34,6 +34,24 @@ fn tensors_of_one_storage() -> Result<()> {
         ([&new, &new, &k_half, &other, &of_values], "slots"),
     ] {
         check(append(k, v, k_cache, v_cache, slots, None), &format!("invalid {name}: in "));
+    }
+    Ok(())
+}
+
+#[test]
+fn rotations_of_other_tensors() -> Result<()> {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F16, &Device::Cpu);
+    let (keys, values, new) = (zeros(&[3, 16, 2, 64])?, zeros(&[3, 16, 2, 64])?, zeros(&[4, 2, 64])?);
+    let [cos, wide] = [zeros(&[100, 32])?, zeros(&[100, 64])?];
+    let slots = Tensor::zeros(4, DType::I64, &Device::Cpu)?;
+    let in_cache = keys.get(0)?.narrow(0, 0, 4)?;
+    for (q, cos, sin, words) in [
+        (&new, &cos, &wide, "invalid sin"),
+        (&new, &wide.narrow(1, 0, 32)?, &cos, "invalid cos"),
+        (&in_cache, &cos, &cos, "invalid q: in "),
+    ] {
+        let table = RotaryTable { cos: cos.clone(), sin: sin.clone(), style: RotaryStyle::Halves };
+        check(append_rotary(q, (&new, &new), (&keys, &values), &slots, None, &table, &slots), words);
     }
     Ok(())
 }

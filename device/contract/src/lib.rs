@@ -24,7 +24,7 @@ pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};
 pub use padding::Plain;
-pub use parts::RowParts;
+pub use parts::{PartPairs, RowParts};
 pub use target::Target;
 pub use tensor::{Counters, Integers, Partials, RowValues, Tensor, Vector};
 pub use tensor_map::{RaggedMap, TensorMap};

@@ -1,4 +1,4 @@
-//! Errors of a build. Each message names the cause and the remedy.
+//! Errors of a build. Each message names the cause, and the remedy if the cause does not imply it.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -80,8 +80,15 @@ impl<K: Kernel> Block<K> {
     /// lane past the last column gets a quad that does not exist.
     #[inline(always)]
     pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
-        let (warp, parts) = (self.warp(), (C as u32).div_ceil(8));
-        for at in (Steps { at: warp.index, step: self.warps(), end: rows * parts }) {
+        self.deal_quads_among::<C>([0, 1], rows, f)
+    }
+
+    /// Distributes rows as [`Block::deal_quads`] does, over the threads of several blocks. This block is the
+    /// first of the two numbers, the number of blocks is the second.
+    #[inline(always)]
+    pub fn deal_quads_among<const C: usize>(&self, [own, blocks]: [u32; 2], rows: u32, f: impl Fn(u32, u32)) {
+        let (warp, warps, parts) = (self.warp(), self.warps(), (C as u32).div_ceil(8));
+        for at in (Steps { at: warp.index + own * warps, step: blocks * warps, end: rows * parts }) {
             f(at / parts, at % parts * 32 + warp.lane)
         }
     }

@@ -5,7 +5,7 @@ mod own_part;
 mod partial;
 mod rows;
 
-pub use eight::{LoadEight, StoreEight};
+pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use rows::{FillInts, GlobalBytes, GlobalInts, GlobalRows, GlobalVec};

@@ -1,13 +1,27 @@
-//! Verifies every kernel of each variant in the simulator (`reference::verify_against`). The kernel must
+//! Verifies every kernel of each variant in the simulator, or on the GPU with `cargo test --features gpu`
+//! (`reference::verify_against`). The kernel must
 //! agree with its functions, and the functions must agree with a second definition in f64. The definition
 //! shares no code with the functions.
-use ferroflash::driver::SimDriver;
+#[cfg(feature = "gpu")]
+use ferroflash::driver::RawDriver as Driver;
+#[cfg(not(feature = "gpu"))]
+use ferroflash::driver::SimDriver as Driver;
 use ferroflash::spec::{And, FastDiv, SinkParams};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use reference::variant::{Buffers, Case, Failure, verify_against};
 use your_own_attention::exact::{MaskFn, Sequence};
 use your_own_attention::*;
+
+#[cfg(feature = "gpu")]
+fn driver() -> Driver {
+    Driver::primary(0).expect("a GPU with NVIDIA's driver")
+}
+
+#[cfg(not(feature = "gpu"))]
+fn driver() -> Driver {
+    Driver::new("l4").expect("a known card")
+}
 
 /// The score of a query's position and a key in a sequence and head, made of the scaled product. Minus
 /// infinity hides a key.
@@ -16,11 +30,11 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// The variant is right by its definition. Verification reports each definition with an error in it.
 fn check<M: MaskFn>(
     variant: &'static Variant<M>,
-    params: impl Fn(&mut Buffers<'_, SimDriver>, &Case) -> Result<M::Params, Error>,
+    params: impl Fn(&mut Buffers<'_, Driver>, &Case) -> Result<M::Params, Error>,
     definition: Definition<'_>,
     wrong: &[Definition<'_>],
 ) -> Result<(), Failure> {
-    let card = Attention::new(SimDriver::new("l4").expect("a known card"));
+    let card = Attention::new(driver());
     println!("{}", verify_against(&card, variant, &params, definition)?);
     for wrong in wrong {
         let report = verify_against(&card, variant, &params, wrong);

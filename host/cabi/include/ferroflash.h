@@ -59,6 +59,12 @@ enum {
 /* Values of the fields `states_lse_unit` and `lse_unit`: the logarithm of log-sum-exps (LSE). */
 enum { FERROFLASH_LSE_NATURAL = 0, FERROFLASH_LSE_BASE_TWO = 1 };
 
+/* Values of the field `rotary_style`: the columns that rotate together. */
+enum {
+    FERROFLASH_ROTARY_HALVES = 0,     /* i and i + rotary_dims / 2 (GPT-NeoX, Llama) */
+    FERROFLASH_ROTARY_INTERLEAVED = 1 /* 2 * i and 2 * i + 1 (GPT-J, DeepSeek) */
+};
+
 /* Values of the fields `mask`. The value 2 is not used. */
 enum {
     FERROFLASH_MASK_FULL = 0,
@@ -243,7 +249,8 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
-    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL, 0 }
+    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL, 0, \
+    NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, 0 }
 #define FERROFLASH_MERGE_INIT { \
     sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
     {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
@@ -279,6 +286,27 @@ typedef struct ferroflash_append {
     /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
      * and v_cache must be NULL, and head_dim must be a multiple of 16. 0: k_cache is not a latent cache. */
     int64_t head_dim_v;
+    /* Rotary embedding of k, and of q in the same launch: columns rotary_first to rotary_first + rotary_dims
+     * of each head rotate by the angles in row positions[token] of the table. The kernel clamps positions to
+     * the table. It computes in f32 and rounds each result to dtype, before it divides by the scale of an
+     * e4m3 cache. */
+    const void *rotary_cos; /* [rotary_rows, rotary_dims / 2], a multiple of 16; NULL: nothing rotates */
+    const void *rotary_sin; /* the layout of rotary_cos; in a table [rows][cosines, sines], rotary_cos
+                             * + rotary_dims / 2 elements */
+    const void *positions;  /* [tokens]: int32_t, or int64_t if wide_positions is 1 */
+    const void *q;          /* [tokens, heads_q, head_dim]; NULL: no queries rotate */
+    void *rotated_q;        /* [tokens, heads_q, head_dim]; q: in place */
+    int64_t rotary_rows;    /* positions of the table */
+    int64_t rotary_dims;    /* columns that rotate, a multiple of 16 */
+    int64_t rotary_stride;  /* elements from one position to the next */
+    int64_t rotary_first;   /* first column that rotates, a multiple of 8 */
+    int64_t heads_q;
+    int64_t q_strides[2]; /* elements from one token and from one head to the next */
+    int64_t rotated_q_strides[2];
+    int32_t rotary_dtype; /* type of the table: dtype or FERROFLASH_F32 */
+    int32_t rotary_style; /* FERROFLASH_ROTARY_HALVES or _INTERLEAVED */
+    int32_t wide_positions;
+    int32_t reserved; /* 0 */
 } ferroflash_append_t;
 
 /* A partial state: the result of attention over some of the keys. A row that saw no key has an infinite lse;

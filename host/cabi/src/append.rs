@@ -1,42 +1,30 @@
 //! `ferroflash_append`: writes new keys and values into a KV cache.
-use crate::args::{args, dtype, extent, reach, read, scale};
+use crate::append_args::{AppendArgs, at_tokens};
+use crate::args::{dtype, extent, reach, read, scale};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use crate::layout::c_struct;
+use crate::rotary::Rotation;
 use ferroflash::Error;
 use ferroflash::request::{Append, KvPages, Slots, TensorView};
 use std::ffi::c_void;
 
-c_struct! {
-    /// `ferroflash_append_t`.
-    AppendArgs {
-        size: u64;
-        k, v: *const c_void;
-        k_cache, v_cache: *mut c_void;
-        slots: *const c_void;
-        tokens, heads, head_dim, pages, page: i64;
-        k_strides, v_strides: [i64; 2];
-        cache_strides: [i64; 3];
-        dtype, cache_dtype, wide_slots: i32;
-        k_scale, v_scale: f32;
-        k_scales, v_scales: *const f32;
-        head_dim_v: i64;
-    }
-}
-args!(AppendArgs, "append", "FERROFLASH_APPEND_INIT", 184);
-
 impl AppendArgs {
     /// Converts the struct to a request of the Rust library. Checks only the rules that the
     /// request's types cannot express.
-    fn append(&self) -> Result<Append, Error> {
+    pub(crate) fn append(&self) -> Result<Append, Error> {
+        let append = self.unrotated()?;
+        Ok(match Rotation(self).rotary(&append.k)? {
+            Some(rotary) => append.rotary(rotary),
+            None => append,
+        })
+    }
+
+    /// Converts everything except the rotation.
+    fn unrotated(&self) -> Result<Append, Error> {
         let [tokens, heads] = [extent("tokens", self.tokens)?, extent("heads", self.heads)?];
         let head_dim = extent("head_dim", self.head_dim)?;
         let dtype = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
-        let shape = [1, tokens, heads, head_dim];
-        let tensor = |address: *const c_void, [token, head]: [i64; 2]| {
-            let strides = [0, token, head, 1];
-            TensorView::new(address as u64, reach(&shape, &strides), dtype[0], shape, strides)
-        };
+        let tensor = |address, strides| at_tokens(address, dtype[0], [tokens, heads, head_dim], strides);
         let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, head_dim];
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
@@ -101,31 +89,9 @@ pub unsafe extern "C" fn ferroflash_append(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::append_args::example::args;
     use ferroflash::request::KvScale;
     use ferroflash::{Capabilities, DType, plan};
-
-    fn args() -> AppendArgs {
-        // SAFETY: zero bytes are a valid value of every field.
-        let args: AppendArgs = unsafe { std::mem::zeroed() };
-        let place = |n: usize| (n << 30) as *mut c_void;
-        AppendArgs {
-            size: size_of::<AppendArgs>() as u64,
-            k: place(1),
-            v: place(2),
-            k_cache: place(3),
-            v_cache: place(4),
-            slots: place(5),
-            tokens: 10,
-            heads: 2,
-            head_dim: 64,
-            pages: 7,
-            page: 16,
-            k_strides: [128, 64],
-            v_strides: [128, 64],
-            cache_strides: [16 * 128, 128, 64],
-            ..args
-        }
-    }
 
     #[test]
     fn what_c_writes_is_what_is_asked_for() {

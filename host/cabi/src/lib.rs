@@ -7,6 +7,7 @@
 //! prefers these measurements to its own table.
 
 mod append;
+mod append_args;
 mod args;
 mod attention;
 mod call;
@@ -15,9 +16,11 @@ mod entries;
 mod layout;
 mod merge;
 mod plan;
+mod rotary;
 mod version;
 
-pub use append::{AppendArgs, ferroflash_append};
+pub use append::ferroflash_append;
+pub use append_args::AppendArgs;
 pub use attention::AttentionArgs;
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;

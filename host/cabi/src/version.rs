@@ -1,5 +1,5 @@
 //! The library's version, and the sizes of its structs.
-use crate::append::AppendArgs;
+use crate::append_args::AppendArgs;
 use crate::attention::AttentionArgs;
 use crate::merge::MergeArgs;
 use crate::plan::PlanInfo;

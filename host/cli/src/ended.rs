@@ -13,8 +13,8 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Installs handlers: the first SIGTERM or SIGINT asks the command to end with a partial report, and a second
-/// signal ends the process.
+/// Installs handlers. The first SIGTERM or SIGINT asks the command to end with a partial report. A signal
+/// that arrives more than [`TOGETHER`] later ends the process.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -5,9 +5,10 @@ use ferroflash::DType;
 use ferroflash::request::TensorView;
 
 mod edges;
+mod rotary;
 mod work;
 
-pub use edges::{AppendCase, Lies, Scales, append_edges};
+pub use edges::{AppendCase, Lies, RotaryCase, Scales, append_edges};
 pub use work::AppendMemory;
 
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The

@@ -40,7 +40,7 @@ pub mod variant;
 mod work;
 
 pub use alibi::Slopes;
-pub use append::{AppendCase, AppendMemory, Lies, Scales, append, append_edges};
+pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append, append_edges};
 pub use arithmetic::{unit_roundoff, widen_e4m3};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};

@@ -4,9 +4,9 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix};
 use std::ops::Range;
 
-/// Returns the smallest interval that contains every key that a query at `position` sees. Bits may hide keys
-/// in it. `prefix` is the sequence's prefix on the device. This function is the definition; tests compare the
-/// planner's arithmetic with it.
+/// Returns the smallest interval that contains every key that a query at `position` sees. [`Mask::Bits`] may
+/// hide keys of the interval. `prefix` is the sequence's prefix on the device. This function is the
+/// definition; tests compare the planner's arithmetic with it.
 pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
     let keys = p.seqlen_k as i64;
     let (first, end) = match p.mask {

@@ -248,8 +248,8 @@ impl Subject for AppendInfo {
     }
 
     fn passed_over(&self, on: &Capabilities) -> Option<String> {
-        let first =
-            APPENDS.iter().find(|kernel| kernel.rounds == self.rounds && on.runs(&kernel.contract).is_ok());
+        let alike = |kernel: &&AppendInfo| kernel.rounds == self.rounds && kernel.rotates == self.rotates;
+        let first = APPENDS.iter().filter(alike).find(|kernel| on.runs(&kernel.contract).is_ok());
         let first = first.filter(|kernel| *kernel != self)?;
         Some(format!("{} runs on {}", first.contract.symbol, on.name))
     }

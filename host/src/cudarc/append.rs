@@ -27,10 +27,7 @@ impl FlashAttention {
         slots: &impl Memory<N>,
     ) -> Result<(), Error> {
         let mut guards: StreamGuards<'_> = StreamGuards::on(self, stream)?;
-        let (k, v) = (k.on(&mut guards, "k")?, v.on(&mut guards, "v")?);
-        let (address, elements) = guards.read("slots", slots)?;
-        let slots = Slots { address, elements, wide: N::WIDE };
-        let append = Append::new(k, v, pages.on(&mut guards)?, slots);
+        let append = at_tokens(&mut guards, k, v, pages, slots)?;
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
@@ -50,17 +47,47 @@ impl FlashAttention {
         slots: &impl Memory<N>,
     ) -> Result<(), Error> {
         let mut guards: StreamGuards<'_> = StreamGuards::on(self, stream)?;
-        let rows = rows.on(&mut guards, "rows")?;
-        let (address, elements) = guards.read("slots", slots)?;
-        let slots = Slots { address, elements, wide: N::WIDE };
-        let pages = pages.on(&mut guards)?;
-        if pages.latent_columns().is_none() {
-            let expected = "a latent cache has no separate values; use PagesMut::latent";
-            return Err(Error::invalid("cache.values.shape", format!("{:?}", pages.values.shape), expected));
-        }
-        let append = Append::latent(rows, pages, slots);
+        let append = latent(&mut guards, rows, pages, slots)?;
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { self.launch(&plan, &append, stream) }
     }
+}
+
+/// Returns the append of keys and values. `guards` holds their memory.
+pub(super) fn at_tokens<'t, 'p: 't, T: Element, C: Number, N: SlotNumber + 't, const MOST: usize>(
+    guards: &mut StreamGuards<'t, MOST>,
+    k: Tensor<'t, T>,
+    v: Tensor<'t, T>,
+    pages: PagesMut<'p, C>,
+    slots: &'t impl Memory<N>,
+) -> Result<Append, Error> {
+    let (k, v) = (k.on(guards, "k")?, v.on(guards, "v")?);
+    let slots = on(guards, slots)?;
+    Ok(Append::new(k, v, pages.on(guards)?, slots))
+}
+
+/// Returns the append to a latent cache. `guards` holds the memory.
+pub(super) fn latent<'t, 'p: 't, T: Element, N: SlotNumber + 't, const MOST: usize>(
+    guards: &mut StreamGuards<'t, MOST>,
+    rows: Tensor<'t, T>,
+    pages: PagesMut<'p, T>,
+    slots: &'t impl Memory<N>,
+) -> Result<Append, Error> {
+    let rows = rows.on(guards, "rows")?;
+    let slots = on(guards, slots)?;
+    let pages = pages.on(guards)?;
+    if pages.latent_columns().is_none() {
+        let expected = "a latent cache has no separate values; use PagesMut::latent";
+        return Err(Error::invalid("cache.values.shape", format!("{:?}", pages.values.shape), expected));
+    }
+    Ok(Append::latent(rows, pages, slots))
+}
+
+fn on<'t, N: SlotNumber + 't, const MOST: usize>(
+    guards: &mut StreamGuards<'t, MOST>,
+    slots: &'t impl Memory<N>,
+) -> Result<Slots, Error> {
+    let (address, elements) = guards.read("slots", slots)?;
+    Ok(Slots { address, elements, wide: N::WIDE })
 }

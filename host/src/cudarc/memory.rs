@@ -46,7 +46,7 @@ numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
-/// A type of slots: `i32` or `i64`.
+/// A type of slots and positions: `i32`, `i64`, or `u32` below 2^31.
 pub trait SlotNumber: DeviceRepr + Sealed {
     /// Whether the type has 64 bits.
     const WIDE: bool;
@@ -54,6 +54,11 @@ pub trait SlotNumber: DeviceRepr + Sealed {
 
 impl Sealed for i32 {}
 impl SlotNumber for i32 {
+    const WIDE: bool = false;
+}
+
+impl Sealed for u32 {}
+impl SlotNumber for u32 {
     const WIDE: bool = false;
 }
 

@@ -1,38 +1,59 @@
 //! Parameters of append kernels.
-use super::tensors::{pages, scales, tensor};
+use super::rotary;
+use super::tensors::{NO_TENSOR, pages, scales, tensor};
 use crate::Error;
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::Append;
-use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots};
+use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots, Tensor};
 
 /// Returns the launch of the append kernel, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many tokens or columns for one launch.
 pub(crate) fn append(append: &Append, place: Place) -> Result<Launch, Error> {
-    let latent = append.pages.latent_columns().map(|_| append.halves());
-    let Append { k, v, pages: cache, slots } = latent.as_ref().unwrap_or(append);
-    let [_, _, heads, head_dim] = k.shape;
+    let latent = append.pages.latent_columns().is_some();
+    let Some(rotation) = &append.rotary else {
+        let halves = latent.then(|| append.halves());
+        let append = halves.as_ref().unwrap_or(append);
+        let parts = append.k.shape[3] / APPEND_COLUMNS;
+        let params = params(append, append.k.shape[2], parts, tensor(&append.v), place)?;
+        return Ok(Launch::new(place, [params.parts.blocks(), 1, 1], &params));
+    };
+    // A thread has two parts of a row. The value of a latent row is a part of the row.
+    let heads = append.k.shape[2].saturating_add(rotary::query_heads(append));
+    let parts = (append.k.shape[3] / APPEND_COLUMNS).div_ceil(2);
+    let values = if latent { NO_TENSOR } else { tensor(&append.v) };
+    let params = params(append, heads, parts, values, place)?;
+    Ok(Launch::new(place, [params.parts.blocks(), 1, 1], &rotary::rotary(append, rotation, params)))
+}
+
+/// Returns the parameters of an append that distributes `heads` rows of `parts` parts per token.
+fn params(
+    append: &Append,
+    heads: usize,
+    parts: usize,
+    values: Tensor,
+    place: Place,
+) -> Result<AppendParams, Error> {
+    let Append { k, pages: cache, slots, .. } = append;
     let rows = (slots.elements as usize).checked_mul(heads);
-    let parts = rows
-        .and_then(|rows| RowParts::new(rows, head_dim / APPEND_COLUMNS, place.contract().threads))
-        .zip(FastDiv::new(heads as u32));
-    let Some((parts, heads)) = parts else {
-        let feature = format_args!("{} tokens of {heads} heads of {head_dim} columns", slots.elements);
+    let dealt = rows.and_then(|rows| RowParts::new(rows, parts, place.contract().threads));
+    let Some((parts, heads)) = dealt.zip(FastDiv::new(heads as u32)) else {
+        let columns = k.shape[3];
+        let feature = format_args!("{} tokens of {heads} heads of {columns} columns", slots.elements);
         let reason = "a launch may have less than 2^31 chunks of 8 columns, and a head at most 2048 columns; \
                       split the tokens";
         return Err(Error::unsupported(feature, reason));
     };
-    let params = AppendParams {
+    Ok(AppendParams {
         k: tensor(k),
-        v: tensor(v),
+        v: values,
         cache: pages(cache),
         slots: Slots { base: slots.address, count: slots.elements as u32, wide: u32::from(slots.wide) },
         scales: scales(cache),
         parts,
         heads,
         reserved: 0,
-    };
-    Ok(Launch::new(place, [parts.blocks(), 1, 1], &params))
+    })
 }

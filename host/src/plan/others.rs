@@ -37,13 +37,16 @@ impl Subject for Append {
 
     fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
         let types = |append: &Append| [append.k.dtype, append.pages.keys.dtype].map(|dtype| dtype.name());
-        if types(self) == types(planned) {
+        let turned = |append: &Append| if append.rotary.is_some() { "with" } else { "without" };
+        if types(self) == types(planned) && turned(self) == turned(planned) {
             return Ok(());
         }
-        let [tokens, cache] = types(planned);
-        let expected =
-            format_args!("the plan is for {tokens} tokens and an {cache} cache; make another plan");
-        Err(Error::invalid("append", types(self).join(" tokens, cache of "), expected))
+        let say = |append: &Append| {
+            let [tokens, cache] = types(append);
+            format!("{tokens} tokens and an {cache} cache, {} rotary embedding", turned(append))
+        };
+        let expected = format_args!("the plan is for {}; make another plan", say(planned));
+        Err(Error::invalid("append", say(self), expected))
     }
 
     fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {

@@ -1,5 +1,5 @@
 //! Append: writes new keys and values to a KV cache.
-use super::{KvPages, Slots, TensorView};
+use super::{KvPages, Rotary, Slots, TensorView};
 
 /// Writes keys and values of new tokens into a KV cache (`reshape_and_cache`). The kernel copies row `t` of
 /// `k` and `v` to slot `slots[t]`, or skips the row if the KV cache has no such slot. If two tokens of one
@@ -20,12 +20,14 @@ pub struct Append {
     pub pages: KvPages,
     /// One slot per token.
     pub slots: Slots,
+    /// The rotation of `k` on its way into the KV cache, and of queries beside it. `None`: none.
+    pub rotary: Option<Rotary>,
 }
 
 impl Append {
     /// Creates a request that appends one token per slot.
     pub const fn new(k: TensorView, v: TensorView, pages: KvPages, slots: Slots) -> Self {
-        Append { k, v, pages, slots }
+        Append { k, v, pages, slots, rotary: None }
     }
 
     /// Creates a request that appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
@@ -34,16 +36,45 @@ impl Append {
     pub const fn latent(rows: TensorView, pages: KvPages, slots: Slots) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];
-        Append { k: rows, v: values, pages, slots }
+        Append { k: rows, v: values, pages, slots, rotary: None }
+    }
+
+    /// Rotates `k`, and the rotation's queries, in the same launch (rotary embedding).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), ferroflash::Error> {
+    /// use ferroflash::request::{Append, KvPages, Positions, Rotary, Slots, TensorView};
+    /// use ferroflash::{Capabilities, DType, plan};
+    /// # let [q, k, v, keys, values, slots, positions, table] = [1, 2, 3, 4, 5, 6, 7, 8].map(|n| n << 40);
+    ///
+    /// // 256 tokens, 32 query heads and 8 key heads of 128 columns, 1000 pages of 16 keys.
+    /// let view = |address, heads: usize| {
+    ///     TensorView::bshd(address, 256 * heads as u64 * 128, DType::Bf16, [1, 256, heads, 128])
+    /// };
+    /// let pool = |address| TensorView::bshd(address, 1000 * 16 * 1024, DType::Bf16, [1000, 16, 8, 128]);
+    /// // Cosines and sines of 4096 positions, `[4096, 128]`.
+    /// let table = TensorView::bshd(table, 4096 * 128, DType::F32, [1, 4096, 1, 128]);
+    /// let rotary = Rotary::cos_sin(table, Positions::i64(positions, 256)).queries(view(q, 32), view(q, 32));
+    /// let pages = KvPages::new(pool(keys), pool(values));
+    /// let append = Append::new(view(k, 8), view(v, 8), pages, Slots::i64(slots, 256)).rotary(rotary);
+    ///
+    /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+    /// assert_eq!(plan(&append, h200)?.contract().symbol, "append_rotary_bf16");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn rotary(mut self, rotary: Rotary) -> Self {
+        self.rotary = Some(rotary);
+        self
     }
 
     /// Returns an append to a latent cache in the form of an append of keys and values: the keys are the
-    /// first half of each row, the values the second half.
+    /// first half of each row, the values the second half. The rotation remains a rotation of whole rows.
     pub(crate) const fn halves(&self) -> Self {
-        let Append { k, pages, slots, .. } = *self;
+        let Append { k, pages, slots, rotary, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));
         let pages = KvPages { keys: keys[0], values: keys[1], scales: pages.scales };
-        Append { k: k[0], v: k[1], pages, slots }
+        Append { k: k[0], v: k[1], pages, slots, rotary }
     }
 }
 

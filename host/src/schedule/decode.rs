@@ -33,6 +33,18 @@ const FINER: f32 = 2.0;
 /// stay unsplit, and so do sequences that are a fourth longer, because they are below [`THRESHOLD`]. If such
 /// sequences are split in two, they take 1.07 times as long.
 const EVEN: f32 = 1.75;
+/// Maximum of [`merge_rounds`] for which the last thread block of a sequence merges the sequence's splits.
+/// With more rounds, a combine kernel merges them, whose thread blocks share the rows. Time of the kernels
+/// in us (H100, one sequence):
+///
+/// | rounds | problem | last thread block | combine kernel |
+/// |---|---|---|---|
+/// | 1 | 32 query heads, 8 key heads, D = 128, 8192 keys | 21.0 | 21.9 |
+/// | 2 | the same, 64 query heads, 4 queries, 32768 keys | 62.1 | 62.7 |
+/// | 8 | MLA, 16 query heads, 1024 keys | 23.5 | 13.5 |
+/// | 18 | 16 query heads, 1 key head, D = 128, 32768 keys | 25.1 | 20.1 |
+/// | 72 | MLA, 16 query heads, 32768 keys | 113.7 | 35.2 |
+const MOST_ROUNDS: u64 = 4;
 /// Exclusive bound of the product of work items, key heads and blocks of rows. The device's arithmetic cannot
 /// represent larger products.
 const TOO_MANY: u64 = 1 << 30;
@@ -98,13 +110,14 @@ impl Decode {
         // Sequences that may stay unsplit stay unsplit if there is no workspace.
         let whole = slots == 0 || is_short(workspace);
         let counters = (p.batch * p.heads_k) as u64 * u64::from(order.row_blocks.get()) * 4;
+        let combines = merge_rounds(p, entry, slots) > MOST_ROUNDS;
         Ok(Decode {
             order: if whole { DecodeOrder { splits: 1, ..order } } else { order },
             slots: FastDiv::new(slots.max(1)).unwrap_or(FastDiv::ONE),
             rows: p.rows() as u32,
             columns,
             workspace: if whole { 0 } else { workspace },
-            counters: if whole { 0 } else { counters },
+            counters: if whole || combines { 0 } else { counters },
             combine: Place::of(&combine),
             uncut: whole && slots > 0,
         })
@@ -128,6 +141,16 @@ impl Decode {
         let count = (self.counters / 4) as u32;
         address.filter(|_| self.workspace > 0).map_or(none, |base| Counters { base, count, reserved: 0 })
     }
+}
+
+/// Returns how often a warp of a sequence's last thread block waits for loads if this block merges the
+/// sequence's splits. All sequences have equal shares of `slots` splits. A warp merges 128 columns of a row
+/// at a time, and has the loads of 16 splits in flight.
+fn merge_rounds(p: &Problem, entry: &AttnInfo, slots: u32) -> u64 {
+    let rows = (p.rows() as u64).min(entry.tile_m.into());
+    let parts = rows * u64::from(entry.head_dim_v.div_ceil(128));
+    let splits = u64::from(slots).div_ceil(p.batch as u64);
+    parts.div_ceil(u64::from(entry.contract.threads / 32)) * splits.div_ceil(16)
 }
 
 /// Returns the order of splits, at most `finest` times finer than the device's shares, and the number of

@@ -224,7 +224,8 @@ fn rounds(
     of_sequence: impl Fn(u32) -> u32,
 ) -> TileRounds {
     let single = TileRounds::single(order);
-    let grows = matches!(mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked);
+    // The bounds of a caller's own mask never fall, so that later tiles have more keys if the mask is causal.
+    let grows = matches!(mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked | MaskKind::Own);
     let paired = grows.then(|| TileRounds::paired(order)).flatten();
     // With many rounds, one more round costs little. In this case, the function does not count the keys of
     // the rounds, because counting takes time.

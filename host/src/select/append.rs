@@ -2,7 +2,7 @@
 use crate::place::Place;
 use crate::request::Append;
 use crate::{Capabilities, Error};
-use spec::{APPENDS, Target};
+use spec::{APPENDS, AppendInfo, Target};
 
 /// Returns the first append kernel for these dtypes that the device can run, and the reason for it.
 ///
@@ -12,10 +12,15 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'sta
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);
     let mut refusal = None;
-    for kernel in APPENDS.iter().filter(|kernel| kernel.rounds == rounds) {
+    let rotates = append.rotary.map(|_| types[0]);
+    let fits = |kernel: &&AppendInfo| kernel.rounds == rounds && kernel.rotates == rotates;
+    for kernel in APPENDS.iter().filter(fits) {
         match on.runs(&kernel.contract) {
             Ok(()) => {
                 let reason = match (rounds, kernel.contract.target) {
+                    (None, _) if rotates.is_some() => {
+                        "tokens have the KV cache's dtype: the kernel rotates and rounds once"
+                    }
                     (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
                     (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
                     (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",

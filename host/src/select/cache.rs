@@ -1,5 +1,6 @@
-//! Selection on a KV cache. If a sequence has few rows per key head, a decode kernel runs, because these rows
-//! share the keys. Otherwise a kernel with work tiles runs.
+//! Selection on a KV cache. If a sequence has at most [`MAX_ROWS`] rows (queries x query heads) per key head,
+//! and a decode kernel takes the problem, this kernel runs: its thread blocks read each key once for all of
+//! their rows. Otherwise a kernel runs that divides the queries of each query head into work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
 use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};

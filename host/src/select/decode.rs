@@ -143,8 +143,9 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
     }
 }
 
-/// Returns the named entry, or the best one. The best entry has the fewest thread blocks if their number
-/// matters, then the fewest rows, then the most resident blocks per SM if that matters.
+/// Returns the named entry, or the best one. The best entry has the smallest head dim, then the lowest
+/// [`cost`], then the fewest rows per thread block, then no window mask if the problem needs none, then tiled
+/// pages if possible, then the most resident blocks per SM.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if

@@ -13,8 +13,6 @@ const LARGE: &str = "the largest tile with this mask and these scores: there are
 const SMALL: &str = "few queries for this device: the smallest tile with this mask and these scores";
 const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
 const LISTS: &str = "the variant's kernel with the tile of the block mask's lists";
-const FEWEST: &str =
-    "the first of the variant's Hopper kernels with the fewest columns that fit the head dim";
 /// The reason for a kernel whose output a merge kernel completes.
 const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
                       output of a kernel without sinks";
@@ -154,9 +152,12 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         return match best.or_else(portable).or(solving.first().copied()) {
             None if p.sinks && !p.variant.is_some_and(|variant| variant.scores().sink) => merged(q),
             Some(kernel) if p.variant.is_some() && on.runs(&kernel.contract).is_ok() => {
+                let hoppers = || on_device.clone().filter(|e| rank(e) == rank(kernel));
+                let long = hopper_variant::choose(q, &hoppers().collect::<Vec<_>>());
+                let short = hoppers().min_by_key(|e| (e.tile_m, e.tile_n)).unwrap_or(kernel);
+                let (kernel, reason) = long.unwrap_or((short, SMALL));
                 q.takes(kernel).map_err(|reason| Error::unsupported(kernel.contract.symbol, reason))?;
-                let reason = if on_device.count() == 1 { only(p) } else { FEWEST };
-                Ok(Choice::new(kernel, reason))
+                Ok(Choice::new(kernel, if hoppers().count() == 1 { only(p) } else { reason }))
             }
             Some(kernel) => Err(on.runs(&kernel.contract).err().unwrap_or_else(|| none(p))),
             None => Err(none(p)),

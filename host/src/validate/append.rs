@@ -1,17 +1,25 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
 use super::footprint::Footprint;
-use super::{K, Part, Use, V, address, disjoint, input, latent};
-use crate::request::{Append, KvScale, Slots};
+use super::{K, Names, Part, Use, V, address, disjoint, input, latent, rotary};
+use crate::request::{Append, KvScale};
 use crate::{DType, Error};
 
 /// Checks everything except whether one launch can take all tokens.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
-    if a.pages.latent_columns().is_some() {
+    let [k, v, slots, k_scale, v_scale, keys, values] = if a.pages.latent_columns().is_some() {
         cache::pages(&a.pages, 1, Use::Read)?;
         latent::append(a)?;
-        return append(&a.halves());
-    }
+        tensors(&a.halves())?
+    } else {
+        tensors(a)?
+    };
+    let rotary::Parts { read: [cos, sin, positions, q], written } = rotary::rotary(a)?;
+    disjoint(&[k, v, slots, k_scale, v_scale, cos, sin, positions, q, keys, values, written], 9)
+}
+
+/// Checks everything except the rotation, the overlaps, and whether one launch can take all tokens.
+fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     let [batch, rows, heads, head_dim] = a.k.shape;
     if a.k.shape.contains(&0) || batch != 1 {
         let expected = "it must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";
@@ -54,7 +62,7 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
             ));
         }
     }
-    let slots = slots(&a.slots)?;
+    let slots = per_token(&SLOTS, a.slots.address, a.slots.elements, a.slots.wide)?;
     let least = rows.min(values_rows);
     if a.slots.elements > least as u64 {
         let expected = format_args!("it must be at most {least}, the smaller row count of k and v");
@@ -62,17 +70,17 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
     }
     let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, Use::Written)?;
     let [k, v] = [(&K, Some(input(&K, &a.k)?)), (&V, Some(input(&V, &a.v)?))];
-    disjoint(&[k, v, slots, k_scale, v_scale, keys, values], 5)
+    Ok([k, v, slots, k_scale, v_scale, keys, values])
 }
 
-/// Checks the view of slots. Does not check whether an output overlaps it.
-fn slots(slots: &Slots) -> Result<Part, Error> {
-    let (base, unit) = (slots.address, if slots.wide { 8 } else { 4 });
-    address(&SLOTS, base, unit)?;
-    let footprint = Footprint { base, unit, dims: [(slots.elements, unit), (1, 0), (1, 0), (1, 0)] };
-    if slots.elements == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+/// Checks `count` integers from `base` on, one per token. Does not check whether an output overlaps them.
+pub(super) fn per_token(name: &'static Names, base: u64, count: u64, wide: bool) -> Result<Part, Error> {
+    let unit = if wide { 8 } else { 4 };
+    address(name, base, unit)?;
+    let footprint = Footprint { base, unit, dims: [(count, unit), (1, 0), (1, 0), (1, 0)] };
+    if count == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
         let expected = "it must be 1 or more, and they must end within 64 bits";
-        return Err(Error::invalid(SLOTS.elements, slots.elements, expected));
+        return Err(Error::invalid(name.elements, count, expected));
     }
-    Ok((&SLOTS, Some(footprint)))
+    Ok((name, Some(footprint)))
 }

@@ -7,6 +7,7 @@
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
+//! | [`angles`] | cosines and sines of a token's position, for rotary embedding | every row that is read exists, even if the position is invalid |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
 //! Kernels are safe code. All `unsafe` code of these types lies in this crate, which calls the `unsafe`
@@ -15,6 +16,7 @@
 // A loop over `0..N` shows which register or chunk an index names; an iterator would hide this.
 #![allow(clippy::needless_range_loop)]
 
+mod angles;
 mod block_list;
 mod map;
 mod packed_gqa;
@@ -24,6 +26,7 @@ mod slot;
 mod table;
 mod walk;
 
+pub use angles::angles;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{InPages, PagedRow};
 pub use packed_gqa::PackedRows;

@@ -7,8 +7,8 @@ use tile::global::{OwnPart, StoreEight};
 pub struct CacheRow {
     key: u64,
     value: u64,
-    /// Number of 16-byte chunks of the key, and of the value.
-    chunks: u32,
+    /// Number of bytes of the key that exist, and of the value.
+    bytes: [u32; 2],
 }
 
 impl CacheRow {
@@ -20,12 +20,7 @@ impl CacheRow {
             return None;
         }
         // SAFETY: the slot exists, and the base is a multiple of the slot's size, as `Slots` promises.
-        let slot = unsafe {
-            match slots.wide {
-                0 => ld_global_b32(slots.base + i as u64 * 4) as i32 as i64 as u64,
-                _ => ld_global_b64(slots.base + i as u64 * 8),
-            }
-        };
+        let slot = unsafe { integer(slots.base, slots.wide, i) } as u64;
         // A negative slot becomes a large unsigned number, which is past the last row: there are fewer than
         // 2^31 rows.
         if slot >= (cache.pages * cache.page.get()) as u64 {
@@ -36,41 +31,59 @@ impl CacheRow {
         let [key, value] = [cache.keys, cache.values].map(|base| base.wrapping_add(chunk as u64 * 16));
         // The function returns a value, because a reference to optional parameters would put them into local
         // memory.
-        Some(CacheRow { key, value, chunks: cache.chunks })
+        Some(CacheRow { key, value, bytes: [cache.chunks * 16; 2] })
+    }
+
+    /// The row without its value: stores then write the key alone. In a latent cache, the value is a part of
+    /// the key.
+    #[inline(always)]
+    pub fn of_key(self) -> Self {
+        CacheRow { bytes: [self.bytes[0], 0], ..self }
     }
 
     /// Stores this thread's 16 bytes of the key and 16 bytes of the value.
     #[inline(always)]
     pub fn store_bits(&self, own: &OwnPart, [key, value]: [[u32; 4]; 2]) {
-        self.store(own, 16, |keys, values| {
-            // SAFETY: the part exists in key and value, and the bases are multiples of 16, as `Cache`
-            // promises.
-            unsafe {
-                st_global_v4_b32(keys, key);
-                st_global_v4_b32(values, value);
-            }
+        self.store(own, 16, [key, value], |at, bits| {
+            // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
+            unsafe { st_global_v4_b32(at, bits) }
         })
     }
 
     /// Rounds and stores this thread's eight columns of the key and eight columns of the value.
     #[inline(always)]
     pub fn store_eight<C: StoreEight>(&self, own: &OwnPart, [key, value]: [[f32; 8]; 2]) {
-        self.store(own, 8 * C::BYTES as u32, |keys, values| {
-            // SAFETY: the part exists in key and value, and the bases are multiples of 16, as `Cache`
-            // promises.
-            unsafe {
-                C::store_eight(keys, key);
-                C::store_eight(values, value);
-            }
+        self.store(own, 8 * C::BYTES as u32, [key, value], |at, x| {
+            // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
+            unsafe { C::store_eight(at, x) }
         })
     }
 
-    /// If the thread's part (of `bytes` bytes) exists, calls `store(key address, value address)`.
+    /// Calls `store` with the address of the thread's part (of `bytes` bytes) of the key, and with its
+    /// number, if the part exists; then of the value.
     #[inline(always)]
-    fn store(&self, own: &OwnPart, bytes: u32, store: impl Fn(u64, u64)) {
+    fn store<T>(&self, own: &OwnPart, bytes: u32, [key, value]: [T; 2], store: impl Fn(u64, T)) {
         let at = own.part() * bytes;
-        if at < self.chunks * 16 {
-            store(self.key.wrapping_add(at as u64), self.value.wrapping_add(at as u64))
+        if at < self.bytes[0] {
+            store(self.key.wrapping_add(at as u64), key)
+        }
+        if at < self.bytes[1] {
+            store(self.value.wrapping_add(at as u64), value)
+        }
+    }
+}
+
+/// Loads integer `i` of an array of i32, or of i64 if `wide` is not 0.
+///
+/// # Safety
+/// - The integer exists, no kernel writes it, and `base` is a global address and a multiple of its size.
+#[inline(always)]
+pub(crate) unsafe fn integer(base: u64, wide: u32, i: u32) -> i64 {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        match wide {
+            0 => ld_global_b32(base.wrapping_add(i as u64 * 4)) as i32 as i64,
+            _ => ld_global_b64(base.wrapping_add(i as u64 * 8)) as i64,
         }
     }
 }

@@ -13,13 +13,13 @@ pub const APPEND_COLUMNS: usize = 8;
 
 impl Line for AppendCopy {
     type Info = AppendInfo;
-    const INFO: AppendInfo = AppendInfo { contract: Contract::of::<Self>(""), rounds: None };
+    const INFO: AppendInfo = AppendInfo { contract: Contract::of::<Self>(""), rounds: None, rotates: None };
 }
 
 impl<E: Element, C: Element> Line for Append<E, C> {
     type Info = AppendInfo;
     const INFO: AppendInfo =
-        AppendInfo { contract: Contract::of::<Self>(""), rounds: Some([E::DTYPE, C::DTYPE]) };
+        AppendInfo { contract: Contract::of::<Self>(""), rounds: Some([E::DTYPE, C::DTYPE]), rotates: None };
 }
 
 impl Kernel for AppendCopy {
@@ -76,4 +76,6 @@ pub struct AppendInfo {
     /// The dtype of the tokens and the dtype of the cache, or `None` if the kernel copies 16-bit elements
     /// unchanged.
     pub rounds: Option<[DType; 2]>,
+    /// The dtype of the tokens that the kernel rotates, or `None` if it does not rotate.
+    pub rotates: Option<DType>,
 }

@@ -37,6 +37,7 @@ mod mla;
 mod order;
 mod paged;
 mod paged_map;
+mod rotary;
 mod score_kinds;
 mod scores;
 mod split;
@@ -52,8 +53,8 @@ pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;
 pub use contract::{
-    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, Partials,
-    Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
+    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, PartPairs,
+    Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
@@ -76,6 +77,7 @@ pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
+pub use rotary::{Angles, RotaryAppend, RotaryAppendParams};
 pub use score_kinds::ScoreKinds;
 pub use scores::{
     Bias, BiasParams, CausalAlibi, ScoreMarker, Scored, Sink, SinkParams, TmaBias, TmaBiasParams,

@@ -13,8 +13,8 @@ pub struct PagedMap {
     pub map: TensorMap,
 }
 
-/// The boxes of all [`PagedMap`]s of a launch, and the distance between pages. Only the host, which encodes
-/// the tensor maps, can construct this type. A kernel receives the boxes in its parameters.
+/// The rows of a TMA box of all [`PagedMap`]s of a launch, and the distance between pages. Only the host,
+/// which encodes the tensor maps, can construct this type. It is a part of a kernel's parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBoxes {

@@ -7,8 +7,8 @@ use core::fmt;
 pub struct ScoreKinds {
     /// An attention sink per query head: [`crate::Sink`].
     pub sink: bool,
-    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. Kernels of [`crate::Local`] take slopes
-    /// without it.
+    /// ALiBi slopes under a causal mask: [`crate::CausalAlibi`]. The value is false for kernels with the mask
+    /// [`crate::Local`], which take slopes anyway.
     pub alibi: bool,
     /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,

@@ -78,6 +78,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
     append_f16_e4m3: Append<F16, E4m3>;
     append_bf16_e4m3: Append<Bf16, E4m3>;
+    append_rotary_f16: RotaryAppend<F16, AppendCopy>;
+    append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
+    append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
+    append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
+    append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
+    append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`Decode`], in the planner's order.

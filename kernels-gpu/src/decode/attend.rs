@@ -262,7 +262,7 @@ fn attend<
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
-        merge_splits::<Q, _, D>(p, item, block)
+        merge_splits::<Q, _, D>(p, item, [0, 1], block)
     }
 }
 
@@ -280,8 +280,8 @@ impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
     }
 }
 
-/// The block that has a sequence's first split merges all splits of the sequence. Without a window, [`Local`]
-/// also schedules kernels of other masks, which read all keys.
+/// The blocks that have a sequence's splits share the rows of the sequence, and merge all splits of these
+/// rows. Without a window, [`Local`] also schedules kernels of other masks, which read all keys.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
     p: C::Params,
@@ -294,8 +294,8 @@ fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize
         let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
-        if item.counts && item.split == 0 && item.splits > 1 {
-            merge_splits::<E, _, D>(&p.own(item.sequence), &item, block)
+        if item.counts && item.splits > 1 {
+            merge_splits::<E, _, D>(&p.own(item.sequence), &item, [item.split, item.splits], block)
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

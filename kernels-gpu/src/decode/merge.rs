@@ -46,16 +46,18 @@ fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D>
     RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
 }
 
-/// Merges the splits of an item's rows in the order of the splits, and stores the result. Each warp of the
-/// block merges one row at a time.
+/// Merges the splits of an item's rows in the order of the splits, and stores the result. Several blocks
+/// share the rows: this block is the first number of `share`, the number of blocks is the second. Each warp
+/// merges one row at a time.
 #[inline(always)]
 pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
     p: &DecodeParams,
     item: &Item,
+    share: [u32; 2],
     block: &Block<K>,
 ) {
     let warp = block.warp();
-    block.deal_quads::<D>(item.rows_of(p, &p.o).count(), |row, quad| {
+    block.deal_quads_among::<D>(share, item.rows_of(p, &p.o).count(), |row, quad| {
         let mut left = left::<D>(p, item, row);
         let mut all = Partial::NONE;
         while !left.is_empty() {

@@ -1,4 +1,5 @@
 //! Loads and stores of eight columns of a row in global memory, which are one thread's part of a row.
+use crate::mma::Unpack;
 use contract::{Bf16, E4m3, Element, F16, F32, Native};
 use cuda_std::math;
 use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
@@ -21,27 +22,39 @@ pub trait StoreEight: Element {
     unsafe fn store_eight(at: u64, x: [f32; 8]);
 }
 
+/// Converts eight elements of 16 bits to f32. The conversion is exact.
+#[inline(always)]
+pub fn unpack_eight<E: Unpack>(bits: [u32; 4]) -> [f32; 8] {
+    let [a, b, c, d] = bits.map(E::unpack);
+    [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+}
+
+/// Rounds eight numbers to elements of 16 bits.
+#[inline(always)]
+pub fn pack_eight<E: Unpack>([a, b, c, d, e, f, g, h]: [f32; 8]) -> [u32; 4] {
+    [E::pack(a, b), E::pack(c, d), E::pack(e, f), E::pack(g, h)]
+}
+
 macro_rules! sixteen_bits {
-    ($element:ident, $unpack:path, $pack:path) => {
+    ($element:ident) => {
         impl LoadEight for $element {
             #[inline(always)]
             unsafe fn load_eight(at: u64) -> [f32; 8] {
                 // SAFETY: the caller keeps the preconditions.
-                let [a, b, c, d] = unsafe { ld_global_v4_b32(at) }.map($unpack);
-                [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+                unpack_eight::<Self>(unsafe { ld_global_v4_b32(at) })
             }
         }
         impl StoreEight for $element {
             #[inline(always)]
-            unsafe fn store_eight(at: u64, [a, b, c, d, e, f, g, h]: [f32; 8]) {
+            unsafe fn store_eight(at: u64, x: [f32; 8]) {
                 // SAFETY: the caller keeps the preconditions.
-                unsafe { st_global_v4_b32(at, [$pack(a, b), $pack(c, d), $pack(e, f), $pack(g, h)]) }
+                unsafe { st_global_v4_b32(at, pack_eight::<Self>(x)) }
             }
         }
     };
 }
-sixteen_bits!(F16, math::unpack_f16, math::pack_f16);
-sixteen_bits!(Bf16, math::unpack_bf16, math::pack_bf16);
+sixteen_bits!(F16);
+sixteen_bits!(Bf16);
 
 impl LoadEight for F32 {
     #[inline(always)]

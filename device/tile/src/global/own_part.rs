@@ -1,8 +1,8 @@
 //! Rows distributed over threads, with eight columns per thread.
 use crate::Block;
 use crate::global::{LoadEight, StoreEight};
-use contract::{Kernel, RowParts, RowValues, Tensor};
-use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32};
+use contract::{Kernel, PartPairs, RowParts, RowValues, Tensor};
+use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v4_b32};
 
 /// Eight columns of one row. Two threads of a launch never have the same part.
 pub struct OwnPart {
@@ -29,6 +29,14 @@ impl OwnPart {
     #[inline(always)]
     pub fn part(&self) -> u32 {
         self.part
+    }
+
+    /// Two parts of the row instead of this part, if a row was distributed as pairs. No other thread has
+    /// these parts, because [`PartPairs`] gives each pair other parts.
+    #[inline(always)]
+    pub fn pair(self, pairs: &PartPairs) -> [OwnPart; 2] {
+        let row = self.row;
+        pairs.parts(self.part).map(|part| OwnPart { row, part })
     }
 
     /// Calls `make` for each thread's part and, after a block barrier, `store` with the result of `make`.
@@ -66,6 +74,15 @@ impl OwnPart {
     pub fn bits(&self, tensor: &Tensor, of: [u32; 3]) -> [u32; 4] {
         // SAFETY: the part exists, and the base and all strides are multiples of 16, as `Tensor` promises.
         self.place(tensor, of, 16).map_or([0; 4], |at| unsafe { ld_global_v4_b32(at) })
+    }
+
+    /// Stores the raw bits of the part in a row of 16-bit elements, if the part exists.
+    #[inline(always)]
+    pub fn store_bits(&self, tensor: &Tensor, of: [u32; 3], bits: [u32; 4]) {
+        if let Some(at) = self.place(tensor, of, 16) {
+            // SAFETY: the reason above holds here too.
+            unsafe { st_global_v4_b32(at, bits) }
+        }
     }
 
     /// The part in a row of elements `E`, or zeros if the part does not exist.

@@ -127,9 +127,9 @@ impl LoadAs<F16> for Bf16 {
 }
 
 impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
-    /// Loads the transpose of `rows`, which are rows of `Q` in global memory. Returns the operand and one
-    /// factor per column for products with it. The k-steps of the operand have the column order of tiles of
-    /// `S`. Rows and columns that do not exist are zero.
+    /// Loads the transpose of `rows`, rows in global memory with elements of type `Q`. Returns the operand
+    /// and one factor per column for products with it. The k-steps of the operand have the column order of
+    /// shared tiles with elements of type `S`. Rows and columns that do not exist are zero.
     #[inline(always)]
     pub fn load<Q: LoadAs<E>, S: Stored<As = E>>(rows: &impl WordRows, warp: Warp) -> (Self, ColVec<f32, G>) {
         let (mut to, mut factors) = ([[[0; 2]; G]; K], [1.0; G]);

@@ -11,8 +11,8 @@ use cuda_std::cp_async;
 /// The layout of shared memory: `Self` reads it, and `Slot` writes it.
 ///
 /// # Safety
-/// - Values of `Self` and of `Slot` access no byte outside of the `BYTES` bytes from `base` on. `Self` only
-///   reads; `Slot` only starts copies.
+/// - Values of `Self` and of `Slot` access no byte outside of the `BYTES` bytes from `base` on. Values of
+///   `Self` only read. Values of `Slot` only write, with asynchronous copies or with stores.
 pub unsafe trait SharedLayout: Sized {
     /// Size in bytes.
     const BYTES: usize;

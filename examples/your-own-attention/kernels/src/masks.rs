@@ -155,7 +155,12 @@ impl MaskMod for Neighbours {
     }
     fn sees(&self, p: i32, k: i32) -> bool {
         let (query, key) = (self.0.width.div_rem(p as u32), self.0.width.div_rem(k as u32));
-        query.0.abs_diff(key.0) <= self.0.radius as u32 && query.1.abs_diff(key.1) <= self.0.radius as u32
+        // One comparison of unsigned numbers per coordinate: `query - radius <= key <= query + radius`.
+        let near = |query: u32, key: u32| {
+            let first = query.wrapping_sub(self.0.radius as u32);
+            key.wrapping_sub(first) <= 2 * self.0.radius as u32
+        };
+        near(query.0, key.0) & near(query.1, key.1)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Append cases in host memory.
-use super::{AppendCase, Lies, Scales, append};
+use super::rotary::{Table, positions};
+use super::{AppendCase, Lies, RotaryCase, Scales, append};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
@@ -18,6 +19,18 @@ pub struct AppendMemory {
     rows: [Vec<u16>; 2],
     /// Slots of all tokens in each of two launches.
     slots: [Vec<i64>; 2],
+    rotary: Option<Turn>,
+}
+
+/// The rotation of a case in host memory.
+#[derive(Clone, Debug)]
+struct Turn {
+    of: RotaryCase,
+    table: Table,
+    /// Positions of all tokens in each of two launches.
+    positions: [Vec<i64>; 2],
+    /// Elements of the queries.
+    q: Vec<u16>,
 }
 
 impl AppendMemory {
@@ -26,8 +39,14 @@ impl AppendMemory {
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
-        let rows = [(); 2].map(|()| numbers(case, &mut random));
-        AppendMemory { case: *case, rows, slots }
+        let rows = [(); 2].map(|()| numbers(case, case.heads, &mut random));
+        let rotary = case.rotary.map(|of| Turn {
+            of,
+            table: Table::new(case, &of),
+            positions: [(); 2].map(|()| positions(case, &of, &mut random)),
+            q: numbers(case, of.query_heads.unwrap_or(0), &mut random),
+        });
+        AppendMemory { case: *case, rows, slots, rotary }
     }
 
     /// Returns inputs for a measurement. The elements repeat with a long period, because such inputs are fast
@@ -38,7 +57,7 @@ impl AppendMemory {
         slots.resize(case.tokens[0], -1);
         let count = (case.tokens[0] + case.tokens[1]) * case.heads * case.head_dim;
         let rows = [0, 1].map(|tensor| cycled::halves(case.dtypes[0], tensor, count));
-        AppendMemory { case: *case, rows, slots: [slots.clone(), slots] }
+        AppendMemory { case: *case, rows, slots: [slots.clone(), slots], rotary: None }
     }
 
     /// Returns the number of elements of the cache's keys.
@@ -53,6 +72,10 @@ impl AppendMemory {
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
         match self.case.lies {
             Lies::Interleaved { hnd } => TensorView::interleaved(at[0], 2 * elements, stored, shape, hnd),
+            Lies::Latent(columns) => {
+                let pages = KvPages::latent(TensorView::bshd(at[0], elements, stored, shape), columns);
+                [pages.keys, pages.values]
+            }
             Lies::Nhd => [0, 1].map(|i| TensorView::bshd(at[i], elements, stored, shape)),
             Lies::Hnd => [0, 1].map(|i| TensorView::bhsd(at[i], elements, stored, shape)),
         }
@@ -68,17 +91,34 @@ impl AppendMemory {
     }
 
     fn slot_bytes(&self, round: usize) -> Vec<u8> {
-        match self.case.wide {
-            true => self.slots[round].iter().flat_map(|slot| slot.to_ne_bytes()).collect(),
-            false => self.slots[round].iter().flat_map(|slot| (*slot as i32).to_ne_bytes()).collect(),
+        integers(&self.slots[round], self.case.wide)
+    }
+
+    /// Returns the position of the caches' buffers, and of the queries' buffer, among the outputs.
+    fn caches(&self) -> usize {
+        match self.case.lies {
+            Lies::Nhd | Lies::Hnd => 2,
+            Lies::Interleaved { .. } | Lies::Latent(_) => 1,
         }
+    }
+
+    /// Returns the new keys as they go into the cache.
+    fn keys(&self, round: usize) -> Vec<u16> {
+        let mut keys = self.rows[0].clone();
+        if let Some(turn) = &self.rotary {
+            turn.rotate(&mut keys, &self.case, self.case.heads, round);
+        }
+        keys
     }
 
     /// Returns the expected bytes of the caches after a launch.
     fn expected(&self, round: usize) -> Vec<Vec<u8>> {
         let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
-        let (views, count) = (self.views(&[0, 0]), caches.len());
-        for (which, (view, rows)) in views.into_iter().zip(&self.rows).enumerate() {
+        let (views, count) = (self.views(&[0, 0]), self.caches());
+        let latent = matches!(self.case.lies, Lies::Latent(_));
+        let tensors = [self.keys(round), self.rows[1].clone()];
+        for (which, (view, rows)) in views.into_iter().zip(&tensors).take(2 - usize::from(latent)).enumerate()
+        {
             // `view.address` is 0, the address of the first key.
             let first = GUARD + view.address as usize;
             let cache = &mut caches[which % count][first..];
@@ -86,7 +126,37 @@ impl AppendMemory {
                 self.scale(which, head)
             });
         }
+        if let Some(turn) = &self.rotary
+            && let Some(heads) = turn.of.query_heads
+        {
+            let mut q = turn.q.clone();
+            turn.rotate(&mut q, &self.case, heads, round);
+            // Rows behind the last slot keep their bytes.
+            let bytes = 2 * self.case.tokens[0] * heads * self.case.head_dim;
+            let q: Vec<u8> = q.iter().flat_map(|bits| bits.to_ne_bytes()).take(bytes).collect();
+            caches[count][GUARD..][..bytes].copy_from_slice(&q);
+        }
         caches
+    }
+}
+
+impl Turn {
+    /// Rotates all rows that have a position, of `heads` heads each.
+    fn rotate(&self, rows: &mut [u16], case: &AppendCase, heads: usize, round: usize) {
+        let tokens = rows.chunks_mut(heads * case.head_dim).zip(&self.positions[round]);
+        for (token, &position) in tokens {
+            for head in token.chunks_mut(case.head_dim) {
+                self.table.rotate(head, case.dtypes[0], position);
+            }
+        }
+    }
+}
+
+/// Returns the bytes of integers as i64 or i32.
+fn integers(all: &[i64], wide: bool) -> Vec<u8> {
+    match wide {
+        true => all.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+        false => all.iter().flat_map(|x| (*x as i32).to_ne_bytes()).collect(),
     }
 }
 
@@ -108,8 +178,8 @@ fn slots(case: &AppendCase, random: &mut Random) -> Vec<i64> {
     (0..case.tokens[0]).map(&mut slot).collect()
 }
 
-fn numbers(case: &AppendCase, random: &mut Random) -> Vec<u16> {
-    let count = (case.tokens[0] + case.tokens[1]) * case.heads * case.head_dim;
+fn numbers(case: &AppendCase, heads: usize, random: &mut Random) -> Vec<u16> {
+    let count = (case.tokens[0] + case.tokens[1]) * heads * case.head_dim;
     let mut numbers = random.normals(case.dtypes[0], count);
     for bits in numbers.iter_mut().skip(1).step_by(3) {
         *bits = random.bits() as u16;
@@ -121,22 +191,42 @@ impl Work for AppendMemory {
     fn inputs(&self) -> Vec<Input> {
         let rows = |which: usize| self.rows[which].iter().flat_map(|bits| bits.to_ne_bytes()).collect();
         let scales = |which| (0..self.case.heads).flat_map(move |head| self.scale(which, head).to_ne_bytes());
-        vec![
+        let mut inputs = vec![
             Input::new("k", rows(0)),
             Input::new("v", rows(1)),
             Input::new("slots", self.slot_bytes(0)),
             Input::new("k_scale", scales(0).collect()),
             Input::new("v_scale", scales(1).collect()),
-        ]
+        ];
+        if let Some(turn) = &self.rotary {
+            let [cos, sin] = turn.table.bytes();
+            inputs.push(Input::new("positions", integers(&turn.positions[0], turn.of.wide_positions)));
+            inputs.push(Input::new("cos", cos));
+            inputs.extend((!sin.is_empty()).then(|| Input::new("sin", sin)));
+            if turn.of.query_heads.is_some() && !turn.of.in_place {
+                inputs.push(Input::new("q", turn.q.iter().flat_map(|bits| bits.to_ne_bytes()).collect()));
+            }
+        }
+        inputs
     }
 
     fn outputs(&self) -> Vec<Buffer> {
         let bytes = self.elements() * self.case.dtypes[1].bytes();
         let buffer = |name: &str, bytes: usize| (name.into(), vec![OLD; bytes + 2 * GUARD]);
-        match self.case.lies {
+        let mut outputs = match self.case.lies {
             Lies::Interleaved { .. } => vec![buffer("cache", 2 * bytes)],
+            Lies::Latent(_) => vec![buffer("rows", bytes)],
             Lies::Nhd | Lies::Hnd => vec![buffer("keys", bytes), buffer("values", bytes)],
+        };
+        if let Some(Turn { of: RotaryCase { query_heads: Some(_), in_place, .. }, q, .. }) = &self.rotary {
+            let (name, mut bytes) = buffer("rotated q", 2 * q.len());
+            if *in_place {
+                let q: Vec<u8> = q.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
+                bytes[GUARD..][..q.len()].copy_from_slice(&q);
+            }
+            outputs.push((name, bytes));
         }
+        outputs
     }
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
@@ -155,11 +245,34 @@ impl Work for AppendMemory {
             }
         });
         let slots = if wide { Slots::i64 } else { Slots::i32 }(inputs[2], tokens as u64);
-        Asked::Append(Append::new(k, v, KvPages::new(keys, values).scales(k_scale, v_scale), slots))
+        let pages = KvPages::new(keys, values).scales(k_scale, v_scale);
+        let append = match self.case.lies {
+            Lies::Latent(_) => Append::latent(k, pages, slots),
+            _ => Append::new(k, v, pages, slots),
+        };
+        let Some(turn) = &self.rotary else { return Asked::Append(append) };
+        let tables = [inputs[6], if turn.of.together { inputs[6] } else { inputs[7] }];
+        let rotary = turn.table.request(tables, inputs[5], tokens);
+        let Some(heads) = turn.of.query_heads else { return Asked::Append(append.rotary(rotary)) };
+        let view =
+            |at| TensorView::bshd(at, turn.q.len() as u64, dtype, [1, tokens + padding, heads, head_dim]);
+        let rotated = view(outputs[self.caches()] + GUARD as u64);
+        let q = match turn.of.in_place {
+            true => rotated,
+            false => view(inputs[if turn.of.together { 7 } else { 8 }]),
+        };
+        Asked::Append(append.rotary(rotary.queries(q, rotated)))
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
-        [0, 1].map(|round| vec![(2, self.slot_bytes(round))]).into()
+        let round = |round: usize| {
+            let positions = self
+                .rotary
+                .as_ref()
+                .map(|turn| (5, integers(&turn.positions[round], turn.of.wide_positions)));
+            std::iter::once((2, self.slot_bytes(round))).chain(positions).collect()
+        };
+        [0, 1].map(round).into()
     }
 
     fn rows(&self, _: &Written) -> Option<Rows> {

@@ -1,6 +1,6 @@
 //! Random problems of the families other than `forward`.
 use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
-use crate::append::{AppendCase, AppendMemory, Lies, Scales};
+use crate::append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
 use crate::memory::{Layout, Memory};
@@ -12,7 +12,7 @@ use crate::work::{OnDevice, Work};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, LseUnit, Mask, Splits};
+use ferroflash::request::{Alignment, LseUnit, Mask, RotaryStyle, Splits};
 use ferroflash::{Attention, DType, Error};
 
 /// Draws a problem of a family. Returns the problem and its description.
@@ -216,21 +216,39 @@ fn append(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let own = dtype(random);
     let eight = one_in(random, 2);
     let scales = [Scales::One, Scales::Values(random.normal().abs() as f32 + 1e-3, 2.0), Scales::Heads];
+    let head_dim = head_dim(random) * if eight { 2 } else { 1 };
+    let heads = 1 + below(random, limits.heads);
     let case = AppendCase {
         dtypes: [own, if eight { DType::E4m3 } else { own }],
         lies: pick(
             random,
             &[Lies::Nhd, Lies::Hnd, Lies::Interleaved { hnd: false }, Lies::Interleaved { hnd: true }],
         ),
-        heads: 1 + below(random, limits.heads),
-        head_dim: head_dim(random) * if eight { 2 } else { 1 },
+        heads,
+        head_dim,
         pages: [1 + below(random, 40), 1 + below(random, 64)],
         tokens: [1 + below(random, limits.seqlen), below(random, 9)],
         wide: one_in(random, 2),
         scales: if eight { pick(random, &scales) } else { Scales::One },
+        rotary: (head_dim >= 16 && one_in(random, 2)).then(|| rotary(random, head_dim, heads)),
         seed: random.bits(),
     };
     (Box::new(AppendMemory::new(&case)), case.to_string())
+}
+
+/// Draws a rotation of heads of `head_dim` columns, 16 or more.
+fn rotary(random: &mut Random, head_dim: usize, heads: usize) -> RotaryCase {
+    let dims = 16 * (1 + below(random, head_dim / 16));
+    RotaryCase {
+        style: pick(random, &[RotaryStyle::Halves, RotaryStyle::Interleaved]),
+        columns: [8 * below(random, (head_dim - dims) / 8 + 1), dims],
+        rows: 1 + below(random, 100),
+        wide: one_in(random, 2),
+        together: one_in(random, 2),
+        wide_positions: one_in(random, 2),
+        query_heads: one_in(random, 2).then(|| heads * (1 + below(random, 4))),
+        in_place: one_in(random, 2),
+    }
 }
 
 fn merge(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {

@@ -48,6 +48,7 @@ impl Shape {
             tokens: [tokens, 0],
             wide: true,
             scales: Scales::One,
+            rotary: None,
             seed: 1,
         };
         let types = fields::types(dtype, cache);

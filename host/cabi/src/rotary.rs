@@ -1,0 +1,129 @@
+//! The rotation in a `ferroflash_append_t`.
+use crate::append_args::{AppendArgs, at_tokens};
+use crate::args::{dtype, extent, reach};
+use crate::call::invalid;
+use ferroflash::Error;
+use ferroflash::request::{Positions, Rotary, RotaryStyle, TensorView};
+use std::ffi::c_void;
+
+/// The fields of a rotation.
+pub(crate) struct Rotation<'a>(pub &'a AppendArgs);
+
+impl Rotation<'_> {
+    /// Returns the rotation of an append of the keys `k`, or `None` if there are no cosines.
+    pub(crate) fn rotary(&self, k: &TensorView) -> Result<Option<Rotary>, Error> {
+        let args = self.0;
+        if args.reserved != 0 {
+            return Err(invalid("reserved", args.reserved, "it must be 0"));
+        }
+        if args.rotary_cos.is_null() {
+            return self.nothing();
+        }
+        let [rows, dims] =
+            [extent("rotary_rows", args.rotary_rows)?, extent("rotary_dims", args.rotary_dims)?];
+        let (dtype, shape) = (dtype("rotary_dtype", args.rotary_dtype)?, [1, rows, 1, dims / 2]);
+        if dims % 2 == 1 {
+            return Err(invalid("rotary_dims", dims, "it must be even"));
+        }
+        let table = |address: *const c_void| {
+            let strides = [0, args.rotary_stride, 0, 1];
+            TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
+        };
+        let style = match args.rotary_style {
+            0 => RotaryStyle::Halves,
+            1 => RotaryStyle::Interleaved,
+            other => {
+                let expected = "it must be FERROFLASH_ROTARY_HALVES or _INTERLEAVED";
+                return Err(invalid("rotary_style", other, expected));
+            }
+        };
+        let positions = match args.wide_positions {
+            0 => Positions::i32,
+            1 => Positions::i64,
+            other => return Err(invalid("wide_positions", other, "it must be 0 for i32, or 1 for i64")),
+        };
+        let positions = positions(args.positions as u64, k.shape[1] as u64);
+        let first = usize::try_from(args.rotary_first)
+            .map_err(|_| invalid("rotary_first", args.rotary_first, "it must be 0 or more"))?;
+        let rotary = Rotary::new(table(args.rotary_cos), table(args.rotary_sin), positions);
+        let rotary = rotary.style(style).first_column(first);
+        if args.q.is_null() {
+            return Ok(Some(rotary));
+        }
+        let shape = [k.shape[1], extent("heads_q", args.heads_q)?, k.shape[3]];
+        let q = at_tokens(args.q, k.dtype, shape, args.q_strides);
+        let rotated = at_tokens(args.rotated_q.cast_const(), k.dtype, shape, args.rotated_q_strides);
+        Ok(Some(rotary.queries(q, rotated)))
+    }
+
+    /// Refuses fields that mean nothing without cosines.
+    fn nothing(&self) -> Result<Option<Rotary>, Error> {
+        let args = self.0;
+        let fields = [("rotary_sin", args.rotary_sin), ("positions", args.positions), ("q", args.q)];
+        match fields.into_iter().find(|(_, at)| !at.is_null()) {
+            Some((name, at)) => {
+                let expected =
+                    "it must be NULL if rotary_cos is NULL: an append without cosines rotates nothing";
+                Err(invalid(name, format_args!("{at:p}"), expected))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::append_args::example::args;
+    use ferroflash::{Capabilities, DType, plan};
+
+    #[test]
+    fn what_c_writes_is_what_is_asked_for() {
+        let place = |n: usize| (n << 30) as *mut c_void;
+        let rotated = AppendArgs {
+            rotary_cos: place(6),
+            rotary_sin: place(7),
+            positions: place(8),
+            q: place(9),
+            rotated_q: place(10),
+            rotary_rows: 500,
+            rotary_dims: 32,
+            rotary_stride: 16,
+            rotary_first: 8,
+            heads_q: 4,
+            q_strides: [256, 64],
+            rotated_q_strides: [512, 64],
+            rotary_dtype: 3,
+            rotary_style: 1,
+            wide_positions: 1,
+            ..args()
+        };
+        let append = rotated.append().expect("valid");
+        let card = Capabilities::profile("l4").expect("known");
+        assert_eq!(plan(&append, card).expect("valid").contract().symbol, "append_rotary_f16");
+        let rotary = append.rotary.expect("rotates");
+        assert_eq!((rotary.style, rotary.first_column, rotary.dims()), (RotaryStyle::Interleaved, 8, 32));
+        assert_eq!((rotary.cos.shape, rotary.sin.dtype), ([1, 500, 1, 16], DType::F32));
+        assert_eq!(rotary.positions, Positions::i64(8 << 30, 10));
+        let queries = rotary.queries.expect("queries");
+        assert_eq!((queries.q.shape, queries.q.elements), ([1, 10, 4, 64], 2560));
+        assert_eq!(queries.rotated.strides, [0, 512, 64, 1]);
+        let alone = AppendArgs { q: std::ptr::null(), ..rotated }.append().expect("valid");
+        assert_eq!(alone.rotary.expect("rotates").queries, None);
+        let refused = |args: AppendArgs| args.append().expect_err("refused").to_string();
+        assert!(refused(AppendArgs { rotary_cos: std::ptr::null(), ..rotated }).contains("rotary_sin: 0x"));
+        for (args, says) in [
+            (AppendArgs { rotary_style: 2, ..rotated }, "rotary_style: 2"),
+            (AppendArgs { rotary_dtype: 9, ..rotated }, "rotary_dtype: 9"),
+            (AppendArgs { rotary_dims: 33, ..rotated }, "rotary_dims: 33"),
+            (AppendArgs { rotary_rows: -1, ..rotated }, "rotary_rows: -1"),
+            (AppendArgs { rotary_first: -8, ..rotated }, "rotary_first: -8"),
+            (AppendArgs { wide_positions: 2, ..rotated }, "wide_positions: 2"),
+            (AppendArgs { reserved: 1, ..rotated }, "reserved: 1"),
+            (AppendArgs { heads_q: -1, ..rotated }, "heads_q: -1"),
+        ] {
+            let message = refused(args);
+            assert!(message.contains(says), "{message} should contain {says}");
+        }
+    }
+}
