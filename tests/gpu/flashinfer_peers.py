@@ -33,7 +33,7 @@ TESTS_LEFT_OUT = [
 ]
 # Parameter, values that are never drawn, reason.
 LEFT_OUT = [
-    ("pos_encoding_mode", lambda value: value != "NONE", "there are no rotary embeddings"),
+    ("pos_encoding_mode", lambda value: value != "NONE", "attention rotates nothing; an append does"),
     ("dtype", lambda value: value == torch.float8_e5m2, "there are no caches of e5m2"),
     ("backend", lambda value: value == "fa3", "FerroFlash has one backend for both"),
 ]

@@ -36,7 +36,7 @@ DECODED_ROWS = 64
 def check(pos_encoding_mode="NONE", **options):
     """Refuses every option that affects FerroFlash's result."""
     if pos_encoding_mode != "NONE":
-        raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: there are no rotary embeddings")
+        raise Unsupported(f"pos_encoding_mode {pos_encoding_mode}: attention rotates nothing; an append does")
     idle = {"q_data_type", "kv_data_type", "data_type", "o_data_type", "non_blocking", "rope_scale", "rope_theta",
             "use_fp16_qk_reduction", "backend", "jit_args", "jit_kwargs", "enable_pdl", "head_dim_vo"}
     for name, value in options.items():

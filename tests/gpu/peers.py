@@ -4,7 +4,7 @@
 
 Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. FerroFlash has no gradients:
 `torch.autograd.grad` returns zeros to both sides, so that a test's assertions on gradients hold trivially. Its assertions on
-outputs and caches count. Parameters of features that FerroFlash lacks (dropout, rotary embeddings, padding on the left) are
+outputs and caches count. Parameters of features that FerroFlash or its stand-ins lack (dropout, rotation, padding) are
 not drawn, but counted. A case that FerroFlash refuses is skipped, with the reason.
 """
 import sys
@@ -23,7 +23,7 @@ TESTS = ["test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test
 # Parameter, values that are never drawn, reason.
 LEFT_OUT = [
     ("dropout_p", lambda value: value > 0, "there is no dropout"),
-    ("rotary_fraction", lambda value: value > 0, "there are no rotary embeddings"),
+    ("rotary_fraction", lambda value: value > 0, "the stand-in for flash_attn.layers.rotary rotates nothing"),
     ("has_leftpad", bool, "caches have no padding on the left"),
 ]
 
@@ -57,7 +57,7 @@ def with_kvcache(q, k_cache, v_cache, k=None, v=None, softmax_scale=None, **opti
 
 
 def no_rotary(*_args, **_options):
-    raise ferroflash.Unsupported("rotary: there are no rotary embeddings")
+    raise ferroflash.Unsupported("flash_attn.layers.rotary: the stand-in rotates nothing")
 
 
 def unpad_input(hidden_states, attention_mask):

@@ -63,7 +63,8 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
   optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
                         50.0,
       causal, window, dtype, \"shared\": [2, 128] (2 groups, each shares its first 128 pages),
-      \"latent\": 512 (MLA: the columns of values)
+      \"latent\": 512 (MLA: the columns of values),
+      \"heads_q\" of an append (rotary embedding of keys and of these queries)
   random lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
                         \"uniform\" or
              \"log_uniform\", \"seed\": 1}"

@@ -4,9 +4,10 @@ use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use ferroflash::cudarc::{
-    Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Scale, ScratchMemory, State, Tensor, TensorMut,
+    Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Rotary, Scale, ScratchMemory, State, Tensor,
+    TensorMut,
 };
-use ferroflash::request::{LseUnit, Mask, Splits};
+use ferroflash::request::{LseUnit, Mask, RotaryStyle, Splits};
 use half::f16;
 
 #[test]
@@ -38,6 +39,25 @@ fn caches_of_any_kind() {
         let scaled = PagesMut::new(&mut keys, &mut values, shape).scales(Scale::Value(2.0), Scale::One);
         let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
+
+        // Keys and queries rotate, in place or not.
+        let (cos, sin) = (zeros(&stream, 50 * 32), zeros(&stream, 50 * 32));
+        let wide = stream.alloc_zeros::<f32>(50 * 64).expect("room");
+        let positions = stream.alloc_zeros::<u32>(4).expect("room");
+        let (mut some, mut other) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
+        cuda.calls();
+        let turn = Rotary::cos_sin(&wide, [50, 64], &positions);
+        let turn = turn.queries_in_place(TensorMut::new(&mut other, [1, 4, 8, 64]));
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        front.append_rotary(&stream, new, new, into, &slots, turn).expect("valid");
+        let turn = || Rotary::new(&cos, &sin, [50, 32], &positions);
+        let (from, to) = (Tensor::new(&other, [1, 4, 8, 64]), TensorMut::new(&mut some, [1, 4, 8, 64]));
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        front.append_rotary(&stream, new, new, into, &slots, turn().queries(from, to)).expect("valid");
+        assert_eq!(launched(cuda), ["append"; 2]);
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        let error = front.append_rotary(&stream, new, new, into, &slots, turn().first_column(8));
+        assert!(error.is_err_and(|error| error.to_string().contains("64 columns from column 8 on")));
 
         // Keys and values are in one buffer, in both orders. In the other case, the last value is missing
         // from the buffer.
@@ -150,6 +170,16 @@ fn latent_caches() {
         let into = PagesMut::latent(&mut rows, shape, 512);
         front.append_latent(&stream, new, into, &slots).expect("valid");
         assert_eq!(launched(cuda), ["append"]);
+        // The last 64 columns rotate.
+        let (angles, positions) = (zeros(&stream, 100 * 64), stream.alloc_zeros::<i64>(4).expect("room"));
+        cuda.calls();
+        let turn = || Rotary::cos_sin(&angles, [100, 64], &positions).style(RotaryStyle::Interleaved);
+        let into = PagesMut::latent(&mut rows, shape, 512);
+        front.append_latent_rotary(&stream, new, into, &slots, turn().first_column(512)).expect("valid");
+        assert_eq!(launched(cuda), ["append"]);
+        let into = PagesMut::latent(&mut rows, shape, 512);
+        let error = front.append_latent_rotary(&stream, new, into, &slots, turn().first_column(520));
+        assert!(error.is_err_and(|error| error.to_string().contains("64 columns from column 520 on")));
         let apart = &mut zeros(&stream, 40 * 16 * 576);
         let wide = PagesMut::new(&mut rows, apart, shape);
         let error = front.append_latent(&stream, new, wide, &slots).expect_err("no latent cache").to_string();

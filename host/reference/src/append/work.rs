@@ -57,7 +57,13 @@ impl AppendMemory {
         slots.resize(case.tokens[0], -1);
         let count = (case.tokens[0] + case.tokens[1]) * case.heads * case.head_dim;
         let rows = [0, 1].map(|tensor| cycled::halves(case.dtypes[0], tensor, count));
-        AppendMemory { case: *case, rows, slots: [slots.clone(), slots], rotary: None }
+        let rotary = case.rotary.map(|of| {
+            let positions: Vec<i64> = (0..case.tokens[0]).map(|token| (token % of.rows) as i64).collect();
+            let count = (case.tokens[0] + case.tokens[1]) * of.query_heads.unwrap_or(0) * case.head_dim;
+            let q = cycled::halves(case.dtypes[0], 2, count);
+            Turn { of, table: Table::new(case, &of), positions: [positions.clone(), positions], q }
+        });
+        AppendMemory { case: *case, rows, slots: [slots.clone(), slots], rotary }
     }
 
     /// Returns the number of elements of the cache's keys.

@@ -2,7 +2,8 @@
 use super::fields::{self, Order, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;
-use reference::{AppendCase, AppendMemory, Lies, Scales};
+use ferroflash::request::RotaryStyle;
+use reference::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use serde::Deserialize;
 
 /// One shape. Tokens go to random rows of a cache that has twice their number of rows.
@@ -12,6 +13,8 @@ pub(crate) struct Shape {
     /// New tokens.
     append: usize,
     heads_k: usize,
+    /// Query heads, if the launch rotates keys and queries (rotary embedding).
+    heads_q: Option<usize>,
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
@@ -37,8 +40,14 @@ impl Shape {
         let row = 2.0 * heads as f64 * head_dim as f64;
         let read = tokens as f64 * row * dtype.bytes() as f64;
         let written = tokens as f64 * row * cache.bytes() as f64;
-        // A slot is a 64-bit integer.
-        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 8.0 * tokens as f64)?;
+        let rotary = self.rotary()?;
+        let queries =
+            tokens as f64 * self.heads_q.unwrap_or(0) as f64 * head_dim as f64 * dtype.bytes() as f64;
+        // Each token reads the angles of its position, in f32.
+        let angles = rotary.map_or(0.0, |rotary| 4.0 * (tokens.min(rotary.rows) * head_dim) as f64);
+        let (read, written) = (read + queries + angles, written + queries);
+        // A slot is a 64-bit integer, like a position.
+        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 16.0 * tokens as f64)?;
         let case = AppendCase {
             dtypes: [dtype, cache],
             lies: if layout == Order::Hnd { Lies::Hnd } else { Lies::Nhd },
@@ -48,13 +57,34 @@ impl Shape {
             tokens: [tokens, 0],
             wide: true,
             scales: Scales::One,
-            rotary: None,
+            rotary,
             seed: 1,
         };
         let types = fields::types(dtype, cache);
+        let (turned, all) = match self.heads_q {
+            Some(queries) => (" with rotary embedding", format!("{queries}/{heads}")),
+            None => ("", heads.to_string()),
+        };
         let label = format!(
-            "{types}, append of {tokens} tokens, heads {heads}, head_dim {head_dim}, pages of {page} {layout}"
+            "{types}, append of {tokens} tokens{turned}, heads {all}, head_dim {head_dim}, pages of {page} \
+             {layout}"
         );
         Ok(Workload::new(label, [0.0, read + written], true, move || AppendMemory::to_measure(&case)))
+    }
+
+    /// Returns the rotation of all columns of a head, by a table of up to 4096 positions.
+    fn rotary(&self) -> Result<Option<RotaryCase>, Error> {
+        let Some(heads) = self.heads_q else { return Ok(None) };
+        sizes(&[("heads_q", heads)])?;
+        Ok(Some(RotaryCase {
+            style: RotaryStyle::Halves,
+            columns: [0, self.head_dim],
+            rows: 4096,
+            wide: true,
+            together: true,
+            wide_positions: true,
+            query_heads: Some(heads),
+            in_place: false,
+        }))
     }
 }

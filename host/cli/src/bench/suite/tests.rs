@@ -83,6 +83,7 @@ fn what_is_measured_is_right() {
             "causal": true}"#,
         r#"{"append": 20, "heads_k": 2, "head_dim": 64, "page": 16, "layout": "HND"}"#,
         r#"{"append": 5, "heads_k": 1, "head_dim": 64, "kv_dtype": "e4m3"}"#,
+        r#"{"append": 5, "heads_q": 4, "heads_k": 2, "head_dim": 64}"#,
         r#"{"merge": 9, "states": 3, "heads_q": 2, "head_dim": 64}"#,
     ];
     let mut ran = 0;
