@@ -6,7 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         drafts_d64::CONTRACT,
         dilated_d64::CONTRACT,
         global_window_d64::CONTRACT,
-        tiles_d64::CONTRACT,
+        video_tiles_d64::CONTRACT,
         spatial_d64::CONTRACT,
         temporal_d64::CONTRACT,
         diffusion_d64::CONTRACT,

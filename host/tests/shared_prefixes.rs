@@ -72,6 +72,10 @@ const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.scratch(Scratch::None), DECODE, "need a workspace"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.config(DECODE), DECODE, "names a kernel"),
     ("h200", Shape { queries: 17, ..BATCH }, SharedPrefixes::one(128, REST), same, HOPPER, "than 64 rows"),
+    ("h200", Shape { queries: 2, ..BATCH }, SharedPrefixes::one(128, REST), |mut d| {
+        (d.q.strides[0], d.q.elements) = (3 * 4096, 1 << 30);
+        d
+    }, DECODE, "batches of q are not contiguous"),
     ("h200", Shape { packed: true, ..BATCH }, SharedPrefixes::one(128, REST), same, MIXED, "varlen queries"),
 ];
 

@@ -67,25 +67,25 @@ fn global_window() -> Result<(), Failure> {
 }
 
 #[test]
-fn tiles() -> Result<(), Failure> {
-    // Tiles of 2 x 3 pixels, in 5 rows and 4 columns of tiles, and a text.
-    const PIXELS: i32 = 120;
+fn video_tiles() -> Result<(), Failure> {
+    // Tiles of 6 pixels: 2 in time, in 5 rows and 4 columns of tiles, and a text.
+    const PIXELS: i32 = 240;
     let params = |_: &mut Memory<'_>, _: &Case| {
-        let (tile, columns) = (divisor(6), divisor(4));
-        let all = PIXELS + 11;
-        Ok(Tiles2dParams { tile, columns, rows: 5, kernel: [3, 2], pixels: PIXELS, all, reserved: 0 })
+        let ([tile, columns, rows], all) = ([6, 4, 5].map(divisor), PIXELS + 11);
+        let kernel = [1, 3, 2];
+        Ok(VideoTilesParams { tile, columns, rows, frames: 2, kernel, pixels: PIXELS, all, reserved: 0 })
     };
-    check(&TILES, params, |right| {
+    check(&VIDEO_TILES, params, |right| {
         let columns = if right { 4 } else { 5 };
-        // The first tile that a query sees on an axis, for each of the query's tiles.
-        let first = [[0, 0, 1, 2, 2], [0, 0, 1, 2, 3]];
-        move |_: &Sequence, p, k| {
-            let at = |pixel: i32| [pixel / 6 / columns, pixel / 6 % columns];
-            let near = |axis: usize, size: i32| {
-                let first = first[axis][at(p.max(0))[axis].min(4) as usize];
-                (first..first + size).contains(&at(k)[axis])
-            };
-            k < PIXELS + 11 && (p >= PIXELS || k >= PIXELS || near(0, 3) && near(1, 2))
+        // For each of the query's tiles on an axis, the tiles that the query sees.
+        let [rows, column] = [[0..3, 0..3, 1..4, 2..5, 2..5], [0..2, 0..2, 1..3, 2..4, 3..5]];
+        move |_: &Sequence, p: i32, k| {
+            let at = |pixel: i32| pixel / 6;
+            let (query, key) = (at(p.clamp(0, PIXELS - 1)), at(k));
+            let near = query / 20 == key / 20
+                && rows[(query % 20 / columns) as usize].contains(&(key % 20 / columns))
+                && column[(query % 20 % columns) as usize].contains(&(key % 20 % columns));
+            k < PIXELS + 11 && (p >= PIXELS || k >= PIXELS || near)
         }
     })
 }

@@ -17,6 +17,7 @@
 //! # Ok(())
 //! # }
 //! ```
+mod block_bias;
 mod buffers;
 mod case;
 mod exact;
@@ -61,7 +62,8 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// [`SEEDS`]. Its O must keep FlashAttention's rule, `max|out - exact| <= 2 max|naive - exact| + 1e-5`, and
 /// its LSE [`Reference::lse_tolerance`]. `naive` rounds each step to the kernel's dtype. `exact` and `naive`
 /// use the functions that the kernel inlines (`kernels_gpu::exact`). The mask must also keep the rules of
-/// `kernels_gpu::exact::Broken`.
+/// `kernels_gpu::exact::Broken`, and a bias of a block (`ScoreMod::block_bias`) must be the bias of each
+/// score of the block.
 ///
 /// If the functions have an error, the kernel and `exact` have the same error: see [`verify_against`].
 ///
@@ -120,6 +122,7 @@ fn run<M: MaskFn, D: Harness>(
         let mut buffers = Buffers::new(card.driver());
         let params = params_of::<M, D>(params, &mut buffers, case)?;
         exact::keeps_rules::<M>(case, &params, buffers.copies())?;
+        block_bias::is_right::<M>(case, &params, buffers.copies())?;
         if let Some(definition) = definition {
             exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;
         }

@@ -58,11 +58,11 @@ pub(crate) fn prefix<'a>(
     room: &Room,
 ) -> Result<AttentionRequest<'a>, &'static str> {
     let (kv, entries, stride) = paged(r)?;
-    let q = one_batch(&r.q).ok_or("the batches of q are not contiguous: no group has one tensor")?;
+    let q = one_batch(&r.q).ok_or("the batches of q are not contiguous: one pass over whole sequences")?;
     let [_, rows, heads, head_dim] = q.shape;
     let [_, row, head, column] = q.strides;
     if (row as u64).saturating_mul(q.element_bytes()) >= MAX_ROW_BYTES {
-        return Err("sequences of q are 2^27 bytes apart or more: no group has one tensor");
+        return Err("sequences of q are 2^27 bytes apart or more: one pass over whole sequences");
     }
     // The batches, the rows of each, the strides of Q and LSE from batch to batch, and of LSE from head to
     // head.
@@ -82,7 +82,9 @@ pub(crate) fn prefix<'a>(
             let (sequences, each) = (r.q.shape[0] / count, rows / count);
             let stride = stride.saturating_mul(sequences);
             if count > 1 && u32::try_from(stride).is_err() {
-                return Err("the block table's rows of two groups are 2^32 entries apart or more");
+                return Err(
+                    "groups are 2^32 entries of the block table apart or more: one pass over whole sequences",
+                );
             }
             let table = Paged::Table { entries, columns: pages, stride };
             let scales = kv.pages.scales.map(|scale| scale_of_groups(scale, sequences));

@@ -19,7 +19,7 @@ fn slopes(buffers: &mut Buffers<'_, SimDriver>, case: &Case) -> Result<And<(), I
 }
 
 /// The PTX of entry `of`, under the name `symbol`.
-fn renamed(of: &str, symbol: &str) -> String {
+pub(super) fn renamed(of: &str, symbol: &str) -> String {
     module(of).text.replace(of, symbol)
 }
 

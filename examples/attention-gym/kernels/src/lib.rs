@@ -20,7 +20,7 @@ type Small<Mask> = Fwd<F16, Mask, 8, 2, 1, 2, 4, 4, 2>;
 entry!(drafts_d64: With<Large<Drafts>>);
 entry!(dilated_d64: With<Small<Dilated>>);
 entry!(global_window_d64: With<Small<GlobalWindow>>);
-entry!(tiles_d64: With<Small<Tiles2d>>);
+entry!(video_tiles_d64: With<Small<VideoTiles>>);
 entry!(spatial_d64: With<Large<Spatial>>);
 entry!(temporal_d64: With<Small<Temporal>>);
 entry!(diffusion_d64: With<Small<Diffusion>>);

@@ -1,53 +1,58 @@
 //! Masks of images and videos.
 use kernels_gpu::prelude::*;
 
-/// Sliding tile attention in two dimensions (STA, Zhang et al., 2025). The pixels of an image are ordered by
-/// tiles, and a text may follow. A pixel sees the tiles near its own: a rectangle of tiles, which stops at
-/// the image's edges. Pixels see the text, and the text sees everything.
+/// Sliding tile attention (STA, Zhang et al., 2025). The pixels of a video are ordered by tiles, and a text
+/// may follow. A pixel sees the tiles near its own: a box of tiles, which stops at the edges of the video.
+/// Pixels see the text, and the text sees everything. An image is a video with one tile in time.
 #[derive(Clone, Copy)]
-pub struct Tiles2d(Tiles2dParams);
+pub struct VideoTiles(VideoTilesParams);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Tiles2dParams {
+pub struct VideoTilesParams {
     /// The number of pixels of a tile.
     pub tile: FastDiv,
     /// The number of tiles of a row of tiles.
     pub columns: FastDiv,
-    /// The number of rows of tiles.
-    pub rows: i32,
-    /// Rows and columns of tiles that a pixel sees.
-    pub kernel: [i32; 2],
+    /// The number of rows of tiles of a frame.
+    pub rows: FastDiv,
+    /// The number of tiles behind one another in time.
+    pub frames: i32,
+    /// The number of tiles that a pixel sees: in time, of rows, of columns.
+    pub kernel: [i32; 3],
     /// The number of pixels.
     pub pixels: i32,
     /// The number of pixels and of tokens of the text.
     pub all: i32,
     pub reserved: u32,
 }
-no_padding! { Tiles2dParams { tile, columns, rows, kernel, pixels, all, reserved } }
+no_padding! { VideoTilesParams { tile, columns, rows, frames, kernel, pixels, all, reserved } }
 
-impl MaskMarker for Tiles2d {
-    type Params = Tiles2dParams;
+impl MaskMarker for VideoTiles {
+    type Params = VideoTilesParams;
 }
 
-impl MaskMod for Tiles2d {
+impl MaskMod for VideoTiles {
     const LEFT: bool = false;
-    fn load(params: &Tiles2dParams, _: &Sequence) -> Self {
-        Tiles2d(*params)
+    fn load(params: &VideoTilesParams, _: &Sequence) -> Self {
+        VideoTiles(*params)
     }
     fn keys(&self, _: i32) -> Range<i32> {
         0..self.0.all
     }
     fn sees(&self, p: i32, k: i32) -> bool {
-        let Tiles2dParams { tile, columns, rows, kernel, pixels, .. } = self.0;
-        let [query, key] = [p.max(0), k].map(|at| columns.div_rem(tile.div_rem(at as u32).0));
-        let near = |query: u32, key: u32, kernel: i32, tiles: i32| {
-            // The rectangle moves inwards at the edges.
-            let first = (query as i32 - kernel / 2).min(tiles - kernel).max(0);
-            (first..first + kernel).contains(&(key as i32))
+        let VideoTilesParams { tile, columns, rows, frames, kernel, pixels, .. } = self.0;
+        let [query, key] = [p.max(0), k].map(|at| {
+            let (row, column) = columns.div_rem(tile.div_rem(at as u32).0);
+            let (frame, row) = rows.div_rem(row);
+            [frame as i32, row as i32, column as i32]
+        });
+        let near = |axis: usize, tiles: i32| {
+            // The box moves inwards at the edges.
+            let first = (query[axis] - kernel[axis] / 2).min(tiles - kernel[axis]).max(0);
+            (first..first + kernel[axis]).contains(&key[axis])
         };
-        let is_near =
-            near(query.0, key.0, kernel[0], rows) & near(query.1, key.1, kernel[1], columns.get() as i32);
+        let is_near = near(0, frames) & near(1, rows.get() as i32) & near(2, columns.get() as i32);
         p >= pixels || k >= pixels || is_near
     }
 }

@@ -76,7 +76,7 @@ fn options_that_are_not_valid() {
         &["bench", "--suite", "decoding"],
         2,
         "has no suite `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
-         packed, paged, prefill, ragged",
+         mixed, mla, packed, paged, prefill, prefix, ragged",
     );
     check(
         &["sweep", "--suite", "decode"],

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls `each` for every sequence and head, as the kernel's functions see them, with the copies of device
 /// memory. If a function panics, returns [`Failure::Panicked`].
-fn heads(
+pub(super) fn heads(
     case: &Case,
     copies: Vec<Copied>,
     mut each: impl FnMut(&Sequence) -> Result<(), Failure>,

@@ -63,6 +63,27 @@ pub enum Failure {
         /// The panic's message.
         message: String,
     },
+    /// `ScoreMod::block_bias` differs from `ScoreMod::score`.
+    #[error(
+        "{case}: sequence {sequence}, head {head}, position {p}, key {k}: `score` gives {score}, and \
+         `block_bias` gives {block}: it must be `None` unless all scores of the block get the same bias"
+    )]
+    BlockBias {
+        /// The case.
+        case: Box<Case>,
+        /// The sequence.
+        sequence: u32,
+        /// The query head.
+        head: u32,
+        /// The query's position.
+        p: i32,
+        /// The key.
+        k: i32,
+        /// The score of the product 1.25.
+        score: f32,
+        /// The same score, with the bias of the block.
+        block: f32,
+    },
     /// The functions differ from the second definition.
     #[error(
         "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the functions give the score \

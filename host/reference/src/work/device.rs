@@ -66,7 +66,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Makes launches without LSE.
-    pub(crate) fn without_lse(self) -> Self {
+    #[must_use]
+    pub fn without_lse(self) -> Self {
         OnDevice { wants_lse: false, ..self }
     }
 

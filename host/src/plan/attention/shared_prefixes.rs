@@ -27,6 +27,9 @@ pub(super) fn choose_passes(
     if !pays(prefixes, query.problem, query.on) {
         return refused(TOO_SHORT);
     }
+    if let Err(reason) = lower::prefix(r, prefixes, 1, &Room::default()) {
+        return refused(reason);
+    }
     match passes(r, prefixes, query) {
         Err(_) if !prefixes.always => Ok(Err(NO_KERNEL)),
         Err(error) => Err(error),
