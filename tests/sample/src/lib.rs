@@ -47,7 +47,7 @@ fn of_small_problems() -> impl Iterator<Item = &'static AttnInfo> {
     spec::attention().filter(is_asked)
 }
 
-/// The kernels that the planner selects for small problems without score modifications, under the masks full,
+/// The kernels that the planner selects for small problems, with and without sinks, under the masks full,
 /// causal and window. These are the kernel with the fewest rows of each family and mask, and every decode
 /// kernel, because the number of heads in a group selects among decode kernels. Then come the first merge
 /// kernel, and the first configuration of the lineage with each of its masks, because the tests of the
@@ -57,12 +57,12 @@ fn planned() -> impl Iterator<Item = Contract> {
         of_small_problems().partition(|entry| entry.schedule == Schedule::Transposed);
     let is_plain = |entry: &&AttnInfo| {
         let is_interval = [MaskKind::Full, MaskKind::Causal, MaskKind::Local].contains(&entry.mask);
-        is_interval && entry.scores == ScoreKinds::NONE
+        is_interval && [ScoreKinds::NONE, ScoreKinds::SINK].contains(&entry.scores)
     };
     let mut least: HashMap<_, &AttnInfo> = HashMap::new();
     for entry in others.into_iter().filter(is_plain) {
         let of = (entry.kv_dtype, entry.contract.target);
-        let kind = (entry.family(), entry.splits, entry.mask, of);
+        let kind = (entry.family(), entry.splits, entry.mask, entry.scores, of);
         let least = least.entry(kind).or_insert(entry);
         if entry.tile_m < least.tile_m {
             *least = entry;
