@@ -57,7 +57,7 @@ class Launch(Planned):
     sequence. `scales` are the factors of keys and of values in a float8_e4m3fn cache: a float, or float32 (batch, heads_k)
     on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
     `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32 on the
-    device, has the keys of each sequence behind these pages.
+    device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys of these pages.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,

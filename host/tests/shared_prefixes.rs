@@ -21,6 +21,7 @@ const BATCH: Shape = Shape {
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
 const REST: Index = Index::new(9 * FAR, 128);
+const SCRATCH: Scratch = Scratch::workspace(20 * FAR, 1 << 40);
 
 /// Returns the request with prefixes of 128 pages.
 fn request(shape: Shape, prefixes: SharedPrefixes) -> AttentionRequest<'static> {
@@ -41,12 +42,24 @@ fn same(d: AttentionRequest<'static>) -> AttentionRequest<'static> {
     d
 }
 
+/// Returns the request on an e4m3 cache with scales of these strides between sequences and key heads.
+fn e4m3(mut d: AttentionRequest<'static>, strides: [i64; 2]) -> AttentionRequest<'static> {
+    let KeysValues::Cache(cache) = &mut d.kv else { panic!("a cache") };
+    let scale = KvScale::Device { address: 15 * FAR, elements: 128 * 8, strides };
+    let KvPages { keys, values, .. } = cache.pages;
+    let of = |view| TensorView { dtype: DType::E4m3, ..view };
+    cache.pages = KvPages::new(of(keys), of(values)).scales(scale, KvScale::One);
+    d
+}
+
 const PORTABLE: &str = "paged_f16_d128_causal_128x48";
 const HOPPER: &str = "hopper_paged_f16_d128_causal_128x128";
 const DECODE: &str = "decode_f16_d128_causal_8_tiles_w4";
 const CHUNKS: &str = "decode_f16_d128_causal_8_tiles";
 const WIDE: &str = "decode_f16_d128_causal_16_tiles_w4";
 const MIXED: &str = "mixed_few_f16_d128_causal_16_rows_w4";
+const DECODE_E4M3: &str = "decode_f16_e4m3_d128_causal_8_tiles_native";
+const MIXED_E4M3: &str = "mixed_few_f16_e4m3_d128_causal_16_rows_native";
 const SHARED: &str = "share prefixes";
 
 /// A card, a shape, prefixes, a change of the request, the first kernel of the plan, and words of the reason.
@@ -76,6 +89,14 @@ const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
         (d.q.strides[0], d.q.elements) = (3 * 4096, 1 << 30);
         d
     }, DECODE, "batches of q are not contiguous"),
+    ("h200", Shape { queries: 2, ..BATCH }, SharedPrefixes::one(128, REST), |mut d| {
+        (d.q.strides[0], d.q.elements) = (3 * 4096, 1 << 30);
+        d.scratch(Scratch::None)
+    }, DECODE, "batches of q are not contiguous"),
+    // The host does not know the first sequence of a varlen group, whose scales would be the group's.
+    ("h200", BATCH, varlen(8, 128), |d| e4m3(d, [0, 1]), MIXED_E4M3, SHARED),
+    ("h200", BATCH, varlen(8, 128), |d| e4m3(d, [8, 1]), DECODE_E4M3, "scales per sequence"),
+    ("h200", BATCH, SharedPrefixes::equal(64, 128, REST), |d| e4m3(d, [8, 1]), DECODE_E4M3, SHARED),
     ("h200", Shape { packed: true, ..BATCH }, SharedPrefixes::one(128, REST), same, MIXED, "varlen queries"),
 ];
 
@@ -154,25 +175,53 @@ fn latent_caches() {
     let request = AttentionRequest::cached(view(1, 576), cache, view(2, 512)).scale(0.1);
     let request = request.mask(Mask::Causal).scratch(Scratch::Fastest);
     let shared = request.shared_prefixes(SharedPrefixes::one(128, Index::new(9 * FAR, 64)));
-    let plan = plan(&shared, card("h200")).expect("a plan");
-    assert!(plan.contract().symbol.starts_with("mla_bf16") && plan.reason().contains(SHARED));
+    let of_one = plan(&shared, card("h200")).expect("a plan");
+    assert!(of_one.contract().symbol.starts_with("mla_bf16") && of_one.reason().contains(SHARED));
+    let on_device = request.scratch(Scratch::None).shared_prefixes(varlen(8, 128).always());
+    let message = plan(&on_device, card("h200")).expect_err("varlen groups").to_string();
+    assert!(message.contains("latent caches need groups on the host"), "{message}");
 }
 
 /// Plans bind requests of the same groups only.
 #[test]
 fn other_groups_need_another_plan() {
     let of = |prefixes| request(BATCH, prefixes);
-    let scratch = Scratch::workspace(20 * FAR, 1 << 40);
     let plan = plan(&of(SharedPrefixes::one(128, REST)), card("h200")).expect("a plan");
-    plan.bind(&of(SharedPrefixes::one(128, Index::new(14 * FAR, 128))).scratch(scratch)).expect("a launch");
+    plan.bind(&of(SharedPrefixes::one(128, Index::new(14 * FAR, 128))).scratch(SCRATCH)).expect("a launch");
     for other in [SharedPrefixes::one(64, REST), SharedPrefixes::equal(2, 128, REST), varlen(1, 128)] {
-        let message = plan.bind(&of(other).scratch(scratch)).expect_err("other groups").to_string();
+        let message = plan.bind(&of(other).scratch(SCRATCH)).expect_err("other groups").to_string();
         assert!(message.contains("shared_prefixes") && message.contains("1 groups with 128"), "{message}");
     }
     let mut without = of(SharedPrefixes::one(128, REST));
     without.shared_prefixes = None;
-    let message = plan.bind(&without.scratch(scratch)).expect_err("no groups").to_string();
+    let message = plan.bind(&without.scratch(SCRATCH)).expect_err("no groups").to_string();
     assert!(message.contains("shared_prefixes: none"), "{message}");
+}
+
+/// A plan of varlen groups with scales per key head binds no scales per sequence.
+#[test]
+fn scales_per_sequence_need_another_plan() {
+    let of = |strides| e4m3(request(BATCH, varlen(8, 128)), strides).scratch(SCRATCH);
+    let plan = plan(&of([0, 1]), card("h200")).expect("a plan");
+    plan.bind(&of([0, 1])).expect("a launch");
+    let message = plan.bind(&of([8, 1])).expect_err("scales per sequence").to_string();
+    assert!(message.contains("scales per sequence; the plan is for scales per key head"), "{message}");
+}
+
+/// A plan of one pass does not bind a request that insists on two passes. A plan of two passes does.
+#[test]
+fn one_pass_binds_no_request_that_insists_on_two() {
+    let of = |pages| request(BATCH, SharedPrefixes::one(pages, REST)).scratch(SCRATCH);
+    let insisting = |pages| of(pages).shared_prefixes(SharedPrefixes::one(pages, REST).always());
+    let mut without = of(4);
+    without.shared_prefixes = None;
+    for one_pass in [without, of(4)] {
+        let plan = plan(&one_pass, card("h200")).expect("a plan");
+        plan.bind(&of(4)).expect("a launch");
+        let message = plan.bind(&insisting(4)).expect_err("two passes").to_string();
+        assert!(message.contains("shared_prefixes: `always`; the plan makes one pass"), "{message}");
+    }
+    plan(&of(128), card("h200")).expect("a plan").bind(&insisting(128)).expect("a launch");
 }
 
 /// The fault, prefixes, a change of the request, and words of the refusal.

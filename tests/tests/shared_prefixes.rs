@@ -104,7 +104,8 @@ fn hopper() {
 }
 
 /// A plan only knows bounds, because a replayed graph may find other lengths. If a sequence lacks keys of its
-/// prefix, or if integers are invalid, no access leaves the tensors.
+/// prefix, or if integers are invalid, no access leaves the tensors. The other sequences of varlen groups have
+/// right results.
 #[test]
 fn other_integers_under_one_plan() {
     let groups: [&[[usize; 2]]; 4] = [&[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[20, 32]]];
@@ -117,6 +118,25 @@ fn other_integers_under_one_plan() {
         for (round, written) in device.run_all().expect("launches").iter().enumerate() {
             let failures = judge(round, written).failures;
             assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.told[round]);
+        }
+    }
+}
+
+/// The last sequences pad a batch. They have the keys of their prefix and no other key.
+#[test]
+fn padding_has_the_prefix() {
+    for groups in [&[[20, 40]][..], &[[2, 4], [2, 4]], &[[17, 34], [17, 34]], &[[1, 1], [2, 3], [5, 2]]] {
+        let case = DecodeCase { heads: [8, 2], ..case(groups, &[5, 21], PAGES) };
+        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let prefixes = groups.iter().flat_map(|[count, pages]| vec![(16 * pages) as i32; *count]);
+        for real in [0, 1, 3] {
+            let padded = prefixes.clone().enumerate().zip(lengths(&case));
+            let padded: Vec<_> =
+                padded.map(|((b, prefix), all)| if b < real { all } else { prefix }).collect();
+            let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
+            let (_, outcome) = loaded.run(None, &padded).expect("a launch");
+            let wrong = memory.judge(&outcome, &padded).expect("a case");
+            assert!(wrong.is_empty(), "{groups:?}, {real}: {}", wrong.join("\n"));
         }
     }
 }

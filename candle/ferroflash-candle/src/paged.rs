@@ -45,7 +45,8 @@ pub struct SharedPages<'a> {
     pub groups: usize,
     /// Number of shared pages, fewer than the block table has columns.
     pub pages: usize,
-    /// The number of keys of each sequence behind the shared pages, u32 or i32 `(sequences)`.
+    /// The number of keys of each sequence behind the shared pages, u32 or i32 `(sequences)`. Padding
+    /// sequences, too, need at least the keys of these pages in [`PagedKv::lengths`].
     pub rest: &'a Tensor,
 }
 

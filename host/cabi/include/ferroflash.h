@@ -221,7 +221,9 @@ typedef struct ferroflash_attention {
     int64_t head_dim_v;
     /* Groups of consecutive sequences share their first pages in block_table (cascade attention). If that
      * pays, a launch reads these pages once for all queries of a group. [batch] in device memory: the keys of
-     * each sequence behind its shared pages. NULL: off. */
+     * each sequence behind its shared pages. Every sequence's seqused_k must have at least the keys of these
+     * pages, also if the sequence only pads the batch of a captured graph. NULL: off; prefix_groups and
+     * prefix_pages must be 0. */
     const int32_t *rest_lengths;
     int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
     int64_t prefix_pages;  /* number of pages that the sequences of a group share */

@@ -114,7 +114,12 @@ impl AttentionArgs {
 
     /// Returns the shared prefixes, if any. 0 groups count as one group.
     fn shared_prefixes(&self, batch: usize) -> Result<Option<SharedPrefixes>, Error> {
-        let Some(rest) = present(self.rest_lengths) else { return Ok(None) };
+        let Some(rest) = present(self.rest_lengths) else {
+            let fields = [("prefix_groups", self.prefix_groups), ("prefix_pages", self.prefix_pages)];
+            let expected = "it must be 0 without rest_lengths; set rest_lengths to share prefixes";
+            let given = fields.into_iter().find(|(_, value)| *value != 0);
+            return given.map_or(Ok(None), |(name, value)| Err(invalid(name, value, expected)));
+        };
         let count = if self.prefix_groups == 0 { 1 } else { extent("prefix_groups", self.prefix_groups)? };
         let rest = Index::new(rest, batch as u64);
         Ok(Some(SharedPrefixes::equal(count, extent("prefix_pages", self.prefix_pages)?, rest)))
@@ -332,8 +337,7 @@ mod tests {
         let card = Capabilities::profile("h200").expect("known");
         let plan = plan(&valid(&shared).scratch(Scratch::Fastest), card).expect("planned");
         assert!(plan.reason().contains("share prefixes"), "{}", plan.reason());
-        let without = AttentionArgs { rest_lengths: std::ptr::null(), ..shared };
-        assert_eq!(valid(&without).shared_prefixes, None);
+        assert_eq!(valid(&cache()).shared_prefixes, None);
     }
 
     #[test]
@@ -359,6 +363,8 @@ mod tests {
             (AttentionArgs { head_dim_v: -8, ..tensors() }, "head_dim_v: -8"),
             (AttentionArgs { rest_lengths: at(9), prefix_pages: -1, ..cache() }, "prefix_pages: -1"),
             (AttentionArgs { rest_lengths: at(9), prefix_groups: -1, ..cache() }, "prefix_groups: -1"),
+            (AttentionArgs { prefix_groups: 4, ..cache() }, "prefix_groups: 4"),
+            (AttentionArgs { prefix_pages: 128, ..cache() }, "prefix_pages: 128"),
         ] {
             let error = request(&args).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");

@@ -163,10 +163,12 @@ impl DecodeMemory {
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// Returns whether each sequence has the keys of its prefix. Otherwise its group has no defined result.
-    fn has_prefixes(&self, lengths: &[i32]) -> bool {
-        let mut all = lengths.iter().enumerate();
-        all.all(|(b, length)| *length >= self.case.prefix(b) as i32)
+    /// Returns whether sequence `b` has a defined result: whether each sequence has the keys of its prefix. A
+    /// varlen group has its own length, so that other sequences do not matter.
+    fn is_defined(&self, b: usize, lengths: &[i32]) -> bool {
+        let has_prefix = |b: usize| lengths[b] >= self.case.prefix(b) as i32;
+        let is_varlen = self.case.shared.as_ref().is_some_and(|shared| shared.varlen);
+        if is_varlen { has_prefix(b) } else { (0..lengths.len()).all(has_prefix) }
     }
 
     /// Returns the reference of each sequence for these lengths, or `None` for a sequence that has no key or
@@ -192,9 +194,8 @@ impl DecodeMemory {
     ) -> Result<Judgement, TensorError> {
         let case = &self.case;
         let mut all = Judgement { failures: outcome.counters_left(), ..Judgement::default() };
-        let is_defined = self.has_prefixes(lengths);
         for (b, (length, reference)) in lengths.iter().zip(right).enumerate() {
-            if !is_defined || self.keys(b, *length).is_none() {
+            if !self.is_defined(b, lengths) || self.keys(b, *length).is_none() {
                 continue;
             }
             let (o, lse) = (outcome.o(b), outcome.lse(b));

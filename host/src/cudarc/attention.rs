@@ -174,7 +174,8 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
     }
 
     /// Shares the first `pages` pages of `count` groups of equal numbers of consecutive sequences on a paged
-    /// cache; `rest` has the keys of each sequence behind these pages. See [`SharedPrefixes::equal`].
+    /// cache; `rest` has the keys of each sequence behind these pages. Padding sequences, too, need at least
+    /// the keys of these pages. See [`SharedPrefixes::equal`].
     pub fn shared_prefixes(self, count: usize, pages: usize, rest: impl Into<Integers<'a>>) -> Self {
         Inputs { shared_prefixes: Some((count, pages, rest.into())), ..self }
     }

@@ -68,7 +68,8 @@ pub(crate) fn prefix<'a>(
     // head.
     let (queries, cache, [batches, each], [q_batch, lse_batch]) = match prefixes.groups {
         Groups::Equal { count, pages, .. } if parts > 1 => {
-            // Every sequence has at least the keys of a part, so that any length, clamped, is a part's.
+            // Part `i` takes the length of sequence `i`. Every sequence has at least the keys of a part, so
+            // that any length, clamped, is a part's.
             let table = Paged::Table { entries, columns: pages / parts, stride: pages / parts };
             let lse_batch = (room.lse_bytes / 4) as i64;
             (

@@ -71,9 +71,7 @@ impl Subject for AttentionRequest<'static> {
     }
 
     fn is_as_planned(&self, planned: &Self, kernel: &Passes) -> Result<(), Error> {
-        if kernel.prefix.is_some() {
-            shared_prefixes::are_as_planned(self, planned)?;
-        }
+        shared_prefixes::are_as_planned(self, planned, kernel)?;
         let (asked, planned) = (self.problem(), planned.problem());
         if !asked.means(&planned) {
             return Err(validate::another(&asked, &planned));

@@ -1,7 +1,7 @@
 //! Selection of the pass over shared prefixes: whether its conditions hold, whether it pays, and the number
 //! of parts of a prefix.
 use crate::problem::MAX_ROWS;
-use crate::request::{AttentionRequest, Groups, Mask, Scratch, SharedPrefixes, Splits};
+use crate::request::{AttentionRequest, Groups, KeysValues, KvScale, Mask, SharedPrefixes, Splits};
 use crate::schedule::{Schedule, Scheduled};
 use crate::{Capabilities, Problem};
 
@@ -50,9 +50,27 @@ pub(crate) fn obstacle(r: &AttentionRequest<'_>, p: &Problem, config: Option<&st
             "more than 64 rows per key head share a key already: one pass over whole sequences, without \
              shared prefixes",
         ),
-        () if r.scratch == Scratch::None => Some(NO_ROOM),
+        () if has_varlen_groups(r) && p.latent().is_some() => Some(
+            "latent caches need groups on the host (SharedPrefixes::equal): one pass over whole sequences",
+        ),
+        () if mixes_scales(r) => Some(
+            "e4m3 scales per sequence need groups on the host (SharedPrefixes::equal): one pass over whole \
+             sequences",
+        ),
         () => None,
     }
+}
+
+fn has_varlen_groups(r: &AttentionRequest<'_>) -> bool {
+    r.shared_prefixes.is_some_and(|prefixes| matches!(prefixes.groups, Groups::Varlen { .. }))
+}
+
+/// Returns whether the pass over prefixes would read scales of other sequences: scales have a stride from
+/// sequence to sequence, and the host does not know the first sequence of a varlen group.
+pub(crate) fn mixes_scales(r: &AttentionRequest<'_>) -> bool {
+    let KeysValues::Cache(kv) = &r.kv else { return false };
+    let of_sequences = |scale: &KvScale| matches!(scale, KvScale::Device { strides, .. } if strides[0] != 0);
+    has_varlen_groups(r) && kv.pages.scales.iter().any(of_sequences)
 }
 
 /// Returns whether two passes are faster than one pass: whether they save enough reads of keys and values.

@@ -166,29 +166,35 @@ impl Input {
 
     /// Returns the keys of each sequence behind its shared pages.
     fn rest(&self) -> Vec<i32> {
-        let shared = self.shared.map_or(0, |[_, pages]| pages * self.pages.shape[1]) as i32;
-        self.lengths.iter().map(|length| length.wrapping_sub(shared)).collect()
+        let shared = self.shared.map_or(0, |[_, pages]| pages.saturating_mul(self.pages.shape[1]));
+        let shared = i32::try_from(shared).unwrap_or(i32::MAX);
+        self.lengths.iter().map(|length| length.saturating_sub(shared)).collect()
     }
 
-    /// Checks that the sequences of each group share their first pages. Planning checks the numbers of groups
-    /// and pages.
+    /// Checks that the sequences of each group share their first pages, and that every query sees their keys.
+    /// Planning checks the numbers of groups and pages.
     fn has_shared_pages(&self, file: &File<'_>) -> Result<(), Error> {
         let (Some([groups, pages]), batch) = (self.shared, self.problem.batch) else { return Ok(()) };
-        let Some((_, columns)) = self.table.as_ref().filter(|_| groups > 0 && batch.is_multiple_of(groups))
-        else {
+        let Some((_, columns)) = &self.table else { return Ok(()) };
+        if groups == 0 || !batch.is_multiple_of(groups) || pages >= *columns {
             return Ok(());
-        };
+        }
         let each = batch / groups;
-        for b in 0..batch {
-            let mut shared = 0..pages.min(*columns);
+        let is_causal = self.problem.mask.sides().1 == Some(0);
+        let behind = if is_causal { self.problem.seqlen_q - 1 } else { 0 };
+        let least = pages.saturating_mul(self.pages.shape[1]).saturating_add(behind);
+        for (b, length) in self.lengths.iter().enumerate() {
+            let mut shared = 0..pages;
             if let Some(i) = shared.find(|i| self.page(b, *i) != self.page(b / each * each, *i)) {
                 let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
                 let wanted = self.page(b / each * each, i);
                 return Err(file.invalid(format_args!("{what}; it must be {wanted}, its group's page")));
             }
-            if let Some(length) = self.rest().get(b).filter(|length| **length < 0) {
-                let what = format_args!("`seqused_k[{b}]` lacks {} keys", -length);
-                return Err(file.invalid(format_args!("{what} of the {pages} shared pages")));
+            // The check of lengths has refused negative lengths.
+            if (*length as usize) < least {
+                let what = format_args!("`seqused_k[{b}]` is {length}; it must be {least} or more");
+                let keys = format_args!("the keys of the shared pages, and {behind} keys behind them");
+                return Err(file.invalid(format_args!("{what}, {keys} that the mask needs")));
             }
         }
         Ok(())

@@ -50,9 +50,17 @@ fn pages_that_sequences_do_not_share() {
     dense.remove(3);
     dense[3] = integers("seqused_k", &[4], &[1, 2, 3, 4]);
     let dense = write(&folder, "dense.safetensors", &dense);
-    let cases: [(&str, &[&str], &str); 6] = [
+    let cases: [(&str, &[&str], &str); 9] = [
         (&path, &["--shared-pages", "2"], "`block_table[2, 1]` is 3; it must be 2"),
-        (&path, &["--shared-pages", "3", "--prefix-groups", "4"], "`seqused_k[0]` lacks 8 keys"),
+        (&path, &["--shared-pages", "3", "--prefix-groups", "4"], "`seqused_k[0]` is 40; it must be 48"),
+        // Under a causal mask, the first of two queries sees one key less than the second.
+        (
+            &path,
+            &["--shared-pages", "2", "--prefix-groups", "2", "--causal"],
+            "`seqused_k[1]` is 32; it must be 33 or more",
+        ),
+        (&path, &["--shared-pages", "4"], "shared_prefixes.pages: 4"),
+        (&path, &["--shared-pages", "18446744073709551615"], "shared_prefixes.pages: 18446744073709551615"),
         (&path, &["--shared-pages", "1", "--prefix-groups", "3"], "shared_prefixes.groups: 3"),
         (&path, &["--shared-pages", "1", "--window", "9,0"], "by position"),
         (&dense, &["--shared-pages", "1"], "shared_prefixes: a request without a block table"),

@@ -3,7 +3,9 @@ use super::{Chosen, choose};
 use crate::lower;
 use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
 use crate::schedule::{Passes, PrefixPass, Room, Schedule};
-use crate::select::shared_prefixes::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, obstacle, parts, pays};
+use crate::select::shared_prefixes::{
+    NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, mixes_scales, obstacle, parts, pays,
+};
 use crate::select::{self, Query};
 use crate::{Error, validate};
 
@@ -71,13 +73,23 @@ fn passes(
     Ok(Some(Chosen { kernel: with(pass.kernel), reason: SHARED, fallback }))
 }
 
-/// Checks that the passes of a request's plan also solve another request.
+/// Checks that the kernels of a request's plan also solve another request.
 pub(super) fn are_as_planned(
     asked: &AttentionRequest<'_>,
     planned: &AttentionRequest<'_>,
+    kernel: &Passes,
 ) -> Result<(), Error> {
-    let shape = |r: &AttentionRequest<'_>| r.shared_prefixes.map(SharedPrefixes::anywhere);
-    if shape(asked) == shape(planned) {
+    if kernel.prefix.is_none() {
+        let insists = asked.shared_prefixes.is_some_and(|prefixes| prefixes.always);
+        let expected = "the plan makes one pass over whole sequences; make another plan";
+        return if insists { Err(Error::invalid("shared_prefixes", "`always`", expected)) } else { Ok(()) };
+    }
+    if mixes_scales(asked) {
+        let expected = "the plan is for scales per key head; make another plan";
+        return Err(Error::invalid("shared_prefixes", "varlen groups with scales per sequence", expected));
+    }
+    let groups = |r: &AttentionRequest<'_>| r.shared_prefixes.map(|prefixes| prefixes.anywhere().groups);
+    if groups(asked) == groups(planned) {
         return Ok(());
     }
     let name = |r: &AttentionRequest<'_>| match r.shared_prefixes.map(|prefixes| prefixes.groups) {
