@@ -104,8 +104,8 @@ fn hopper() {
 }
 
 /// A plan only knows bounds, because a replayed graph may find other lengths. If a sequence lacks keys of its
-/// prefix, or if integers are invalid, no access leaves the tensors. The other sequences of varlen groups have
-/// right results.
+/// prefix, or if integers are invalid, no access leaves the tensors. The other sequences of varlen groups
+/// have right results.
 #[test]
 fn other_integers_under_one_plan() {
     let groups: [&[[usize; 2]]; 4] = [&[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[20, 32]]];

@@ -18,10 +18,10 @@ use super::{Index, VarlenQueries};
 /// | any groups, prefixes of any lengths | [`SharedPrefixes::varlen`] | other groups and prefixes, too |
 ///
 /// Every sequence must have at least the keys of its prefix, and under a causal mask at least `seqlen_q - 1`
-/// keys more, so that every query sees the whole prefix. Sequences that pad the batch of a captured graph need
-/// the keys of their prefix, too: with [`SharedPrefixes::one`] and [`SharedPrefixes::equal`], the pass over
-/// prefixes reads the lengths of the first sequences of the batch. Other integers in device memory give wrong
-/// results, but no access outside of the tensors.
+/// keys more, so that every query sees the whole prefix. Sequences that pad the batch of a captured graph
+/// need the keys of their prefix, too: with [`SharedPrefixes::one`] and [`SharedPrefixes::equal`], the pass
+/// over prefixes reads the lengths of the first sequences of the batch. Other integers in device memory give
+/// wrong results, but no access outside of the tensors.
 ///
 /// The bits of a sequence's result depend on its group: the partial O of the rest, and of each of up to 8
 /// parts of a prefix, is rounded to the dtype of O before the merge. Equal requests give equal bits.
