@@ -130,8 +130,11 @@ def variants(batch, heads, keys, dim, dtype, device):
     users = {"user_causal": user(causal), "user_softcap": user(softcap, softcap=20.0), "user_alibi": user(alibi, tables=[slopes])}
     if dtype != torch.float16:
         users = {}  # bench/own has these kernels for f16.
-    return {**users, "natten": natten, **{f"sparse{percent}": sparse(percent) for percent in (10, 30, 60)},
-            "alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
+    users |= {"natten": natten, **{f"sparse{percent}": sparse(percent) for percent in (10, 30, 60)}}
+    if own.path() is None:
+        print(f"natten, sparse and user variants are left out: {own.NAME} is not built (bench/own)", file=sys.stderr)
+        users = {}
+    return {**users, "alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
             "sinks": sinks("sinks", dict(causal=True), CAUSAL),
             "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)),
                                   lambda b, h, q, k: (q >= k) & (q - k < 128))}
