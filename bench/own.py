@@ -1,6 +1,7 @@
 """Variants of a caller (bench/own) on torch tensors, through ctypes: their functions are Rust, compiled into FerroFlash's kernels.
 
-The library is libown_variants.so beside this file, or in own/target/release (`cargo build --release` in bench/own).
+The library is libown_variants.so beside this file (`cargo xtask gpu-pack --own`), or in own/target/release (`cargo build --release` in
+bench/own).
 """
 import ctypes
 import os
@@ -20,9 +21,14 @@ class Problem(ctypes.Structure):
                 + [("softcap", ctypes.c_double), ("image", ctypes.c_uint64 * 2), ("tile", ctypes.c_uint64 * 2)])
 
 
+def path():
+    """Returns the library's path, or None if the library is not built."""
+    paths = (os.path.join(HERE, NAME), os.path.join(HERE, "own", "target", "release", NAME))
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
 def library():
-    path = next(path for path in (os.path.join(HERE, NAME), os.path.join(HERE, "own", "target", "release", NAME)) if os.path.exists(path))
-    loaded = ctypes.CDLL(path)
+    loaded = ctypes.CDLL(path())
     loaded.own_prepare.restype = loaded.own_entry.restype = ctypes.c_void_p
     return loaded
 

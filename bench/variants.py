@@ -94,9 +94,9 @@ def variants(batch, heads, keys, dim, dtype, device):
         return Variant("tree", dict(mask_bits=bits.view(1, 1, rows, -1), mask_keys=rows), queries=rows,
                        mask=lambda b, h, q, k: (k < before) | sees[q, (k - before).clamp(0, rows - 1)])
 
-    def sinks(name, extra, mask):
+    def sinks(name, extra, mask, score=None):
         logits = torch.randn(64, device=device)
-        return lambda: Variant(name, dict(sinks=logits, **extra), mask=mask, sinks=logits, without=extra, heads=(64, 8))
+        return lambda: Variant(name, dict(sinks=logits, **extra), score, mask, sinks=logits, without=extra, heads=(64, 8))
 
     def natten(radius=6):
         # Pixels at most 6 rows and columns away: NATTEN's windows of 13 x 13.
@@ -126,15 +126,20 @@ def variants(batch, heads, keys, dim, dtype, device):
             return v
         return both
 
+    window = lambda b, h, q, k: (q >= k) & (q - k < 128)
     causal = lambda: Variant("causal", dict(causal=True), mask=CAUSAL)
     users = {"user_causal": user(causal), "user_softcap": user(softcap, softcap=20.0), "user_alibi": user(alibi, tables=[slopes])}
     if dtype != torch.float16:
         users = {}  # bench/own has these kernels for f16.
-    return {**users, "natten": natten, **{f"sparse{percent}": sparse(percent) for percent in (10, 30, 60)},
-            "alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
+    users |= {"natten": natten, **{f"sparse{percent}": sparse(percent) for percent in (10, 30, 60)}}
+    if own.path() is None:
+        print(f"natten, sparse and user variants are left out: {own.NAME} is not built (bench/own)", file=sys.stderr)
+        users = {}
+    return {**users, "alibi": alibi, "softcap": softcap, "bias": bias, "t5": t5, "documents": documents, "prefix": prefix, "chunked": chunked, "tree": tree,
             "sinks": sinks("sinks", dict(causal=True), CAUSAL),
-            "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)),
-                                  lambda b, h, q, k: (q >= k) & (q - k < 128))}
+            "sinks_window": sinks("sinks_window", dict(causal=True, window_size=(127, 0)), window),
+            "sinks_window_softcap": sinks("sinks_window_softcap", dict(causal=True, window_size=(127, 0), softcap=20.0), window,
+                                          lambda s, b, h, q, k: 20.0 * torch.tanh(s / 20.0))}
 
 
 def attend(v, q, k, values, b, h, rows, dtype):
@@ -192,7 +197,7 @@ def contenders(v, q, k, values, fa4):
     def flex(q, k, values, options=None):
         if v.sinks is None:
             return flex_attention(q, k, values, score_mod=v.score, block_mask=blocks, enable_gqa=gqa, kernel_options=options)
-        o, lse = flex_attention(q, k, values, block_mask=blocks, enable_gqa=gqa, return_lse=True, kernel_options=options)
+        o, lse = flex_attention(q, k, values, score_mod=v.score, block_mask=blocks, enable_gqa=gqa, return_lse=True, kernel_options=options)
         return (o * torch.sigmoid(lse - v.sinks[None, :, None])[..., None]).to(q.dtype)
 
     torch._dynamo.reset()

@@ -144,6 +144,8 @@ const REFUSED: &[Refused] = &[
         &["rotary.rotated must not overlap rotary.cos.address"]),
     ("outputs on positions", |r| queries(r).rotated.address = 7 * FAR,
         &["rotary.rotated must not overlap rotary.positions.address"]),
+    ("an odd table", |r| *r = Rotary::cos_sin(table(DType::F32, 33), r.positions),
+        &["rotary.sin.shape: [1, 500, 1, 17]", "[1, 500, 1, 16]"]),
     ("angles in the cache", |r| r.sin.address = 4 * FAR,
         &["cache.values must not overlap rotary.sin.address"]),
 ];

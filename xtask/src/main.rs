@@ -73,7 +73,12 @@ enum Task {
     /// Package every published crate with its kernels, and build it from the package
     Package,
     /// Collect everything that a GPU machine without Rust needs in ./gpu-pack
-    GpuPack,
+    GpuPack {
+        /// Instead of the program and the tests, pack a caller's variants: bench/own for variants.py, and the
+        /// template's tests as `verify-template`
+        #[arg(long)]
+        own: bool,
+    },
     /// Build or test the workspace candle/. Its build runs nvcc
     Candle {
         #[command(subcommand)]
@@ -120,7 +125,7 @@ fn run(task: Task) -> Result {
         Task::Demo { arguments } => ci::demo(&root, &arguments),
         Task::Ci => ci::ci(&root),
         Task::Package => package::run(&root),
-        Task::GpuPack => pack::run(&root),
+        Task::GpuPack { own } => pack::run(&root, own),
         Task::Candle { task } => candle::run(&root, &task),
         Task::Bless => stats::bless(&root),
         Task::Evidence(evidence) => evidence::run(&root, &evidence),

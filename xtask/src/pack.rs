@@ -30,30 +30,21 @@ const PROGRAMS: [&str; 14] = [
     "ferroflash/cust,ferroflash/cudarc",
 ];
 
-/// Builds the program and the C library (both with the kernels' PTX), the examples `embed` and `cudarc`, the
-/// tests that need a GPU, and a caller's variants. Copies all of these into the folder, beside the scripts.
-pub fn run(root: &Path) -> Result {
+/// Builds the C library with the kernels' PTX, and either the program, the examples `embed` and `cudarc` and
+/// the tests that need a GPU, or a caller's `own` variants. Copies all of these into the folder, beside the
+/// scripts.
+pub fn run(root: &Path, own: bool) -> Result {
     let pack = root.join(FOLDER);
     if pack.exists() {
         fs::remove_dir_all(&pack)?;
     }
     fs::create_dir_all(&pack)?;
-    let progress = spinner("building the program, the examples and the GPU tests");
-    // A single cargo command with one set of features compiles the library and its modules only once.
-    let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
-    progress.finish_and_clear();
+    let programs = if own { variants(root)? } else { programs(root)? };
     let progress = spinner("building the C library");
     let library = artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage"])?;
     progress.finish_and_clear();
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    let progress = spinner("building a caller's variants");
-    let own = artifacts(&root.join("bench/own"), &["build"])?;
-    let own = own.into_iter().map(|(name, file)| (format!("lib{name}.so"), file));
-    let template = root.join("examples/your-own-attention");
-    let verify = artifacts(&template, &["test", "--no-run", "--test", "verify", "--features", "gpu"])?;
-    let verify = verify.into_iter().map(|(_, file)| ("verify-template".to_owned(), file));
-    progress.finish_and_clear();
-    for (name, file) in programs.into_iter().chain(library).chain(own).chain(verify) {
+    for (name, file) in programs.into_iter().chain(library) {
         fs::copy(&file, pack.join(&name))?;
     }
     // Both folders have a README. The README about GPU machines must replace the other.
@@ -75,6 +66,27 @@ pub fn run(root: &Path) -> Result {
         bytes as f64 / 1048576.0
     );
     Ok(())
+}
+
+/// Builds the program, the examples, and the tests that need a GPU.
+fn programs(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let progress = spinner("building the program, the examples and the GPU tests");
+    // A single cargo command with one set of features compiles the library and its modules only once.
+    let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
+    progress.finish_and_clear();
+    Ok(programs)
+}
+
+/// Builds the library of bench/own, and the template's tests.
+fn variants(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let progress = spinner("building a caller's variants");
+    let library = artifacts(&root.join("bench/own"), &["build"])?;
+    let library = library.into_iter().map(|(name, file)| (format!("lib{name}.so"), file));
+    let template = root.join("examples/your-own-attention");
+    let verify = artifacts(&template, &["test", "--no-run", "--test", "verify", "--features", "gpu"])?;
+    let verify = verify.into_iter().map(|(_, file)| ("verify-template".to_owned(), file));
+    progress.finish_and_clear();
+    Ok(library.chain(verify).collect())
 }
 
 /// Runs cargo, and returns the resulting executables and C libraries by target name. The files have no

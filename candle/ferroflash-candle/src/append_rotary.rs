@@ -7,7 +7,8 @@ use std::sync::Mutex;
 
 /// Rotates `q` and `k` and writes `k` and `v` into KV caches, like [`append`](crate::append), in one launch.
 /// Token `t` has the angles in row `positions[t]` of the table, u32 or i64; the kernel clamps positions to
-/// the table. Returns the rotated queries. `q` is `(tokens, heads, head_dim)`.
+/// the table. Returns the rotated queries. `q` is `(tokens, heads, head_dim)`. Rows of `q` beyond the slots
+/// have zeros in the result.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.

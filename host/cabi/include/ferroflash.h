@@ -167,7 +167,8 @@ typedef struct ferroflash_attention {
     uint64_t workspace_bytes;
     /* Device address, a multiple of 4. The caller sets the counters to zero before the first launch, and
      * again after a launch that failed. A launch that succeeds leaves zeros. One stream at a time may use the
-     * counters. NULL: a second kernel combines the splits. */
+     * counters. NULL: a second kernel combines the splits. It also does if ferroflash_scratch_size asks for
+     * 0 bytes. */
     void *counters;
     uint64_t counters_bytes;
     /* An older struct may end here. All following fields are optional: 0 or NULL turns a field off. */

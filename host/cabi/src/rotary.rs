@@ -48,7 +48,7 @@ impl Rotation<'_> {
         let rotary = Rotary::new(table(args.rotary_cos), table(args.rotary_sin), positions);
         let rotary = rotary.style(style).first_column(first);
         if args.q.is_null() {
-            return Ok(Some(rotary));
+            return without_queries(args.rotated_q, "q").map(|()| Some(rotary));
         }
         let shape = [k.shape[1], extent("heads_q", args.heads_q)?, k.shape[3]];
         let q = at_tokens(args.q, k.dtype, shape, args.q_strides);
@@ -66,9 +66,18 @@ impl Rotation<'_> {
                     "it must be NULL if rotary_cos is NULL: an append without cosines rotates nothing";
                 Err(invalid(name, format_args!("{at:p}"), expected))
             }
-            None => Ok(None),
+            None => without_queries(args.rotated_q, "rotary_cos").map(|()| None),
         }
     }
+}
+
+/// Refuses rotated queries if the field `needed` is NULL.
+fn without_queries(rotated_q: *mut c_void, needed: &str) -> Result<(), Error> {
+    if rotated_q.is_null() {
+        return Ok(());
+    }
+    let expected = format_args!("it must be NULL if {needed} is NULL: the append rotates no queries");
+    Err(invalid("rotated_q", format_args!("{rotated_q:p}"), expected))
 }
 
 #[cfg(test)]
@@ -108,7 +117,8 @@ mod tests {
         let queries = rotary.queries.expect("queries");
         assert_eq!((queries.q.shape, queries.q.elements), ([1, 10, 4, 64], 2560));
         assert_eq!(queries.rotated.strides, [0, 512, 64, 1]);
-        let alone = AppendArgs { q: std::ptr::null(), ..rotated }.append().expect("valid");
+        let alone = AppendArgs { q: std::ptr::null(), rotated_q: std::ptr::null_mut(), ..rotated };
+        let alone = alone.append().expect("valid");
         assert_eq!(alone.rotary.expect("rotates").queries, None);
         let refused = |args: AppendArgs| args.append().expect_err("refused").to_string();
         assert!(refused(AppendArgs { rotary_cos: std::ptr::null(), ..rotated }).contains("rotary_sin: 0x"));
@@ -121,6 +131,8 @@ mod tests {
             (AppendArgs { wide_positions: 2, ..rotated }, "wide_positions: 2"),
             (AppendArgs { reserved: 1, ..rotated }, "reserved: 1"),
             (AppendArgs { heads_q: -1, ..rotated }, "heads_q: -1"),
+            (AppendArgs { q: std::ptr::null(), ..rotated }, "rotated_q: 0x"),
+            (AppendArgs { rotated_q: place(10), ..args() }, "rotated_q: 0x"),
         ] {
             let message = refused(args);
             assert!(message.contains(says), "{message} should contain {says}");

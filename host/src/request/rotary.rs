@@ -41,7 +41,7 @@ pub struct RotaryQueries {
     /// Queries: `[1, tokens, heads_q, head_dim]`, with the head dim and the dtype of the keys.
     pub q: TensorView,
     /// Output: the rotated queries, in the shape of `q`. If this view equals `q`, the kernel rotates `q` in
-    /// place and touches only the rotated columns.
+    /// place and touches only the rotated columns. Rows without a token keep their bits.
     pub rotated: TensorView,
 }
 
@@ -81,6 +81,8 @@ impl Rotary {
         let mut cos = table;
         cos.shape[3] /= 2;
         let (mut sin, columns) = (cos, cos.shape[3] as u64);
+        // A table of an odd number of columns has one sine more than cosines, which validation refuses.
+        sin.shape[3] = table.shape[3] - cos.shape[3];
         sin.address = cos.address.wrapping_add(columns.wrapping_mul(cos.element_bytes()));
         sin.elements = cos.elements.saturating_sub(columns);
         Self::new(cos, sin, positions)

@@ -17,7 +17,8 @@ pub enum Scratch {
         /// Memory for the partial results of splits.
         workspace: Workspace,
         /// Zeroed counters that elect the thread block that combines a sequence's splits. Without counters, a
-        /// combine kernel combines the splits.
+        /// combine kernel combines the splits. It also does if one thread block would take longer; the plan
+        /// then asks for no counters.
         counters: Option<Counters>,
     },
 }
