@@ -45,7 +45,7 @@ fn without(text: &str, clamp: &str, line: fn(&[&str]) -> String) -> String {
 fn a_position_that_is_not_clamped_is_noticed() {
     // A build may carry a sample of the kernels.
     let rotates = |kernel: &&AppendInfo| kernel.contract.symbol.starts_with("append_rotary");
-    let carried = |kernel: &AppendInfo| Some((kernel, ptx::source(kernel.contract.symbol).ok()?));
+    let carried = |kernel: &'static AppendInfo| Some((kernel, ptx::source(kernel.contract.symbol).ok()?));
     let mut all = APPENDS.iter().filter(rotates).filter_map(carried);
     let (rotary, text) = all.next().expect("the sample has a kernel that rotates");
     let symbol = rotary.contract.symbol;
