@@ -106,8 +106,8 @@ fn what_is_measured_is_right() {
         (0..2).try_for_each(|_| ready.launch()).unwrap_or_else(|e| panic!("{shape}: {e}"));
         assert_eq!(ready.kernel().symbol, written[0].entry);
     }
-    // A build that carries a sample of the kernels has no bf16 kernel for one of these shapes.
-    let least = if carries_all() { shapes.len() } else { shapes.len() - 1 };
+    // A build that carries a sample of the kernels has no kernel for some of these shapes.
+    let least = if carries_all() { shapes.len() } else { shapes.len() - 3 };
     assert!(ran >= least, "{ran} of {} shapes ran", shapes.len());
 }
 
