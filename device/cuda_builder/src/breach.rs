@@ -48,7 +48,7 @@ pub enum Rule {
     },
 }
 
-/// What prevents a spill.
+/// The remedy that the message of a spill names.
 const REMEDY: &str = "keep fewer registers alive at once, for example with a smaller tile";
 
 impl fmt::Display for Breach {

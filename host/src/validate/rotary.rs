@@ -8,7 +8,7 @@ names!(
     COS "rotary.cos" SIN "rotary.sin" POSITIONS "rotary.positions" ROTATED "rotary.rotated"
 );
 
-/// What a launch reads for a rotation, and what it writes.
+/// The memory that a launch reads for a rotation, and the memory that the launch writes.
 pub(super) struct Parts {
     pub(super) read: [Part; 4],
     pub(super) written: Part,

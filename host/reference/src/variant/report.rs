@@ -81,7 +81,7 @@ pub enum Failure {
         k: i32,
         /// The score of the product 1.25.
         score: f32,
-        /// The same score, with the bias of the block.
+        /// The score of this pair if the block's bias replaces `score`.
         block: f32,
     },
     /// The functions differ from the second definition.
