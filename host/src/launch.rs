@@ -74,7 +74,7 @@ params! {
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, TmaBiasParams;
     with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
-    HopperPagedParams
+    HopperPagedParams, HopperPagedParams<[PerHead; 2]>
 }
 
 impl Launch {
@@ -282,7 +282,7 @@ mod tests {
             size_of::<PagedParams<[PerHead; 2]>>(),
             size_of::<HopperParams>() - maps,
             size_of::<VarlenParams<HopperParams<RaggedMap>>>() - maps,
-            size_of::<HopperPagedParams>() - maps,
+            size_of::<HopperPagedParams<[PerHead; 2]>>() - maps,
         ];
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();

@@ -51,7 +51,7 @@ pub(crate) fn maps(
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
             let boxes = |view, kind, box_shape| MapDescription { box_shape, kind, ..whole(view) };
-            let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
+            let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [kernel.key_panel(), rows]));
             if ![&k, &v].into_iter().all(MapDescription::is_of_rows) {
                 return Err(
                     "pages are not a whole number of rows apart, have more than 2^30 rows in all, or have \

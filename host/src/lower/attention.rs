@@ -223,8 +223,12 @@ impl Lowering<'_> {
             // Planning has checked the number: it is 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
+            scales: (),
         };
-        self.with_maps(blocks, &params, maps)
+        match self.kernel.has_scales() {
+            true => self.with_maps(blocks, &params.scales(scales(&kv.pages)), maps),
+            false => self.with_maps(blocks, &params, maps),
+        }
     }
 
     /// Returns the launch of a mixed batch on a KV cache: the decode kernel takes the sequences of few

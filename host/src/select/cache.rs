@@ -13,8 +13,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const EIGHT: &str =
-    "an e4m3 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
+const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
+                     converts: portable work tiles per query head";
 const APART: &str = "keys and values of different numbers of columns, which decode kernels lack: work tiles \
                      per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
@@ -95,10 +95,11 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         None if p.rows() <= MAX_ROWS => APART,
         None => MANY,
     };
-    if let Some((kernel, reason)) = mixed::choose(p, on) {
+    let answer = hopper(q, portable);
+    if let Some((kernel, reason)) = mixed::choose(p, on, matches!(answer, Answer::Taken(..))) {
         return Ok(Choice { kernel, reason, fallback: Some(portable) });
     }
-    Ok(match hopper(q, portable) {
+    Ok(match answer {
         Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
         Answer::Portable => Choice::new(portable, reason),
@@ -140,12 +141,12 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
-    if portable.kv_dtype != portable.dtype && on.arch() == 90 {
+    let want = (portable.dtype, portable.mask, portable.columns());
+    let is_meant = |e: &&AttnInfo| e.kv_dtype == portable.kv_dtype && varlen::is_meant(e, want, on);
+    let entry = HOPPERS_PAGED.iter().find(is_meant);
+    if entry.is_none() && portable.kv_dtype != portable.dtype && on.arch() == 90 {
         return Answer::Refused(EIGHT);
     }
-    let want = (portable.dtype, portable.mask, portable.columns());
-    let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
-    let entry = HOPPERS_PAGED.iter().find(is_meant);
     varlen::answer(entry, least(portable.mask, portable.head_dim), p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
         _ => q.takes(entry).and(Ok(HOPPER)),

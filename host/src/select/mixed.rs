@@ -14,16 +14,20 @@ const MIXED: &str = "sequences of few and of many queries: a decode kernel takes
 const MOSTLY_FEW: usize = 32;
 
 /// Returns the prefill kernel for a mixed batch and the reason for it, if the batch may have sequences of few
-/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
+/// queries. `hopper` says whether one of Hopper's prefill kernels takes the batch. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
 /// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
 /// all sequences to prefill kernels.
-pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
+pub(super) fn choose(
+    p: &Problem,
+    on: &Capabilities,
+    hopper: bool,
+) -> Option<(&'static AttnInfo, &'static str)> {
     let [rows, _] = p.varlen?;
     let kernel = many(p).find(|kernel| on.runs(&kernel.contract).is_ok())?;
     let (decode, most) = few_of(p, kernel)?;
     let has_few = p.seqlen_q <= most as usize || p.batch > 1 && rows < p.batch.saturating_mul(p.seqlen_q);
-    let pays =
-        on.arch() < 90 || kernel.kv_dtype != kernel.dtype || rows <= p.batch.saturating_mul(MOSTLY_FEW);
+    let is_slow = on.arch() < 90 || kernel.kv_dtype != kernel.dtype && !hopper;
+    let pays = is_slow || rows <= p.batch.saturating_mul(MOSTLY_FEW);
     let runs = on.runs(&decode.contract).is_ok();
     (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
 }

@@ -1,5 +1,6 @@
 //! Keys and values in pages, through tensor maps.
 use crate::table::page;
+use cuda_std::math::opaque;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
 use tile::Steps;
@@ -25,6 +26,28 @@ impl PagedRow {
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
+
+    /// The two coordinates in the map of the box that begins `first` rows after this row: its row, and the
+    /// end of its page's rows.
+    #[inline(always)]
+    fn in_page(&self, first: u32) -> (u32, u32) {
+        let row = self.row + first;
+        let (number, (_, within)) = (page(&self.cache, self.sequence, row), self.cache.page.div_rem(row));
+        // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
+        let rest = self.rows.saturating_sub(row - within).min(self.cache.page.get());
+        let own = if number < self.cache.pages { rest } else { 0 };
+        (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 })
+    }
+}
+
+/// A lane's box of keys, or of values, in one page.
+#[derive(Clone, Copy)]
+pub struct PageBox {
+    boxes: PageBoxes,
+    head: u32,
+    /// The coordinates of the box in the map.
+    row: u32,
+    end: u32,
 }
 
 /// The map kind of [`PagedMap`]. Such a map describes the keys, or the values, in the pages of a cache.
@@ -32,7 +55,7 @@ impl PagedRow {
 pub struct InPages;
 
 // SAFETY: the producer threads share the boxes; the boxes of a panel cover its rows, and the panels cover the
-// tile.
+// tile. A box has at least 8 rows and a tile has at most 256, so the lanes of a warp have all boxes, too.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
@@ -57,17 +80,32 @@ unsafe impl MapKind for InPages {
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
-            let row = at.row + first;
-            let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
-            let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
-            let own = if number < at.cache.pages { rest } else { 0 };
-            let (row, end) =
-                (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
+            let (row, end) = at.in_page(first);
             tile.each(to + first * tile.row_bytes(), |to, column| {
                 // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
                 // rows.
                 unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
+            })
+        }
+    }
+
+    type Boxes = PageBox;
+    /// The lanes look up the pages of all boxes together. Keys and values lie in the same pages, so one
+    /// look-up serves both.
+    #[inline(always)]
+    fn find_boxes(at: PagedRow, lane: u32) -> PageBox {
+        // `opaque`: LLVM would keep several numbers of the lane in registers, from tile to tile.
+        let (row, end) = at.in_page(opaque(lane) * at.boxes.rows());
+        PageBox { boxes: at.boxes, head: at.head, row, end }
+    }
+    #[inline(always)]
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, of: PageBox, full: u32, lane: u32) {
+        let PageBox { boxes, head, row, end } = of;
+        let first = opaque(lane) * boxes.rows();
+        if first < tile.rows() {
+            tile.each(to + first * tile.row_bytes(), |to, column| {
+                // SAFETY: the reason in `load` holds here too.
+                unsafe { tma::load_5d(to, map, [column, row, head, end, RaggedMap::END], full) }
             })
         }
     }

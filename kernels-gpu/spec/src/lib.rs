@@ -27,6 +27,7 @@ mod decode;
 mod dequant;
 mod forward;
 mod hopper;
+mod hopper_dequant;
 mod info;
 mod kernels;
 mod lineage;
@@ -62,6 +63,7 @@ pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Til
 pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
+pub use hopper_dequant::FwdHopperDequant;
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};

@@ -35,10 +35,10 @@ pub struct PagedParams<S = ()> {
     pub scales: S,
 }
 
-/// Parameters of a [`Paged`] Hopper kernel.
+/// Parameters of a [`Paged`] Hopper kernel, with scales `S`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HopperPagedParams {
+pub struct HopperPagedParams<S = ()> {
     /// The forward parameters, with one batch of all sequences' queries. `sequences` assigns the query blocks
     /// of its heads to sequences. No sequence has more than `k_len` keys. The position of the last query is
     /// as in [`PagedParams::forward`]. If batches are contiguous, each batch's LSE follows the rows of the
@@ -56,16 +56,21 @@ pub struct HopperPagedParams {
     pub queries: FastDiv,
     /// The boxes of K and V.
     pub boxes: PageBoxes,
+    /// Scales of keys and of values.
+    pub scales: S,
 }
 contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
-    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
+    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales }
+    HopperPagedParams<[PerHead; 2]> {
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales
+    }
 }
 
-told_nothing!(HopperPagedParams);
+told_nothing!(HopperPagedParams<S>, S);
 
-impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
+impl<S> AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams<S> {
     #[inline(always)]
     fn as_ref(&self) -> &HopperParams<RaggedMap, PagedMap> {
         &self.forward
@@ -80,6 +85,14 @@ impl PagedParams {
     }
 }
 
+impl HopperPagedParams {
+    /// The parameters with these scales.
+    pub const fn scales<S: Copy>(self, scales: S) -> HopperPagedParams<S> {
+        let HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, .. } = self;
+        HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales }
+    }
+}
+
 impl<S: Copy> Scheduled for PagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
@@ -89,7 +102,7 @@ impl<S: Copy> Scheduled for PagedParams<S> {
     }
 }
 
-impl Scheduled for HopperPagedParams {
+impl<S: Copy> Scheduled for HopperPagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
     }
@@ -106,5 +119,5 @@ impl IsaMarker for Sm80 {
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
     type Varlen = HopperParams<RaggedMap>;
-    type Paged<S: CacheScales> = HopperPagedParams;
+    type Paged<S: CacheScales> = HopperPagedParams<S>;
 }

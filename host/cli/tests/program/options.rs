@@ -75,7 +75,7 @@ fn options_that_are_not_valid() {
     check(
         &["bench", "--suite", "decoding"],
         2,
-        "has no suite `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
+        "has no suite `decoding`, only append, chunked, decode, extra, headline, hopper, hopper-extra, merge, \
          mixed, mla, packed, paged, prefill, prefix, ragged",
     );
     check(
