@@ -50,6 +50,16 @@ fn late_waits(text: &str) -> impl Iterator<Item = Mutant> {
     })
 }
 
+/// An H200 with two SMs that runs this text of a kernel, and gives up early.
+fn mutated(symbol: &str, text: &str) -> Attention<SimDriver> {
+    let options = Options { budget: 60_000_000, patience: 2_000_000, max_reports: 1, ..Options::default() };
+    let card = SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card");
+    let attention = Attention::new(card);
+    // SAFETY: only the simulator runs it, which checks every access.
+    unsafe { attention.load_from(symbol, text) }.expect("a module");
+    attention
+}
+
 /// Removes the instructions that order the tiles of a block, one at a time: waits until stores have left
 /// their buffer, barriers of a consumer warpgroup around such a wait, and arrivals that release a stage or Q.
 /// Also weakens each wait, and moves it behind the barrier. With one or two tiles per block, five of these
@@ -63,15 +73,6 @@ fn check_order(entry: &AttnInfo) {
     let symbol = entry.contract.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
     let many = paged_edges(entry).pop().expect("an edge of many tiles a block");
-    let attention = |text: &str| {
-        let options =
-            Options { budget: 60_000_000, patience: 2_000_000, max_reports: 1, ..Options::default() };
-        let card = SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card");
-        let attention = Attention::new(card);
-        // SAFETY: only the simulator runs it, which checks every access.
-        unsafe { attention.load_from(symbol, text) }.expect("a module");
-        attention
-    };
     let orders = |mutant: &Mutant| {
         let of = |part: &str| mutant.description.contains(part);
         match mutant.operator {
@@ -86,7 +87,7 @@ fn check_order(entry: &AttnInfo) {
     let operators: BTreeSet<_> = mutants.iter().map(|mutant| mutant.operator).collect();
     assert_eq!(operators.len(), 5, "{mutants:#?}");
     let unnoticed = mutants.iter().filter(|mutant| {
-        let attention = attention(&mutant.apply(&text));
+        let attention = mutated(symbol, &mutant.apply(&text));
         catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(symbol)))).is_ok()
     });
     let unnoticed: Vec<_> = unnoticed.collect();
@@ -96,6 +97,43 @@ fn check_order(entry: &AttnInfo) {
         mutant.operator == Operator::DeleteArrive && of_product
     };
     let last = mutants.iter().rfind(releases);
+    assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
+}
+
+/// Removes the instructions that order TMA, converter warps and products, one at a time: waits, arrivals, their
+/// initialisation, and fences. (The simulator runs the lanes of a warp in step, so it notices no barrier of a
+/// warp.)
+#[test]
+fn an_order_of_converter_warps_that_is_missing_is_noticed() {
+    let [_, entry] = smallest();
+    let text = ptx::source(entry.contract.symbol).expect("this build carries every kernel");
+    let many = paged_edges(entry).pop().expect("an edge of many tiles a block");
+    let many = DecodeCase { cache: entry.kv_dtype, ..many };
+    let orders = |mutant: &Mutant| {
+        let is_of = |file| mutant.source.iter().any(|line| line.file.ends_with(file));
+        let operators = [
+            Operator::DeleteWait,
+            Operator::DeleteArrive,
+            Operator::DeleteFence,
+            Operator::DeleteInit,
+        ];
+        is_of("pipeline/stage_converter.rs") && operators.contains(&mutant.operator)
+    };
+    let mutants: Vec<_> =
+        mutants(&text, entry.contract.symbol).expect("PTX").into_iter().filter(orders).collect();
+    let operators: BTreeSet<_> = mutants.iter().map(|mutant| mutant.operator).collect();
+    assert_eq!(operators.len(), 4, "{mutants:#?}");
+    let unnoticed = mutants.iter().filter(|mutant| {
+        let attention = mutated(entry.contract.symbol, &mutant.apply(&text));
+        catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(entry.contract.symbol)))).is_ok()
+    });
+    let unnoticed: Vec<_> = unnoticed.collect();
+    // Before the producer says that no stage follows, it waits for a stage that converter warps left long ago.
+    let waits = |mutant: &&Mutant| {
+        let of_producer = mutant.source.iter().any(|line| line.file.ends_with("hopper/mainloop.rs"));
+        mutant.operator == Operator::DeleteWait && of_producer
+    };
+    let last = mutants.iter().rfind(waits);
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 
@@ -138,16 +176,5 @@ fn a_clamp_that_is_missing_is_noticed() {
         garbage.iter_mut().for_each(|launch| launch.case.cache = entry.kv_dtype);
         let unnoticed = unnoticed(&subject.expect("in the table"), &garbage, &[]);
         assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
-    }
-}
-
-#[test]
-fn tmp_edges() {
-    for subject in ferroflash_tests::carried() {
-        let symbol = subject.contract().symbol;
-        if symbol.starts_with("hopper_paged") && symbol.contains("e4m3") {
-            eprintln!("{symbol}");
-            ferroflash_tests::subjects::check_edges(subject, |_| true);
-        }
     }
 }

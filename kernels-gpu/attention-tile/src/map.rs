@@ -27,16 +27,18 @@ impl PagedRow {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 
-    /// The two coordinates in the map of the box that begins `first` rows after this row: its row, and the
-    /// end of its page's rows.
+    /// Calls `copy` with the two coordinates in the map of the box that begins `first` rows after this row: its
+    /// row, and the end of its page's rows.
     #[inline(always)]
-    fn in_page(&self, first: u32) -> (u32, u32) {
+    fn in_page<T>(&self, first: u32, copy: impl FnOnce(u32, u32) -> T) -> T {
         let row = self.row + first;
         let (number, (_, within)) = (page(&self.cache, self.sequence, row), self.cache.page.div_rem(row));
         // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
         let rest = self.rows.saturating_sub(row - within).min(self.cache.page.get());
         let own = if number < self.cache.pages { rest } else { 0 };
-        (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 })
+        let (row, end) =
+            (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 });
+        copy(row, end)
     }
 }
 
@@ -80,11 +82,12 @@ unsafe impl MapKind for InPages {
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
-            let (row, end) = at.in_page(first);
-            tile.each(to + first * tile.row_bytes(), |to, column| {
-                // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
-                // rows.
-                unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
+            at.in_page(first, |row, end| {
+                tile.each(to + first * tile.row_bytes(), |to, column| {
+                    // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
+                    // rows.
+                    unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
+                })
             })
         }
     }
@@ -95,8 +98,12 @@ unsafe impl MapKind for InPages {
     #[inline(always)]
     fn find_boxes(at: PagedRow, lane: u32) -> PageBox {
         // `opaque`: LLVM would keep several numbers of the lane in registers, from tile to tile.
-        let (row, end) = at.in_page(opaque(lane) * at.boxes.rows());
-        PageBox { boxes: at.boxes, head: at.head, row, end }
+        at.in_page(opaque(lane) * at.boxes.rows(), |row, end| PageBox {
+            boxes: at.boxes,
+            head: at.head,
+            row,
+            end,
+        })
     }
     #[inline(always)]
     unsafe fn load_boxes(to: u32, map: u64, tile: Panels, of: PageBox, full: u32, lane: u32) {
