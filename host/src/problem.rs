@@ -282,14 +282,6 @@ impl Problem {
         }
     }
 
-    /// Returns an upper bound of the keys that a decode kernel reads of one sequence. A kernel of a window
-    /// begins with the tile of 16 keys that has the first visible key.
-    pub(crate) fn most_seen_keys(&self) -> usize {
-        let (left, _) = self.sides();
-        let behind = (left as usize).saturating_add(self.seqlen_q).saturating_add(15);
-        if self.variant.is_some() { self.seqlen_k } else { self.seqlen_k.min(behind) }
-    }
-
     /// Returns the number of rows of one sequence and key head: queries x query heads per key head (packed
     /// GQA).
     pub(crate) fn rows(&self) -> usize {

@@ -5,7 +5,7 @@ mod passes;
 mod split;
 mod tiles;
 
-pub(crate) use decode::{Decode, at_once, row_blocks};
+pub(crate) use decode::{Decode, at_once, most_seen_keys, row_blocks};
 pub(crate) use passes::{Passes, PrefixPass, Room};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;

@@ -7,8 +7,8 @@ use spec::{Merge, MergeParams, MergeState};
 use tile::global::{LoadEight, OwnPart, StoreEight, load_value};
 use tile::{Block, Smem, Steps};
 
-/// Number of states, without the first, whose loads are in flight at the same time. With 4 instead of 2, an SM
-/// holds 3 blocks instead of 5, and two states of 32768 x 32 rows take 313 us instead of 272 us (H200).
+/// Number of states, without the first, whose loads are in flight at the same time. With 4 instead of 2, an
+/// SM holds 3 blocks instead of 5, and two states of 32768 x 32 rows take 313 us instead of 272 us (H200).
 const AT_ONCE: usize = 2;
 
 /// The partial result over no keys.

@@ -36,7 +36,7 @@ impl<const N: usize> Partial<N> {
     /// Merges this partial result and `others`.
     #[inline(always)]
     pub fn merge<const M: usize>(self, others: [Self; M]) -> Self {
-        self.rescaled(others.iter().fold(self.max, |max, other| max.max(other.max))).add(others)
+        self.rescaled(others.iter().fold(self.max, |max, other| max.max(other.max))).plus(others)
     }
 
     /// This partial result relative to the maximum `max`, which must not be smaller than its own.
@@ -48,7 +48,7 @@ impl<const N: usize> Partial<N> {
 
     /// Adds `others`, whose maxima must not exceed this partial result's maximum.
     #[inline(always)]
-    pub fn add<const M: usize>(self, others: [Self; M]) -> Self {
+    pub fn plus<const M: usize>(self, others: [Self; M]) -> Self {
         let mut to = self;
         for other in &others {
             let weight = ex2(other.max - to.max);

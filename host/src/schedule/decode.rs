@@ -54,6 +54,13 @@ pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     (p.rows() as u32).div_ceil(e.tile_m)
 }
 
+/// Returns an upper bound of the keys that a decode kernel reads of one sequence. A kernel of a window begins
+/// with the tile of 16 keys that has the first visible key.
+pub(crate) fn most_seen_keys(p: &Problem) -> usize {
+    let behind = (p.window().left as usize).saturating_add(p.seqlen_q).saturating_add(15);
+    if p.variant.is_some() { p.seqlen_k } else { p.seqlen_k.min(behind) }
+}
+
 /// Returns the number of resident thread blocks of the entry per SM if each SM runs several, otherwise 0. One
 /// block then loads while another searches its keys or combines. With several blocks per SM, 64 sequences
 /// take 2 % less time, and 24 to 32 sequences up to 5 % less (H200). Chunks must not depend on the batch, so
@@ -167,7 +174,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let whole = resident as f32 / each as f32;
     // The device makes no more splits. One block is faster than two that share fewer keys than two times
     // `LEAST_KEYS`: a window of 128 keys on one sequence takes 4.3 us, in two splits 5.8 us (H100).
-    let longest = match p.most_seen_keys() as u32 {
+    let longest = match most_seen_keys(p) as u32 {
         short if short < 2 * LEAST_KEYS => 0,
         keys => all(keys.div_ceil(LEAST_KEYS)),
     };

@@ -2,7 +2,7 @@
 use super::{ASKED, Choice, Query, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
-use crate::schedule::{Decode, at_once, row_blocks};
+use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cmp::Reverse;
 use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
@@ -133,7 +133,7 @@ fn suits_length(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let at_once = || list(p).filter(ordinary).map(|o| on.blocks_per_sm(&o.contract)).max().unwrap_or(0);
     let items = p.batch * p.heads_k * row_blocks(e, p) as usize;
     !e.is_for_short_work()
-        || p.splits == Splits::Auto && p.most_seen_keys() <= longest && items > (at_once() * on.sms) as usize
+        || p.splits == Splits::Auto && most_seen_keys(p) <= longest && items > (at_once() * on.sms) as usize
 }
 
 /// Returns the cost of an entry: the number of thread blocks that share a key head's rows. If each sequence

@@ -65,8 +65,8 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Warps that an SM can hold. Kernels for short work have at most 48 KiB of shared memory per block. A warp of
-/// such a kernel waits for most of its time, so the SM needs more of them, with at most 128 registers per
+/// Warps that an SM can hold. Kernels for short work have at most 48 KiB of shared memory per block. A warp
+/// of such a kernel waits for most of its time, so the SM needs more of them, with at most 128 registers per
 /// thread.
 const fn warps_per_sm(smem_bytes: usize) -> u32 {
     if smem_bytes <= 48 << 10 { 16 } else { 8 }

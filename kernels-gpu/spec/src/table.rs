@@ -86,8 +86,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Decode`], in the planner's order. Kernels with few stages (`_s1`, `_s2`) are for short
-    /// work.
+    /// Every compiled [`Decode`], in the planner's order. Kernels with few stages (`_s1`, `_s2`) are for
+    /// short work.
     DECODES: AttnInfo, decode [F16 Bf16]
     // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;

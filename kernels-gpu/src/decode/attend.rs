@@ -263,8 +263,8 @@ fn attend<
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
         // With 128 registers per thread, 16 loads in flight would spill.
-        match C::THREADS * C::BLOCKS_PER_SM {
-            ..=256 => merge_splits::<Q, _, D, 16>(p, item, [0, 1], block),
+        match WARPS as u32 * C::BLOCKS_PER_SM {
+            ..=8 => merge_splits::<Q, _, D, 16>(p, item, [0, 1], block),
             _ => merge_splits::<Q, _, D, 8>(p, item, [0, 1], block),
         }
     }

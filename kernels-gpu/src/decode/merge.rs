@@ -67,7 +67,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
             all = all.rescaled((0..TURN).fold(all.max, |max, i| max.max(lse(i))));
             for from in (0..TURN).step_by(LOADS) {
                 let o: [_; LOADS] = core::array::from_fn(|i| left.quad((from + i) as u32, quad));
-                all = all.add(core::array::from_fn::<_, LOADS, _>(|i| Partial::normal(o[i], lse(from + i))));
+                all = all.plus(core::array::from_fn::<_, LOADS, _>(|i| Partial::normal(o[i], lse(from + i))));
             }
             left = left.skip(TURN as u32);
         }
