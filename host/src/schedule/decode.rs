@@ -240,6 +240,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         Splits::Exactly(count) => (count, one),
         Splits::Chunk(keys) => (0, FastDiv::new(keys).unwrap_or(one)),
     };
+    let spread = if blocks_per_sm == 1 { wave / 2 } else { 0 };
     let order = DecodeOrder {
         lengths: Integers { base: 0, count: sequences, reserved: 0 },
         starts: Integers { base: 0, count: 0, reserved: 0 },
@@ -252,7 +253,8 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         share,
         threshold: THRESHOLD,
         blocks,
-        spread: if blocks_per_sm == 1 { wave / 2 } else { 0 },
+        // With fewer blocks than a wave, a larger distance would lead past the last block.
+        spread: spread.min(blocks / 2),
     };
     Ok((order, slots))
 }
