@@ -30,15 +30,15 @@ impl Capped for Uncapped {
     }
 }
 
-/// A scale of scores times the scale of keys. If the product is 0, the scores get the smallest scale instead: a
-/// scale of 0 would give NaN where a mask has minus infinity.
+/// A scale of scores times the scale of keys. If the product is 0, the scores get the smallest scale instead:
+/// a scale of 0 would give NaN where a mask has minus infinity.
 #[inline(always)]
 pub fn times(scale: f32, of_keys: f32) -> f32 {
     if scale * of_keys < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { scale * of_keys }
 }
 
-/// The factor of the products of keys with this scale: the scale of scores, or, if there is a softcap, the factor
-/// before the softcap.
+/// The factor of the products of keys with this scale: the scale of scores, or, if there is a softcap, the
+/// factor before the softcap.
 #[inline(always)]
 pub fn factor(p: &impl Capped, of_keys: f32) -> f32 {
     // `opaque`: LLVM would keep the result of the comparison in a register, from tile to tile.

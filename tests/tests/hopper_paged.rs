@@ -100,9 +100,9 @@ fn check_order(entry: &AttnInfo) {
     assert!(unnoticed.iter().all(|mutant| Some(*mutant) == last), "{unnoticed:#?}");
 }
 
-/// Removes the instructions that order TMA, converter warps and products, one at a time: waits, arrivals, their
-/// initialisation, and fences. (The simulator runs the lanes of a warp in step, so it notices no barrier of a
-/// warp.)
+/// Removes the instructions that order TMA, converter warps and products, one at a time: waits, arrivals,
+/// their initialisation, and fences. (The simulator runs the lanes of a warp in step, so it notices no
+/// barrier of a warp.)
 #[test]
 fn an_order_of_converter_warps_that_is_missing_is_noticed() {
     let [_, entry] = smallest();
@@ -111,12 +111,8 @@ fn an_order_of_converter_warps_that_is_missing_is_noticed() {
     let many = DecodeCase { cache: entry.kv_dtype, ..many };
     let orders = |mutant: &Mutant| {
         let is_of = |file| mutant.source.iter().any(|line| line.file.ends_with(file));
-        let operators = [
-            Operator::DeleteWait,
-            Operator::DeleteArrive,
-            Operator::DeleteFence,
-            Operator::DeleteInit,
-        ];
+        let operators =
+            [Operator::DeleteWait, Operator::DeleteArrive, Operator::DeleteFence, Operator::DeleteInit];
         is_of("pipeline/stage_converter.rs") && operators.contains(&mutant.operator)
     };
     let mutants: Vec<_> =
@@ -128,7 +124,8 @@ fn an_order_of_converter_warps_that_is_missing_is_noticed() {
         catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(entry.contract.symbol)))).is_ok()
     });
     let unnoticed: Vec<_> = unnoticed.collect();
-    // Before the producer says that no stage follows, it waits for a stage that converter warps left long ago.
+    // Before the producer says that no stage follows, it waits for a stage that converter warps left long
+    // ago.
     let waits = |mutant: &&Mutant| {
         let of_producer = mutant.source.iter().any(|line| line.file.ends_with("hopper/mainloop.rs"));
         mutant.operator == Operator::DeleteWait && of_producer
@@ -170,8 +167,8 @@ fn garbage_lengths_starts_and_pages() {
 fn a_clamp_that_is_missing_is_noticed() {
     for entry in smallest() {
         let subject = Subject::all().find(|subject| subject.kernel.symbol == entry.contract.symbol);
-        // Boxes may begin in rows past a sequence's end, so the kernel has a separate clamp for columns of the
-        // block table.
+        // Boxes may begin in rows past a sequence's end, so the kernel has a separate clamp for columns of
+        // the block table.
         let mut garbage = garbage_on_pages(Pages::Hnd(40));
         garbage.iter_mut().for_each(|launch| launch.case.cache = entry.kv_dtype);
         let unnoticed = unnoticed(&subject.expect("in the table"), &garbage, &[]);

@@ -38,8 +38,8 @@ special_registers! {
     grid_dim_z: "%nctaid.z" _grid_dim_z;
 }
 
-/// `%laneid`: the index of this thread in its warp. ptxas reads this register again rather than keep its value
-/// for long.
+/// `%laneid`: the index of this thread in its warp. ptxas reads this register again rather than keep its
+/// value for long.
 #[inline(always)]
 #[gpu_only]
 pub fn lane_id() -> u32 {

@@ -27,8 +27,8 @@ impl PagedRow {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 
-    /// Calls `copy` with the two coordinates in the map of the box that begins `first` rows after this row: its
-    /// row, and the end of its page's rows.
+    /// Calls `copy` with the two coordinates in the map of the box that begins `first` rows after this row:
+    /// its row, and the end of its page's rows.
     #[inline(always)]
     fn in_page<T>(&self, first: u32, copy: impl FnOnce(u32, u32) -> T) -> T {
         let row = self.row + first;
@@ -84,8 +84,8 @@ unsafe impl MapKind for InPages {
         for first in (Steps { at: begin, step, end: tile.rows() }) {
             at.in_page(first, |row, end| {
                 tile.each(to + first * tile.row_bytes(), |to, column| {
-                    // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
-                    // rows.
+                    // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the
+                    // box's rows.
                     unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
                 })
             })

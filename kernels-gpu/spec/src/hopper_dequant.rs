@@ -3,9 +3,9 @@ use crate::info::{EIGHT_BIT_PANEL, panel};
 use crate::*;
 use core::marker::PhantomData;
 
-/// [`FwdHopper`] on keys and values of type `S`, of eight bits: TMA copies them into the stages of K and V, and
-/// three warps of the producer warpgroup convert them there to the operands' type `E`. Every kernel has scales
-/// of keys and of values.
+/// [`FwdHopper`] on keys and values of type `S`, of eight bits: TMA copies them into the stages of K and V,
+/// and three warps of the producer warpgroup convert them there to the operands' type `E`. Every kernel has
+/// scales of keys and of values.
 pub struct FwdHopperDequant<
     E,
     S,
@@ -18,8 +18,15 @@ pub struct FwdHopperDequant<
 >(PhantomData<(E, S, Mask)>);
 
 /// The kernel on keys and values of the operands' type.
-type Plain<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize, const ORDERED: bool> =
-    FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>;
+type Plain<
+    E,
+    Mask,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+    const ORDERED: bool,
+> = FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>;
 
 impl<
     E: Element,

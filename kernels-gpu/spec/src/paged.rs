@@ -56,15 +56,22 @@ pub struct HopperPagedParams<S = ()> {
     pub queries: FastDiv,
     /// The boxes of K and V.
     pub boxes: PageBoxes,
+    /// The sequences that the kernel takes. If `least` is 1, the kernel takes all sequences and maps query
+    /// blocks by `sequences`. Otherwise a mixed batch's decode kernel takes the other sequences.
+    pub many: ManySequences,
+    /// Padding to a multiple of 64 bytes: 0.
+    pub reserved: [u32; 12],
     /// Scales of keys and of values.
     pub scales: S,
 }
 contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
-    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales }
+    HopperPagedParams {
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
+    }
     HopperPagedParams<[PerHead; 2]> {
-        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
     }
 }
 
@@ -89,7 +96,19 @@ impl HopperPagedParams {
     /// The parameters with these scales.
     pub const fn scales<S: Copy>(self, scales: S) -> HopperPagedParams<S> {
         let HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, .. } = self;
-        HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, scales }
+        let HopperPagedParams { many, reserved, .. } = self;
+        HopperPagedParams {
+            forward,
+            cache,
+            cu_seqlens_q,
+            lengths,
+            sequences,
+            queries,
+            boxes,
+            many,
+            reserved,
+            scales,
+        }
     }
 }
 

@@ -4,36 +4,12 @@
 //! factor of the scores' scale, the values' scale a factor of O.
 use crate::hopper::Body;
 use crate::hopper::forward::across_tiles;
-use crate::hopper::mainloop::KeysBy;
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::variant::MaskFn;
 use spec::{FwdHopperDequant, Kernel, Told};
-use tile::mma::{Mma, WarpgroupCore};
-use tile::pipeline::StageConverter;
-use tile::shared::SharedTile;
-use tile::tma::{Fills, TileTransport};
+use tile::mma::WarpgroupCore;
+use tile::tma::Fills;
 use tile::{Block, Smem};
-
-/// A converter warp: converts key blocks and value blocks in the order in which consumers read them.
-#[inline(always)]
-pub fn convert<
-    S: Scheduler,
-    E: Mma,
-    F: Fills<E>,
-    const N: usize,
-    const D: usize,
-    const DV: usize,
-    const STAGES: usize,
->(
-    mut k: StageConverter<SharedTile<E, N, D>, STAGES, KeysBy<S, E, F>>,
-    mut v: StageConverter<SharedTile<E, N, DV>, STAGES, KeysBy<S, E, F>>,
-) {
-    let mut more = F::By::convert(&mut k);
-    while more {
-        more = F::By::convert(&mut k);
-        F::By::convert(&mut v);
-    }
-}
 
 impl<
     E: WarpgroupCore,

@@ -1,8 +1,7 @@
 //! Forward attention with cross-tile overlap: the first S = Q K^T of a work tile runs beside the last O += P
 //! V of the previous tile.
 use crate::hopper::Body;
-use crate::hopper::dequant::convert;
-use crate::hopper::mainloop::{Attended, Blocks, QTiles, StagedBy, Tensors, View, copy};
+use crate::hopper::mainloop::{Attended, Blocks, QTiles, StagedBy, Tensors, View, convert, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::hopper::staged::Staged;

@@ -11,7 +11,7 @@ use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::Warpgroup;
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
-use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageGuard};
+use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter, StageGuard};
 use tile::shared::{SharedTile, SharedTiles};
 use tile::tma::{Fills, MapKind, TileTransport, TmaTensor, TmaTransport};
 use tile::wgmma::{Ab, Abt};
@@ -21,7 +21,7 @@ use tile::{Block, Warp};
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
 /// The transport that fills blocks of `E` from keys and values of type `F`, for scheduler `S`.
-pub type KeysBy<S, E, F> = <F as Fills<E>>::By<KeysOf<S>>;
+type KeysBy<S, E, F> = <F as Fills<E>>::By<KeysOf<S>>;
 
 /// A pipeline of key blocks, or of value blocks, filled from elements `F`.
 pub type Blocks<S, E, F, const N: usize, const D: usize, const STAGES: usize> =
@@ -280,10 +280,11 @@ pub fn copy<
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;
-    while let Some(mut tile) = source.find() {
-        if let Some(warp) = F::By::whole_warp(&k) {
-            tile = tile.in_warp(p, warp);
-        }
+    while let Some(tile) = source.find() {
+        let tile = match F::By::whole_warp(&k) {
+            Some(warp) if F::By::CONVERTS => tile.in_warp(p, warp),
+            _ => tile,
+        };
         let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
@@ -302,4 +303,25 @@ pub fn copy<
         F::By::load(&mut v, &tensors.v, values);
     }
     F::By::finish(k);
+}
+
+/// A converter warp: converts key blocks and value blocks in the order in which consumers read them.
+#[inline(always)]
+pub fn convert<
+    S: Scheduler,
+    E: Mma,
+    F: Fills<E>,
+    const N: usize,
+    const D: usize,
+    const DV: usize,
+    const STAGES: usize,
+>(
+    mut k: StageConverter<SharedTile<E, N, D>, STAGES, KeysBy<S, E, F>>,
+    mut v: StageConverter<SharedTile<E, N, DV>, STAGES, KeysBy<S, E, F>>,
+) {
+    let mut more = F::By::convert(&mut k);
+    while more {
+        more = F::By::convert(&mut k);
+        F::By::convert(&mut v);
+    }
 }

@@ -69,7 +69,7 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
         CacheTile { of, factors, kind: PhantomData }
     }
 
-    const SCALED: bool = size_of::<S>() > 0;
+    const SCALED: bool = S::ARE_SOME;
 
     #[inline(always)]
     fn factors(&self) -> [f32; 2] {
@@ -81,14 +81,22 @@ impl<S: LoadScales> Found for CacheTile<S> {
     #[inline(always)]
     fn find(p: &HopperPagedParams<S>, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
-        let packed = cu_seqlens_q.count > 0;
+        let (packed, least) = (cu_seqlens_q.count > 0, p.many.least.get());
         let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,
             tile_m,
+            |sequence, start| match least {
+                1 => p.sequences.begin(sequence, start, tile_m),
+                _ => p.many.begin(sequence, start, tile_m),
+            },
             |sequence| lengths::start(cu_seqlens_q, sequence),
             |sequence| match packed {
-                true => Span::load(cu_seqlens_q, sequence, forward.q_len),
+                // Decode takes the sequences of few queries.
+                true => {
+                    let all = Span::load(cu_seqlens_q, sequence, forward.q_len);
+                    all.many(least - 1).unwrap_or(Span::upto(0))
+                }
                 false => Span::of_words([sequence * each.get(), each.get()]),
             },
         );

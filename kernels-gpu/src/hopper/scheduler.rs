@@ -22,8 +22,8 @@ pub trait MapTile: QueryTile {
     /// The LSE tensor, with all of its rows.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
 
-    /// An equal tile that ptxas may keep in uniform registers, with its factors. A producer that is a whole warp
-    /// calls this function for the tile that it has found.
+    /// An equal tile that ptxas may keep in uniform registers, with its factors. A producer that is a whole
+    /// warp calls this function for the tile that it has found.
     #[inline(always)]
     fn in_warp(self, _: &Self::Params, _: Warp) -> Self {
         self
@@ -31,7 +31,8 @@ pub trait MapTile: QueryTile {
 
     /// Whether keys and values have scales.
     const SCALED: bool = false;
-    /// The factor of the products of the tile's keys ([`crate::capped::factor`]), and the scale of its values.
+    /// The factor of the products of the tile's keys ([`crate::capped::factor`]), and the scale of its
+    /// values.
     #[inline(always)]
     fn factors(&self) -> [f32; 2] {
         [1.0; 2]

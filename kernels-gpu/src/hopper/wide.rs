@@ -63,7 +63,15 @@ pub fn one_by_one<
         shared,
         |(q, (k, (v, staged)))| {
             let (told, staged) = ((p, variant), (staged, numbers));
-            copy::<_, E, E, Mask, W, N, D, DV, 1, STAGES>(told, source(index, count), tensors, q, k, v, staged)
+            copy::<_, E, E, Mask, W, N, D, DV, 1, STAGES>(
+                told,
+                source(index, count),
+                tensors,
+                q,
+                k,
+                v,
+                staged,
+            )
         },
         |_| (),
         |mut group, (mut q, (mut k, (mut v, mut staged)))| {

@@ -10,8 +10,8 @@ use cuda_std::{mbarrier, thread, tma};
 /// Shared memory with a producer side and a consumer side. [`Block::specialize`] gives the two sides to
 /// different warps.
 pub trait Specialized: Place {
-    /// The number of producer threads. Each of these threads is in another warp; if there are converter warps,
-    /// all of these threads are lanes of one warp.
+    /// The number of producer threads. Each of these threads is in another warp; if there are converter
+    /// warps, all of these threads are lanes of one warp.
     const PRODUCERS: u32;
     /// Whether converter warps stand between producers and consumers.
     const CONVERTS: bool = false;
@@ -35,7 +35,7 @@ pub trait Specialized: Place {
     /// The side of converter warp `warp`.
     ///
     /// # Safety
-    /// - Three warps, numbered from 0, have this side, if there are converter warps; otherwise no warp has it.
+    /// - If there are converter warps, three warps, numbered from 0, have this side; otherwise no warp.
     unsafe fn converter(self, warp: Warp) -> Self::Converter;
     /// The consumer side for warp `warp`.
     ///
@@ -100,7 +100,7 @@ struct Computing<P, const W: usize>(PhantomData<P>);
 const fn registers(w: usize, converts: bool) -> [u32; 2] {
     let [copying, computing] = match (w, converts) {
         (2, false) => [24, 240],
-        (2, true) => [40, 232],
+        (2, true) => [56, 224],
         (3, false) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };

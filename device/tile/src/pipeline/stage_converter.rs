@@ -37,14 +37,14 @@ const MOST_PANELS: usize = 2;
 /// on different banks.
 #[inline(always)]
 const fn place(lane: u32) -> [u32; 2] {
-    [lane / 8 ^ lane / 4 % 2 * 5, lane % ACROSS]
+    [(lane / 8) ^ (lane / 4 % 2 * 5), lane % ACROSS]
 }
 
 /// Byte offset, in eight stored rows, of a lane's chunk for panel `panel`.
 #[inline(always)]
 const fn source(lane: u32, panel: u32) -> u32 {
     let [row, chunk] = place(lane);
-    row * ROW_BYTES + (panel * ACROSS + chunk ^ row) * 16
+    row * ROW_BYTES + ((panel * ACROSS + chunk) ^ row) * 16
 }
 
 /// Byte offset, in eight rows of a panel, of the first of the two chunks that a lane writes. The second is at
@@ -52,7 +52,7 @@ const fn source(lane: u32, panel: u32) -> u32 {
 #[inline(always)]
 const fn target(lane: u32) -> u32 {
     let [row, chunk] = place(lane);
-    row * ROW_BYTES + (2 * chunk ^ row) * 16
+    row * ROW_BYTES + ((2 * chunk) ^ row) * 16
 }
 
 impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
@@ -116,9 +116,9 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, co
     pub fn finish(self) {
         let state = self.packed();
         if self.warp.lane == 0 {
-            // SAFETY: `specialize` has initialised the mbarriers. When the stage is empty, converter warps have
-            // read the word of its previous round, and have left the previous phase of *landed*. The arrival
-            // makes the word visible.
+            // SAFETY: `specialize` has initialised the mbarriers. When the stage is empty, converter warps
+            // have read the word of its previous round, and have left the previous phase of *landed*. The
+            // arrival makes the word visible.
             unsafe {
                 mbarrier::wait_parity(state.empty().address, state.parity ^ 1);
                 st_shared_b32(state.end(), 1);
@@ -155,28 +155,21 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, co
         if self.warp.uniform(is_end) == 1 {
             return false;
         }
-        let panel_bytes = SharedTile::<E, R, C>::PANEL_BYTES;
-        let last = (Self::PANELS as u32 - 1) * panel_bytes;
-        let mut eight = stage + self.warp.index * ROWS * ROW_BYTES;
-        while eight < stage + panel_bytes {
-            let mut words = [[0; 4]; MOST_PANELS];
-            for panel in 0..Self::PANELS {
-                // SAFETY: a chunk of the rows that TMA has written; no other warp writes these rows.
-                words[panel] = unsafe { ld_shared_v4_b32(eight + last + source(lane, panel as u32)) };
-            }
-            // All lanes have read the rows before a lane overwrites them.
+        let (warps, bytes) = (ConvertedTma::<F, M>::WARPS, ROWS * ROW_BYTES);
+        let end = stage + SharedTile::<E, R, C>::PANEL_BYTES;
+        let mut eight = stage + self.warp.index * bytes;
+        let mut words = self.load(eight);
+        loop {
+            // The next eight rows are on their way while the warp converts these.
+            let next = eight + warps * bytes;
+            let ahead = if next < end { self.load(next) } else { words };
+            // All lanes have read these rows before a lane overwrites them.
             self.warp.sync();
-            for panel in 0..Self::PANELS {
-                let to = eight + panel as u32 * panel_bytes + target(lane);
-                let [[a, b], [c, d], [e, f], [g, h]] = words[panel].map(F::convert);
-                // SAFETY: chunks of this warp's rows. Consumers read them only after all converter warps have
-                // arrived at *full*.
-                unsafe {
-                    st_shared_v4_b32(to, [a, b, c, d]);
-                    st_shared_v4_b32(to ^ 16, [e, f, g, h]);
-                }
+            self.store(eight, words);
+            if next >= end {
+                break;
             }
-            eight += ConvertedTma::<F, M>::WARPS * ROWS * ROW_BYTES;
+            (eight, words) = (next, ahead);
         }
         // `wgmma` reads these bytes, and later TMA writes there.
         tma::fence_proxy_async();
@@ -185,6 +178,34 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, co
         unsafe { mbarrier::arrive_if(self.state.full().address, lane == 0) }
         self.state.advance();
         true
+    }
+
+    /// Loads this lane's chunks of the eight stored rows whose place in the first panel is `eight`.
+    #[inline(always)]
+    fn load(&self, eight: u32) -> [[u32; 4]; MOST_PANELS] {
+        let last = (Self::PANELS as u32 - 1) * SharedTile::<E, R, C>::PANEL_BYTES;
+        let mut words = [[0; 4]; MOST_PANELS];
+        for panel in 0..Self::PANELS {
+            let from = eight + last + source(self.warp.lane, panel as u32);
+            // SAFETY: a chunk of rows that TMA has written, and that only this warp writes after that.
+            words[panel] = unsafe { ld_shared_v4_b32(from) };
+        }
+        words
+    }
+
+    /// Converts these chunks and stores them to the eight rows of every panel.
+    #[inline(always)]
+    fn store(&self, eight: u32, words: [[u32; 4]; MOST_PANELS]) {
+        for panel in 0..Self::PANELS {
+            let to = eight + panel as u32 * SharedTile::<E, R, C>::PANEL_BYTES + target(self.warp.lane);
+            let [[a, b], [c, d], [e, f], [g, h]] = words[panel].map(F::convert);
+            // SAFETY: chunks of this warp's rows. Consumers read them only after all converter warps have
+            // arrived at *full*.
+            unsafe {
+                st_shared_v4_b32(to, [a, b, c, d]);
+                st_shared_v4_b32(to ^ 16, [e, f, g, h]);
+            }
+        }
     }
 }
 

@@ -264,7 +264,6 @@ impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, 
         // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
         unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
     }
-
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {

@@ -1,8 +1,8 @@
 //! Transports that fill tiles for `wgmma`, and the element types from which they fill them.
-use crate::{Block, Warp};
 use crate::pipeline::{Producer, StageConverter};
 use crate::shared::{ConvertTo, SharedTile};
 use crate::tma::{ConvertedTma, MapKind, Tma, TmaTensor, TmaTransport};
+use crate::{Block, Warp};
 use contract::{Bf16, E4m3, Element, F16, Kernel, Native};
 
 /// Columns of a stored tile in base tiles, whatever the columns of the converted tile: 128 of eight bits.
@@ -45,10 +45,7 @@ pub trait TileTransport<E>: TmaTransport + Sized {
 
     /// The producer: says that no stage follows.
     #[inline(always)]
-    fn finish<const R: usize, const C: usize, const S: usize>(
-        _: Producer<SharedTile<E, R, C>, S, Self>,
-    ) {
-    }
+    fn finish<const R: usize, const C: usize, const S: usize>(_: Producer<SharedTile<E, R, C>, S, Self>) {}
 
     /// A converter warp: converts its share of the next stage. Returns false if no stage follows.
     #[inline(always)]
