@@ -280,11 +280,13 @@ pub fn copy<
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;
-    while let Some(tile) = source.find() {
-        let tile = match F::By::whole_warp(&k) {
-            Some(warp) if F::By::CONVERTS => tile.in_warp(p, warp),
-            _ => tile,
-        };
+    while let Some(mut tile) = source.find() {
+        if let Some(warp) = F::By::whole_warp(&k) {
+            tile = tile.in_warp(p, warp);
+        }
+        if tile.is_empty() {
+            continue;
+        }
         let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
@@ -299,6 +301,7 @@ pub fn copy<
             Mask::Staged::copy::<W, N>(&mut staged, numbers, variant, &view.of, key);
         }
     }
+    S::end(&mut q, &tensors.q);
     if let Some(values) = behind {
         F::By::load(&mut v, &tensors.v, values);
     }

@@ -46,6 +46,11 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     type Params = HopperPagedParams<S>;
 
     #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
         self.of.query(row)
     }

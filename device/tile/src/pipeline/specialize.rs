@@ -95,13 +95,15 @@ struct Copying<P, const W: usize>(PhantomData<P>);
 /// Registers per thread of each of `W` consumer warpgroups.
 struct Computing<P, const W: usize>(PhantomData<P>);
 
-/// Registers per thread of the producer warpgroup and of the consumer warpgroups. Converter warps hold words
-/// of a stage.
-const fn registers(w: usize, converts: bool) -> [u32; 2] {
-    let [copying, computing] = match (w, converts) {
-        (2, false) => [24, 240],
-        (2, true) => [56, 224],
-        (3, false) => [32, 160],
+/// Registers per thread of the producer warpgroup and of the consumer warpgroups. Several producer threads
+/// look up the place of each box, for which 24 registers are too few. A whole warp that looks up boxes, and
+/// converter warps, which hold words of a stage, need more.
+const fn registers(w: usize, producers: u32) -> [u32; 2] {
+    let [copying, computing] = match (w, producers) {
+        (2, 1) => [24, 240],
+        (2, 4) => [40, 232],
+        (2, _) => [56, 224],
+        (3, _) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };
     // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
@@ -110,10 +112,10 @@ const fn registers(w: usize, converts: bool) -> [u32; 2] {
     [copying, computing]
 }
 impl<P: Specialized, const W: usize> Registers for Copying<P, W> {
-    const COUNT: u32 = registers(W, P::CONVERTS)[0];
+    const COUNT: u32 = registers(W, P::PRODUCERS)[0];
 }
 impl<P: Specialized, const W: usize> Registers for Computing<P, W> {
-    const COUNT: u32 = registers(W, P::CONVERTS)[1];
+    const COUNT: u32 = registers(W, P::PRODUCERS)[1];
 }
 
 impl<K: Kernel> Block<K> {
@@ -135,7 +137,7 @@ impl<K: Kernel> Block<K> {
     ) {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "one warpgroup copies, the others compute");
-            let [copying, computing] = registers(W, P::CONVERTS);
+            let [copying, computing] = registers(W, P::PRODUCERS);
             assert!(copying < computing, "producers must have fewer registers than consumers");
             let most = if P::CONVERTS { 32 } else { 4 };
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == most, "one thread copies, or one of each warp");
