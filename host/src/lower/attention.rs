@@ -6,7 +6,7 @@ use super::tensors::{
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::place::Place;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State};
 use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
