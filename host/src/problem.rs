@@ -2,6 +2,7 @@
 //! window and the base-2 scale of the kernels.
 mod meaning;
 
+use crate::AttnInfo;
 use crate::request::{
     Alignment, AttentionRequest, KeysValues, KvCache, KvPages, Mask, Paged, Prefix, Queries, Splits,
 };
@@ -79,6 +80,8 @@ pub struct CacheShape {
     pub total_k: Option<usize>,
     /// Whether values are the first columns of keys (MLA).
     pub latent: bool,
+    /// Whether values have the strides of keys.
+    pub equal_strides: bool,
 }
 
 impl CacheShape {
@@ -88,8 +91,9 @@ impl CacheShape {
             Paged::Dense { .. } => true,
             Paged::Table { .. } => page.is_multiple_of(16),
         };
-        let latent = cache.pages.latent_columns().is_some();
-        CacheShape { dtype: cache.pages.keys.dtype, page, tiled, total_k: cache.total_k, latent }
+        let pages = &cache.pages;
+        let (latent, equal_strides) = (pages.latent_columns().is_some(), pages.has_equal_strides());
+        CacheShape { dtype: pages.keys.dtype, page, tiled, total_k: cache.total_k, latent, equal_strides }
     }
 }
 
@@ -187,6 +191,21 @@ impl Problem {
             [k, v] if k == v => format!("head_dim {k}"),
             [k, v] => format!("head_dim {k}/{v}"),
         }
+    }
+
+    /// Whether a kernel takes the numbers of columns of keys and of values, and their strides.
+    pub(crate) fn has_columns_for(&self, e: &AttnInfo) -> bool {
+        e.takes_columns(self.columns()) && (e.has_own_values() || self.has_equal_strides())
+    }
+
+    /// Whether one index addresses keys and values in a KV cache. Tensors have no index.
+    pub(crate) fn has_equal_strides(&self) -> bool {
+        self.cache.is_none_or(|cache| cache.equal_strides)
+    }
+
+    /// Whether keys and values have equal numbers of columns, and in a KV cache equal strides.
+    pub(crate) fn has_equal_rows(&self) -> bool {
+        self.head_dim == self.head_dim_v && self.has_equal_strides()
     }
 
     /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.

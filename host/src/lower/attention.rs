@@ -1,7 +1,7 @@
 //! Parameters of attention kernels.
 use super::tensors::{
-    NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
-    varlen_cache, varlen_keys,
+    NO_LSE, UNSCALED, cache, cache_of_values, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales,
+    slopes, tensor, varlen_cache, varlen_keys,
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
@@ -197,8 +197,9 @@ impl Lowering<'_> {
         let (cache, max_keys) = (cache(kv), kv.max_k as u32);
         let Some(maps) = maps else {
             let forward = self.portable(tiles, window);
-            let scales = ();
-            let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+            let (scales, values) = ((), cache_of_values(kv));
+            let params =
+                PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values };
             return match self.kernel.has_scales() {
                 true => self.launch(blocks, &params.scales(self::scales(&kv.pages))),
                 false => self.launch(blocks, &params),
@@ -243,8 +244,9 @@ impl Lowering<'_> {
         let first = Launch::new(few.place, blocks, &params);
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
         let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
-        let (cache, scales, many) = (cache(kv), (), few.many);
-        let paged = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+        let (cache, values, scales, many) = (cache(kv), cache_of_values(kv), (), few.many);
+        let paged =
+            PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values };
         let blocks = [tiles.blocks, 1, 1];
         match self.kernel.has_scales() {
             true => {

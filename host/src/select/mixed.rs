@@ -58,7 +58,7 @@ fn many(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> {
     let solves = move |e: &&AttnInfo| {
         is_plain
             && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
-            && e.takes_columns(p.columns())
+            && p.has_columns_for(e)
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     MIXED_MANY.iter().filter(solves)
