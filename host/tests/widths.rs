@@ -103,8 +103,8 @@ fn cached(queries: usize, columns: [usize; 2]) -> AttentionRequest<'static> {
     f
 }
 
-/// Card, queries, columns of K and of V, whether values have rows of their own length, the kernel, and words of
-/// the reason.
+/// Card, queries, columns of K and of V, whether values have rows of their own length, the kernel, and words
+/// of the reason.
 type CachedCase = (&'static str, usize, [usize; 2], bool, &'static str, &'static str);
 
 #[rustfmt::skip]
@@ -166,6 +166,23 @@ fn caches_of_two_strides() {
     for (f, words) in [(padded, "on pages"), (sparse, "different numbers of rows apart")] {
         let made = plan(&f, card("h200")).expect("valid");
         assert!(made.reason().contains(words), "{}", made.reason());
+    }
+}
+
+/// The decode kernel of a mixed batch takes equal rows alone, so a prefill kernel takes all sequences.
+#[test]
+fn varlen_queries_on_values_of_their_own_columns() {
+    for (columns, kernel) in
+        [([128, 128], "mixed_few_f16_d128_causal_16_rows_w4"), ([128, 64], "paged_f16_d192x128_causal_64x48")]
+    {
+        let mut f = with_own_rows(cached(64, columns));
+        let flat = |view: TensorView| {
+            let [batch, queries, heads, columns] = view.shape;
+            TensorView::bshd(view.address, view.elements, DType::F16, [1, batch * queries, heads, columns])
+        };
+        (f.q, f.o) = (flat(f.q), flat(f.o));
+        f.queries = Queries::Varlen(VarlenQueries::new(8, Index::new(13 * FAR, 9), 500));
+        assert_eq!(plan(&f, card("l4")).expect("valid").contract().symbol, kernel);
     }
 }
 

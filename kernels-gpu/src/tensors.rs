@@ -110,9 +110,9 @@ pub trait TensorTile: QueryTile {
     /// with elements of type `S`.
     type Keys<S: Element, const D: usize>: TileSource<S, D>;
 
-    /// The tile's tensors, with `tile_m` queries per tile. With `own_values`, a constant of the kernel, values
-    /// have their own number of columns, and in pages their own strides. Otherwise the kernel saves the
-    /// registers.
+    /// The tile's tensors, with `tile_m` queries per tile. With `own_values`, a constant of the kernel,
+    /// values have their own number of columns, and in pages their own strides. Otherwise the kernel saves
+    /// the registers.
     fn tensors<E: Mma, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,

@@ -50,8 +50,8 @@ pub enum KvScale {
 /// `page` keys per page. A dense KV cache has one page per sequence. In a latent cache
 /// ([`KvPages::latent`]), values are the first columns of keys.
 ///
-/// Values may have other strides, and another number of columns, than keys. Prefill kernels then run, even for
-/// few queries: decode kernels and appends need equal strides and equal numbers of columns.
+/// Values may have other strides, and another number of columns, than keys. Prefill kernels then run, even
+/// for few queries: decode kernels and appends need equal strides and equal numbers of columns.
 ///
 /// | layout | view | |
 /// |---|---|---|

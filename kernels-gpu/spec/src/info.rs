@@ -138,8 +138,8 @@ impl AttnInfo {
         [self.head_dim, self.head_dim_v]
     }
 
-    /// Whether values have their own number of columns, and in a KV cache their own strides. The other kernels
-    /// save the registers. Of head dim 256, the general kernel has registers left.
+    /// Whether values have their own number of columns, and in a KV cache their own strides. The other
+    /// kernels save the registers. At head dim 256, the general kernel has registers left.
     pub const fn has_own_values(&self) -> bool {
         let general = matches!((self.schedule, self.mask), (Schedule::Sequential, MaskKind::Local));
         self.head_dim != self.head_dim_v
