@@ -271,8 +271,8 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// Returns the layout and the bytes of values. A latent cache has no separate values: `v_width` columns of its
-/// keys are the values.
+/// Returns the layout and the bytes of values. A latent cache has no separate values: `v_width` columns of
+/// its keys are the values.
 fn values(
     file: &File<'_>,
     layout: FileLayout,
