@@ -27,7 +27,7 @@ pub struct Warp {
 
 /// All of the block's dynamic shared memory. `Smem` is not `Copy`: a kernel splits its shared memory once.
 pub struct Smem<K> {
-    base: u32,
+    pub(crate) base: u32,
     contract: PhantomData<K>,
 }
 
