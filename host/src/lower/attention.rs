@@ -11,8 +11,8 @@ use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
     Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
-    HopperParams, Integers, Lse, ManyParams, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap,
-    Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
+    HopperParams, Integers, Lse, ManyParams, MlaHopperParams, PageBoxes, PagedMap, PagedParams, PerHead,
+    RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
@@ -21,11 +21,12 @@ use spec::{
 /// Returns the reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     let nowhere = integers(None, 0);
-    match (&r.kv, kernel.schedule) {
-        (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
-        (KeysValues::Varlen { k, v, keys }, Order::Transposed) => {
+    match &r.kv {
+        KeysValues::Tensors { k, v } if kernel.decodes() => dense_cache(k, v).map(|_| ()),
+        KeysValues::Varlen { k, v, keys } if kernel.decodes() => {
             varlen_cache(k, v, &nowhere, keys.max_seqlen_k).map(|_| ())
         }
+        KeysValues::Cache(kv) if kernel.decodes() => tma::latent(kv, kernel).map(|_| ()),
         _ => tma::bias(r, kernel).and(tma::maps(r, kernel)).map(|_| ()),
     }
 }
@@ -58,7 +59,11 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
             let order = DecodeOrder { lengths, ..decode.order };
-            Ok(lowering.decode(decode, order, cache(kv), scales(&kv.pages)))
+            let map = tma::latent(kv, s.kernel).map_err(Refusal::Tensors)?;
+            Ok(match map {
+                None => lowering.decode(decode, order, cache(kv), scales(&kv.pages)),
+                Some(map) => lowering.latent(decode, order, cache(kv), map),
+            })
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
             // Lengths without an address mean that each sequence has the maximum number of keys.
@@ -125,7 +130,12 @@ impl Lowering<'_> {
     }
 
     /// Returns the launch of the kernel alone, with tensor maps.
-    fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
+    fn with_maps<P: Params, const N: usize>(
+        &self,
+        blocks: u32,
+        params: &P,
+        maps: [MapDescription; N],
+    ) -> Launch {
         self.with_variant(Launch::with_maps(self.place, [blocks, 1, 1], params, maps))
     }
 
@@ -258,9 +268,15 @@ impl Lowering<'_> {
     /// Returns the launch of a decode kernel: few queries on a KV cache, or on keys and values in tensors.
     fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
         let params = self.decode_params(decode, order, cache, scales);
-        let launch = self.launch(decode.order.blocks, &params);
-        let combines = decode.workspace > 0 && params.counters.count == 0;
-        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
+        combined(self.launch(decode.order.blocks, &params), decode, &params)
+    }
+
+    /// Returns the launch of a decode kernel that reads latent keys through a tensor map.
+    fn latent(&self, decode: &Decode, order: DecodeOrder, cache: Cache, map: MapDescription) -> Launch {
+        let params = self.decode_params(decode, order, cache, [UNSCALED; 2]);
+        let boxes = PageBoxes::new(map.box_shape[1], map.pitch());
+        let all = MlaHopperParams { k: PAGED, decode: params, boxes };
+        combined(self.with_maps(decode.order.blocks, &all, [map]), decode, &params)
     }
 
     /// Returns the parameters of decode kernels.
@@ -347,6 +363,13 @@ impl Lowering<'_> {
         };
         launch.then(split.combine(), combine.grid(&params), &params)
     }
+}
+
+/// Adds the combine kernel to the launch of a decode kernel, if no decode kernel merges its splits.
+/// `params` are the first parameters of the decode kernel.
+fn combined(launch: Launch, decode: &Decode, params: &DecodeParams) -> Launch {
+    let combines = decode.workspace > 0 && params.counters.count == 0;
+    if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
 }
 
 const NO_MAP: TensorMap = TensorMap::EMPTY;
