@@ -128,6 +128,12 @@ impl Warp {
         self.lane
     }
 
+    /// Hides this thread's lane from the compiler, as [`Block::forget_thread`] does.
+    #[inline(always)]
+    pub fn forget_lane(self) -> Self {
+        Warp { lane: math::opaque(self.lane), ..self }
+    }
+
     /// The value of `x` in lane `lane`.
     #[inline(always)]
     pub fn shuffle(self, x: u32, lane: u32) -> u32 {

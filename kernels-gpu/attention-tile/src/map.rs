@@ -94,14 +94,24 @@ unsafe impl MapKind for InPages {
 #[derive(Clone, Copy)]
 pub struct FoundRow {
     at: PagedRow,
-    page: u32,
+    page: Page,
 }
+
+/// A lane's page of a [`FoundRow`].
+#[derive(Clone, Copy)]
+pub struct Page(u32);
 
 impl PagedRow {
     /// Looks up the page of box `lane` of the tile that begins with this row.
     #[inline(always)]
-    pub fn find(self, lane: u32) -> FoundRow {
-        FoundRow { at: self, page: page(&self.cache, self.sequence, self.row + lane * self.boxes.rows()) }
+    pub fn find(&self, lane: u32) -> Page {
+        Page(page(&self.cache, self.sequence, self.row + lane * self.boxes.rows()))
+    }
+
+    /// This row, with the page that [`PagedRow::find`] returned for it.
+    #[inline(always)]
+    pub fn within(self, page: Page) -> FoundRow {
+        FoundRow { at: self, page }
     }
 }
 
@@ -133,6 +143,6 @@ unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
     unsafe fn load(to: u32, map: u64, tile: Panels, found: FoundRow, full: u32, lane: u32) {
         let first = lane * found.at.boxes.rows();
         // SAFETY: the caller keeps the preconditions.
-        unsafe { found.at.copy_box::<FIRST>(found.page, first, (to, map, tile, full)) }
+        unsafe { found.at.copy_box::<FIRST>(found.page.0, first, (to, map, tile, full)) }
     }
 }

@@ -291,6 +291,14 @@ impl Item {
         Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
     }
 
+    /// The item in registers that ptxas may make uniform. Kernels with large accumulators have no others.
+    #[inline(always)]
+    pub fn uniform(self, warp: Warp) -> Self {
+        let [sequence, keys, kv_head] = [self.sequence, self.keys, self.kv_head].map(|x| warp.uniform(x));
+        let [split, splits, slot] = [self.split, self.splits, self.slot].map(|x| warp.uniform(x));
+        Item { sequence, keys, kv_head, row_block: warp.uniform(self.row_block), split, splits, slot, ..self }
+    }
+
     /// Whether this block has another item behind this one, which is number `index`.
     #[inline(always)]
     pub fn next<K: Kernel>(&self, index: u32, block: &Block<K>) -> ControlFlow<()> {

@@ -11,12 +11,13 @@
 use crate::decode::merge::{finish, store_empty};
 use crate::decode::schedule::{Item, in_window, items};
 use crate::entries::Run;
-use crate::hopper::softmax::BoundedSoftmax;
+use crate::hopper::shared_softmax::SharedSoftmax;
 use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
-use attention_tile::{FoundRow, InFoundPages, PackedRows, PagedRow};
+use attention_tile::{FoundRow, InFoundPages, PackedRows, Page, PagedRow};
 use core::ops::ControlFlow;
+use cuda_std::math::opaque;
 use spec::{DecodeParams, MlaHopper, MlaHopperParams};
 use tile::copy::CpAsync;
 use tile::exchange::PartOfRows;
@@ -55,12 +56,11 @@ impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for MlaHopper<E, Mask> {
         let items = items(&block);
         let few = Unchecked::load(&p.decode, block.warp().lane());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
-            block.forget_thread();
             let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
                 return ControlFlow::Break(());
             };
             if item.counts {
-                attend(p, &item, block, smem);
+                attend(p, &item.uniform(block.warp()), block, smem);
             }
             item.next(index, block)
         });
@@ -79,18 +79,29 @@ struct Stages<'p> {
 }
 
 impl Stages<'_> {
-    /// The first key of stage `n`.
+    /// The first key of stage `n`. LLVM would keep one register for each stage that a loop mentions.
     #[inline(always)]
     fn key(&self, n: u32) -> u32 {
-        (self.item.split + n * self.item.splits) * KEYS
+        (self.item.split + opaque(n) * self.item.splits) * KEYS
     }
 
-    /// The place of stage `n`'s keys in the cache. Each lane looks up a page.
+    /// Looks up the pages of stage `n`'s keys, in each lane another one.
     #[inline(always)]
-    fn find(&self, n: u32, warp: Warp) -> FoundRow {
+    fn find(&self, n: u32, warp: Warp) -> Page {
+        self.row(n).find(warp.forget_lane().lane())
+    }
+
+    /// Stage `n`'s keys, in these pages.
+    #[inline(always)]
+    fn at(&self, n: u32, page: Page) -> FoundRow {
+        self.row(n).within(page)
+    }
+
+    /// The first of stage `n`'s keys.
+    #[inline(always)]
+    fn row(&self, n: u32) -> PagedRow {
         let Item { sequence, kv_head, keys, .. } = *self.item;
-        let at = PagedRow::new(&self.p.cache, self.all.boxes, sequence, kv_head, self.key(n), keys);
-        at.find(warp.lane())
+        PagedRow::new(&self.p.cache, self.all.boxes, sequence, kv_head, self.key(n), keys)
     }
 
     /// The first key that row `row` does not see.
@@ -104,7 +115,7 @@ impl Stages<'_> {
     fn mask<Mask: MaskFn>(&self, s: &mut Acc<1, N>, n: u32, warp: Warp) {
         let key = self.key(n);
         if (key + KEYS) as i32 > self.end::<Mask>(0) {
-            let first = warp.index() % 4 * 16;
+            let (warp, first) = (warp.forget_lane(), warp.index() % 4 * 16);
             let end = |row| self.end::<Mask>(first + row) - key as i32;
             s.keep_before(&RowBounds::new(end, warp));
         }
@@ -140,68 +151,70 @@ fn attend<E: TensorCore + WarpgroupCore, Mask: MaskFn>(
 #[inline(always)]
 fn seesaw<E: WarpgroupCore, Mask: MaskFn>(
     stages: &Stages<'_>,
-    (q, (mut left, (mut right, mut baton))): Shared<E>,
+    (q, (left, (right, mut baton))): Shared<E>,
     (lefts, rights): Keys<'_, E>,
     mut group: Warpgroup<2>,
 ) -> PartOfRows<HALF, 2> {
-    let (mut team, warp) = (group.team(), group.warp());
+    let (mut team, warp, mut n) = (group.team(), group.warp(), group.index());
     let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
-    let mut next = stages.find(0, warp);
-    let mut filled = 0;
-    let mut fill = |left: &mut Lefts<E>, right: &mut Rights<E>, group: &mut Warpgroup<2>| {
-        if filled < stages.count {
+    // The warpgroup looks up pages one stage ahead.
+    let mut page = stages.find(0, warp);
+    let mut fill = |n, group: &mut Warpgroup<2>| {
+        if n < stages.count {
             match group.index() {
-                0 => left.fill(lefts, next, group),
-                _ => right.fill(rights, next, group),
+                0 => left.fill(n, lefts, stages.at(n, page), group),
+                _ => right.fill(n, rights, stages.at(n, page), group),
             }
         }
-        filled += 1;
-        next = stages.find(filled, warp);
+        page = stages.find(n + 1, warp);
     };
-    fill(&mut left, &mut right, &mut group);
-    fill(&mut left, &mut right, &mut group);
+    fill(0, &mut group);
+    fill(1, &mut group);
     let q = q.publish(&mut team);
-    let mut softmax = BoundedSoftmax::<true>::new(stages.p.scale_log2);
+    // This warpgroup's values of stage `n`.
+    let values = |n, group: &Warpgroup<2>| group.own([left.keep(n), right.keep(n).first_columns()]);
+    let mut softmax = SharedSoftmax::new(stages.p.scale_log2);
     let mut acc_o = Acc::cleared();
-    let mut n = group.index();
     if n == 0 {
-        let (l, r) = (left.keep(), right.keep());
-        let probs = group.first_turn(&mut baton, AbtOfTwo(&mut Acc::unset(), &q, &l, &r), |s| {
+        let scores = &mut Acc::unset();
+        let probs = group.first_turn(&mut baton, AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)), |s| {
             stages.mask::<Mask>(s, n, warp);
-            let (first, probs) = BoundedSoftmax::first(s, stages.p.scale_log2, warp);
-            softmax = first;
-            (probs, softmax.minus_max())
+            softmax.observe(s, warp);
+            (softmax.exp(s), softmax.minus_max())
         });
-        group.run(AbKept(&mut acc_o, &probs, &l));
-        fill(&mut left, &mut right, &mut group);
+        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
+        fill(n + 2, &mut group);
         n = 2;
     }
     while n < stages.count {
-        let before = group.own([left.keep(), right.keep().first_columns()]);
-        let (l, r) = (left.keep(), right.keep());
+        let scores = &mut Acc::unset();
         let probs = group.turn(
             &mut baton,
-            (AbtOfTwo(&mut Acc::unset(), &q, &l, &r), AbPassed(&mut acc_o, &before)),
+            AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)),
+            AbPassed(&mut acc_o, &values(n - 1, &group)),
             &mut softmax,
             |softmax, acc_o, minus_max| softmax.adopt(minus_max, acc_o, warp),
             |softmax, s| {
                 stages.mask::<Mask>(s, n, warp);
-                softmax.exp(s, warp)
+                let (grew, rescale) = softmax.observe(s, warp);
+                (grew, (softmax.exp(s), rescale))
             },
-            |softmax, s, acc_o, found, grown| match grown {
-                true => (softmax.rebase(s, acc_o, warp), softmax.minus_max()),
-                false => (softmax.keep(found), softmax.minus_max()),
+            |softmax, _, acc_o, (probs, rescale), grew| {
+                if grew {
+                    acc_o.scale_rows(&rescale);
+                }
+                (probs, softmax.minus_max())
             },
         );
-        fill(&mut left, &mut right, &mut group);
-        group.run(AbKept(&mut acc_o, &probs, &group.own([l, r.first_columns()])));
-        fill(&mut left, &mut right, &mut group);
+        fill(n + 1, &mut group);
+        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
+        fill(n + 2, &mut group);
         n += 2;
     }
     if n == stages.count {
         // The last stage was the other warpgroup's.
-        let before = group.own([left.keep(), right.keep().first_columns()]);
-        group.last_turn(&baton, AbPassed(&mut acc_o, &before), &mut softmax, |softmax, acc_o, minus_max| {
+        let last = AbPassed(&mut acc_o, &values(n - 1, &group));
+        group.last_turn(&baton, last, &mut softmax, |softmax, acc_o, minus_max| {
             softmax.adopt(minus_max, acc_o, warp)
         });
     }

@@ -3,7 +3,6 @@
 //! row, so the sums prove that no exponential overflowed f16.
 use crate::softmax::NONE;
 use core::f32::consts::{LN_2, LOG2_E};
-use core::hint::cold_path;
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::DType;
 use tile::Warp;
@@ -49,37 +48,6 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         let (p, sums) = softmax.exponentials(s);
         softmax.row_sum = sums;
         (softmax, p)
-    }
-
-    /// The state before the first key block.
-    #[inline(always)]
-    pub fn new(scale_log2: f32) -> Self {
-        BoundedSoftmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowVec::splat(0.0) }
-    }
-
-    /// The maxima, negated.
-    #[inline(always)]
-    pub fn minus_max(&self) -> RowVec<1> {
-        self.minus_max
-    }
-
-    /// Takes over the maxima of another warpgroup, which has seen a later key block, and rescales O.
-    #[inline(always)]
-    pub fn adopt<const D: usize>(&mut self, minus_max: RowVec<1>, acc_o: &mut Acc<1, D>, warp: Warp) {
-        let differs = minus_max.zip(self.minus_max, |new, old| if new == old { 0.0 } else { 1.0 });
-        if warp.any(differs.reduce(f32::max) > 0.0) {
-            cold_path();
-            let rescale = minus_max.zip(self.minus_max, |new, old| ex2(new - old));
-            self.minus_max = minus_max;
-            self.row_sum = self.row_sum.zip(rescale, |sum, rescale| sum * rescale);
-            acc_o.scale_rows(&rescale);
-        }
-    }
-
-    /// The maxima (to base 2) and the sums of the probabilities.
-    #[inline(always)]
-    pub fn state(&self, warp: Warp) -> [RowVec<1>; 2] {
-        [self.minus_max.map(|x| -x), self.row_sum.across(warp, |a, b| a + b)]
     }
 
     /// P = exp2(S - max), with the old maximum. The flag is equal in all lanes, and says whether the maximum

@@ -7,7 +7,7 @@ use crate::shared::{Place, SharedLayout, SharedTile};
 use crate::tma::{MapKind, Tma, TmaTile};
 use contract::Element;
 use core::marker::PhantomData;
-use cuda_std::math::opaque_b64;
+use cuda_std::math::opaque;
 use cuda_std::{mbarrier, tma};
 
 /// `S` stages that TMA fills through tensor maps of kind `M`, with one mbarrier per stage. One warpgroup fills
@@ -15,13 +15,11 @@ use cuda_std::{mbarrier, tma};
 ///
 /// A producer would wait for the readers by an mbarrier. Here the filling warpgroup is the last reader of each
 /// stage, so it needs none: the other warpgroups have read the stage before they passed it their turn.
+///
+/// The values that go through the stages have numbers: value `n` is in stage `n % S`. All numbers follow from
+/// the loop's counter, so the pipeline keeps no state in registers.
 pub struct Refilled<T, const S: usize, M> {
     base: u32,
-    /// The next stage to read, and the parity of its phase.
-    next: u32,
-    parity: u32,
-    /// The next stage to fill.
-    fill: u32,
     what: PhantomData<(T, M)>,
 }
 
@@ -35,7 +33,7 @@ unsafe impl<T: SharedLayout, const S: usize, M: MapKind> Place for Refilled<T, S
     const ALIGN: usize = if T::ALIGN > mbarrier::BYTES { T::ALIGN } else { mbarrier::BYTES };
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
-        Refilled { base, next: 0, parity: 0, fill: 0, what: PhantomData }
+        Refilled { base, what: PhantomData }
     }
 }
 
@@ -44,11 +42,6 @@ impl<T: SharedLayout, const S: usize, M: MapKind> Refilled<T, S, M> {
     #[inline(always)]
     fn full(&self, stage: u32) -> u32 {
         self.base + (S * T::BYTES) as u32 + stage * mbarrier::BYTES as u32
-    }
-
-    #[inline(always)]
-    fn after(stage: u32) -> u32 {
-        if stage == S as u32 - 1 { 0 } else { stage + 1 }
     }
 }
 
@@ -70,29 +63,34 @@ impl<T: SharedLayout, const S: usize, M: MapKind> Phased for Refilled<T, S, M> {
 }
 
 impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
-    /// Takes the next stage, and does not wait for it. Products wait for it.
+    /// Takes value `n`, and does not wait for it. Products wait for it.
     #[inline(always)]
-    pub fn keep(&mut self) -> Kept<T> {
-        let stage = self.next;
-        // If LLVM knew that descriptors recur, it would add the k-steps before the loop, and ptxas 13.0 has
-        // lost upper halves of such sums.
-        let descriptor =
-            opaque_b64(T::descriptor(self.base) + stage as u64 * const { (T::BYTES / 16) as u64 });
-        let kept = Kept { descriptor, full: self.full(stage), parity: self.parity, tile: PhantomData };
-        self.parity ^= (stage == S as u32 - 1) as u32;
-        self.next = Self::after(stage);
-        kept
+    pub fn keep(&self, n: u32) -> Kept<T> {
+        // A loop that takes every second value always takes the same stage. If LLVM knew this, it would keep
+        // addresses in registers, and add descriptors' k-steps before the loop; ptxas 13.0 has lost upper
+        // halves of such sums.
+        let n = opaque(n);
+        let (stage, parity) = (n % S as u32, n / S as u32 % 2);
+        let descriptor = T::descriptor(self.base) + stage as u64 * const { (T::BYTES / 16) as u64 };
+        Kept { descriptor, full: self.full(stage), parity, tile: PhantomData }
     }
 
-    /// Starts the copies of the next stage to fill, after all warps of this warpgroup have come. One
-    /// warpgroup fills all stages in order. `at` are the coordinates of the first row; lanes share the boxes.
+    /// Starts the copies of value `n`, after all warps of this warpgroup have come. One warpgroup fills all
+    /// stages, in the order of the values. `at` are the coordinates of the first row; lanes share the boxes.
     ///
-    /// Every warpgroup must have read the previous content of the stage: this one before the call, the others
-    /// before they passed the turn to this one.
+    /// Every warpgroup must have read value `n - S`: this one before the call, the others before they passed
+    /// the turn to this one.
     #[inline(always)]
-    pub fn fill<const W: usize>(&mut self, from: &T::Tensor<M>, at: M::At, group: &mut Warpgroup<W>) {
+    pub fn fill<const W: usize>(
+        &self,
+        n: u32,
+        from: &T::Tensor<M>,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
         const { assert!(M::PRODUCERS <= 32, "a warp has 32 lanes") }
-        let (full, lane) = (self.full(self.fill), group.warp.lane);
+        let (stage, lane) = (opaque(n) % S as u32, group.warp.lane);
+        let full = self.full(stage);
         group.sync();
         if group.warp.index.is_multiple_of(4) {
             // SAFETY: `Phased::init` has initialised the mbarrier. No warp reads the stage, as the caller
@@ -103,12 +101,11 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
                     mbarrier::arrive_expect_tx(full, T::BYTES as u32);
                 }
                 if M::has_some(&at, T::ROWS, lane) {
-                    T::load(self.base + self.fill * T::BYTES as u32, from, at, full, lane);
+                    T::load(self.base + stage * T::BYTES as u32, from, at, full, lane);
                 }
             }
             group.warp.sync();
         }
-        self.fill = Self::after(self.fill);
     }
 }
 

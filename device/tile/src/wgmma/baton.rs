@@ -59,7 +59,7 @@ impl<E: WarpgroupCore, const K: usize> Baton<E, K> {
     /// have read the previous operand.
     #[inline(always)]
     fn pass(&mut self, operand: &AFrag<E, 1, K>, values: RowVec<1>, group: &mut Warpgroup<2>) {
-        let warp = group.warp;
+        let warp = group.warp.forget_lane();
         let [row, chunk] = layout::columns_first(warp.lane);
         let row = warp.index % 4 * 16 + row;
         for k in 0..K {
@@ -152,11 +152,13 @@ impl Warpgroup<2> {
     /// accumulator and the values that the other warpgroup passed, and `passed` starts. `meanwhile` and
     /// `then` run as in [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns
     /// the operand.
+    #[expect(clippy::too_many_arguments, reason = "two products, and the three steps beside them")]
     #[inline(always)]
     pub fn turn<E: WarpgroupCore, A: Product<2>, State, R, const N: usize, const K: usize>(
         &mut self,
         baton: &mut Baton<E, K>,
-        (mut first, passed): (A, AbPassed<'_, E, N, K>),
+        mut first: A,
+        passed: AbPassed<'_, E, N, K>,
         state: &mut State,
         adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
         meanwhile: impl FnOnce(&mut State, &mut A::Acc) -> (bool, R),
@@ -166,7 +168,7 @@ impl Warpgroup<2> {
         // SAFETY: `Warpgroup` stands for 128 converged threads; `overlapped` settles the product.
         unsafe { first.issue(self.index) };
         self.ping_pong.wait();
-        adopt(state, passed.0, baton.values(self.warp));
+        adopt(state, passed.0, baton.values(self.warp.forget_lane()));
         let second = InTurn(passed, baton);
         Issue::<2>::wait(&second);
         let (operand, values) = {
