@@ -52,8 +52,11 @@ pub(crate) fn maps(
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
             let [k, v] = [pages(&k, [panel, rows])?, pages(&v, [panel, rows])?];
-            let [q, o] =
-                [&q, &o].map(|view| MapDescription { box_shape: queries, kind: MapKind::Ragged, ..whole(view) });
+            let [q, o] = [&q, &o].map(|view| MapDescription {
+                box_shape: queries,
+                kind: MapKind::Ragged,
+                ..whole(view)
+            });
             Ok(Some([q, k, v, o]))
         }
     }

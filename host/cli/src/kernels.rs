@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
-    HOPPER_MLAS, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries,
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPER_MLAS,
+    KERNELS, Keys, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries,
     TileScheduler,
 };
 use ferroflash::{DType, lineage};

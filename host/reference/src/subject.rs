@@ -12,8 +12,8 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries, Schedule,
-    beside, combine_of,
+    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries,
+    Schedule, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 

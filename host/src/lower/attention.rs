@@ -1,18 +1,21 @@
 //! Parameters of attention kernels.
+mod decode;
+
 use super::tensors::{
-    NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
+    UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
     varlen_cache, varlen_keys,
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::place::Place;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
-use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State};
+use crate::schedule::{Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
+use decode::single_queries;
 use spec::{
-    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
-    HopperParams, Integers, Lse, ManyParams, MlaHopperParams, PageBoxes, PagedMap, PagedParams, PerHead,
-    RaggedMap, Sequences, SplitParams, TensorMap, VarlenParams, Window,
+    CombineParams, DecodeOrder, FastDiv, FewParams, FwdParams, HopperPagedParams, HopperParams, Integers,
+    Lse, ManyParams, ManySequences, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams,
+    TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
@@ -83,7 +86,7 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
                 (KeysValues::Cache(kv), Some(sequences)) if let Some(few) = &s.few => {
-                    Ok(lowering.mixed(few, tiles, sequences, kv))
+                    Ok(lowering.mixed(few, tiles, sequences, kv, maps))
                 }
                 (KeysValues::Cache(cache), Some(sequences)) => {
                     Ok(lowering.cache(tiles, sequences, cache, maps))
@@ -101,16 +104,6 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
 /// the planned kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
-}
-
-/// Returns a request with varlen queries, one per sequence, as a batch of one query each.
-fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
-    let batched = |view: TensorView| {
-        let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
-        TensorView { shape: [batch, 1, heads, head_dim], strides: [row, 0, head, column], ..view }
-    };
-    let lse = r.lse.map(|view| LseView { strides: [view.row_stride, view.strides[1]], ..view });
-    AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
 /// A request and its kernel.
@@ -199,9 +192,7 @@ impl Lowering<'_> {
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
-        // A causal kernel also computes a full mask: an unbounded shift puts the first query after all keys.
-        let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
-        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+        let window = self.on_cache();
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);
         let (cache, max_keys) = (cache(kv), kv.max_k as u32);
@@ -214,6 +205,20 @@ impl Lowering<'_> {
                 false => self.launch(blocks, &params),
             };
         };
+        let params = self.hopper_paged(tiles, sequences, kv, &maps, ManySequences::ALL);
+        self.with_maps(blocks, &params, maps)
+    }
+
+    /// Returns the parameters of a Hopper kernel on a KV cache, which takes the sequences `many`.
+    fn hopper_paged(
+        &self,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: &[MapDescription; 4],
+        many: ManySequences,
+    ) -> HopperPagedParams {
+        let (p, cu_seqlens_q) = (&self.p, cu_seqlens_q(&self.r.queries));
         // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
@@ -222,27 +227,41 @@ impl Lowering<'_> {
             0 => (rows, lse.batch_bytes.wrapping_sub(u64::from(rows) * 4)),
             _ => (1, 0),
         };
-        let [q, k, ..] = &maps;
-        let told = Scalars { window, lse: Lse { batch_bytes, ..lse }, lengths: [q.extents[1], max_keys] };
-        let params = HopperPagedParams {
+        let [q, k, ..] = maps;
+        let lengths = [q.extents[1], kv.max_k as u32];
+        let told = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
+        HopperPagedParams {
             forward: self.hopper(RAGGED, PAGED, tiles, told),
-            cache,
+            cache: cache(kv),
             cu_seqlens_q,
-            lengths,
+            lengths: integers(Some(kv.lengths), p.batch),
             sequences,
             // Planning has checked the number: it is 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
-        };
-        self.with_maps(blocks, &params, maps)
+            many,
+            reserved: [0; 12],
+        }
+    }
+
+    /// Returns the window of a kernel on a KV cache. A causal kernel also computes a full mask: an unbounded
+    /// shift puts the first query after all keys.
+    fn on_cache(&self) -> Window {
+        let unmasked = self.p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
+        Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..self.p.window() }
     }
 
     /// Returns the launch of a mixed batch on a KV cache: the decode kernel takes the sequences of few
     /// queries, the prefill kernel takes the others.
-    fn mixed(&self, few: &Few, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> Launch {
-        let p = &self.p;
-        let unmasked = p.mask_kind() == MaskKind::Full;
-        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+    fn mixed(
+        &self,
+        few: &Few,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: Option<[MapDescription; 4]>,
+    ) -> Launch {
+        let (p, window) = (&self.p, self.on_cache());
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);
         let order = DecodeOrder { lengths, ..few.decode.order };
@@ -252,63 +271,20 @@ impl Lowering<'_> {
         let params = FewParams { decode, cu_seqlens_q, most: few.most, reserved: 0 };
         let first = Launch::new(few.place, blocks, &params);
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
+        let blocks = [tiles.blocks, 1, 1];
+        if let Some(maps) = maps {
+            let params = self.hopper_paged(tiles, sequences, kv, &maps, few.many);
+            return first.then_all(Launch::with_maps(self.place, blocks, &params, maps));
+        }
         let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
         let (cache, scales, many) = (cache(kv), (), few.many);
         let paged = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
-        let blocks = [tiles.blocks, 1, 1];
         match self.kernel.has_scales() {
             true => {
                 let paged = paged.scales(self::scales(&kv.pages));
                 first.then(self.place, blocks, &ManyParams { paged, many })
             }
             false => first.then(self.place, blocks, &ManyParams { paged, many }),
-        }
-    }
-
-    /// Returns the launch of a decode kernel: few queries on a KV cache, or on keys and values in tensors.
-    fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
-        let params = self.decode_params(decode, order, cache, scales);
-        combined(self.launch(decode.order.blocks, &params), decode, &params)
-    }
-
-    /// Returns the launch of a decode kernel that reads latent keys through a tensor map.
-    fn latent(&self, decode: &Decode, order: DecodeOrder, cache: Cache, map: MapDescription) -> Launch {
-        let params = self.decode_params(decode, order, cache, [UNSCALED; 2]);
-        let boxes = PageBoxes::new(map.box_shape[1], map.pitch());
-        let all = MlaHopperParams { k: PAGED, decode: params, boxes };
-        combined(self.with_maps(decode.order.blocks, &all, [map]), decode, &params)
-    }
-
-    /// Returns the parameters of decode kernels.
-    fn decode_params(
-        &self,
-        decode: &Decode,
-        order: DecodeOrder,
-        cache: Cache,
-        scales: [PerHead; 2],
-    ) -> DecodeParams {
-        let (r, p) = (self.r, &self.p);
-        let (scale_log2, softcap) = p.base_two();
-        let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
-        DecodeParams {
-            q: tensor(&r.q),
-            o: tensor(&r.o),
-            lse: lse(r.lse.as_ref()),
-            sinks: r.scores.sinks.map_or(NO_LSE, |sinks| Lse {
-                base: sinks.address,
-                head_bytes: 4,
-                ..NO_LSE
-            }),
-            cache,
-            scales,
-            order,
-            partials: decode.partials(r.scratch.address()),
-            counters,
-            group: FastDiv::new((p.heads_q / p.heads_k) as u32).unwrap_or(FastDiv::ONE),
-            // The last query aligns with the last key.
-            window: Window { shift: 0, ..p.window() },
-            scale_log2,
-            softcap,
         }
     }
 
@@ -363,13 +339,6 @@ impl Lowering<'_> {
         };
         launch.then(split.combine(), combine.grid(&params), &params)
     }
-}
-
-/// Adds the combine kernel to the launch of a decode kernel, if no decode kernel merges its splits.
-/// `params` are the first parameters of the decode kernel.
-fn combined(launch: Launch, decode: &Decode, params: &DecodeParams) -> Launch {
-    let combines = decode.workspace > 0 && params.counters.count == 0;
-    if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
 }
 
 const NO_MAP: TensorMap = TensorMap::EMPTY;

@@ -12,8 +12,8 @@ const FEW: &str = "a latent cache, read once for keys and values: the smallest b
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
 
-const HOPPER: &str = "a latent cache, read once for keys and values: warpgroups and TMA for blocks of 64 rows, \
-                      whose products take longer than their bytes with mma.sync";
+const HOPPER: &str = "a latent cache, read once for keys and values: warpgroups and TMA for blocks of 64 \
+                      rows, whose products take longer than their bytes with mma.sync";
 const CHUNKED: &str = "a latent cache; batch-invariant splits (`Splits::Chunk`): one kernel for pages of all \
                        sizes";
 
@@ -45,9 +45,8 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
     let portable = portable(q)?;
-    let replaces = |e: &&AttnInfo| {
-        solves(e, p) && e.tile_m == portable.kernel.tile_m && on.runs(&e.contract).is_ok()
-    };
+    let replaces =
+        |e: &&AttnInfo| solves(e, p) && e.tile_m == portable.kernel.tile_m && on.runs(&e.contract).is_ok();
     let Some(entry) = HOPPER_MLAS.iter().find(replaces) else { return Ok(portable) };
     let takes = match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
@@ -55,7 +54,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         _ => q.takes(entry),
     };
     Ok(match takes {
-        Ok(()) => Choice { kernel: entry, reason: HOPPER, fallback: Some(portable.kernel) },
+        Ok(()) => Choice { kernel: entry, reason: HOPPER, fallback: Some(portable.kernel), ..portable },
         Err(reason) => Choice { reason, ..portable },
     })
 }

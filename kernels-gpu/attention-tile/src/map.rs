@@ -120,8 +120,8 @@ impl PagedRow {
 #[derive(Clone, Copy)]
 pub struct InFoundPages<const FIRST: u32>;
 
-// SAFETY: lane `i` copies box `i` of each panel. A box has at least 8 rows, so the boxes of eight lanes cover a
-// tile of 64 rows, and the panels cover the tile.
+// SAFETY: lane `i` copies box `i` of each panel. A box has at least 8 rows, so the boxes of eight lanes cover
+// a tile of 64 rows, and the panels cover the tile.
 unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
     type Data = PagedMap;
     type At = FoundRow;

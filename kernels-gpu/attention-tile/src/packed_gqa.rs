@@ -114,7 +114,8 @@ impl WordRows for PackedRows<'_> {
 }
 
 /// The tile of the first rows. Rows and columns that do not exist are zero.
-// SAFETY: rows and columns of the chunks exist, and base and strides are multiples of 16, as `Tensor` promises.
+// SAFETY: rows and columns of the chunks exist, and base and strides are multiples of 16, as `Tensor`
+// promises.
 unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
     for PackedRows<'_>
 {

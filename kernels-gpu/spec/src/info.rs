@@ -81,8 +81,8 @@ pub enum Schedule {
     /// V^T P^T. Each warp has its own stream of keys, or, on a latent cache, its share of V's columns.
     Transposed,
     /// Two warpgroups take turns at key blocks, and each has half of O's columns. The owner of block `n`
-    /// passes P(n) to the other warpgroup. S(n + 1) and O += P(n) V(n) of one warpgroup run beside the softmax
-    /// of the other.
+    /// passes P(n) to the other warpgroup. S(n + 1) and O += P(n) V(n) of one warpgroup run beside the
+    /// softmax of the other.
     Seesaw,
 }
 impl Schedule {
@@ -156,7 +156,8 @@ impl AttnInfo {
         }
     }
 
-    /// Whether the kernel takes few queries per sequence, with lengths on the device ([`crate::DecodeOrder`]).
+    /// Whether the kernel takes few queries per sequence, with lengths on the device
+    /// ([`crate::DecodeOrder`]).
     pub const fn decodes(&self) -> bool {
         matches!(self.scheduler, TileScheduler::Lengths)
     }

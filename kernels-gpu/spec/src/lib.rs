@@ -30,6 +30,7 @@ mod hopper;
 mod info;
 mod kernels;
 mod lineage;
+mod many_sequences;
 mod mask;
 mod merge;
 mod mixed;
@@ -66,11 +67,12 @@ pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
+pub use many_sequences::ManySequences;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
-pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries, ManySequences};
+pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
@@ -85,8 +87,8 @@ pub use scores::{
 };
 pub use split::{Split, SplitParams};
 pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
-    HOPPER_MLAS, HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
+    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_MLAS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
+    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
     MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
 };
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};

@@ -46,8 +46,7 @@ type Keys<'b, E> = (&'b TmaTensor<E, N, HALF, LeftMap>, &'b TmaTensor<E, N, REST
 type Lefts<E> = Refilled<SharedTile<E, N, HALF>, 2, LeftMap>;
 type Rights<E> = Refilled<SharedTile<E, N, REST>, 2, RightMap>;
 /// A block's shared memory: Q, keys, P.
-type Shared<E> =
-    (Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>, (Lefts<E>, (Rights<E>, Baton<E, N>)));
+type Shared<E> = (Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>, (Lefts<E>, (Rights<E>, Baton<E, N>)));
 
 impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for MlaHopper<E, Mask> {
     /// Processes a block's work items.

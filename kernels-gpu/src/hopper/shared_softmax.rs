@@ -56,8 +56,7 @@ impl SharedSoftmax {
     /// P = exp2(S - max). Adds P to the sums.
     #[inline(always)]
     pub fn exp<E: Mma, const N: usize>(&mut self, s: &Acc<1, N>) -> AFrag<E, 1, N> {
-        let (p, sums) =
-            s.to_operand::<E, true>(|x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])));
+        let (p, sums) = s.to_operand::<E, true>(|x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])));
         self.row_sum = self.row_sum.zip(sums, |a, b| a + b);
         p
     }

@@ -10,11 +10,11 @@ use core::marker::PhantomData;
 use cuda_std::math::opaque;
 use cuda_std::{mbarrier, tma};
 
-/// `S` stages that TMA fills through tensor maps of kind `M`, with one mbarrier per stage. One warpgroup fills
-/// the stages, and all warpgroups read them.
+/// `S` stages that TMA fills through tensor maps of kind `M`, with one mbarrier per stage. One warpgroup
+/// fills the stages, and all warpgroups read them.
 ///
-/// A producer would wait for the readers by an mbarrier. Here the filling warpgroup is the last reader of each
-/// stage, so it needs none: the other warpgroups have read the stage before they passed it their turn.
+/// A producer would wait for the readers by an mbarrier. Here the filling warpgroup is the last reader of
+/// each stage, so it needs none: the other warpgroups have read the stage before they passed it their turn.
 ///
 /// The values that go through the stages have numbers: value `n` is in stage `n % S`. All numbers follow from
 /// the loop's counter, so the pipeline keeps no state in registers.
@@ -81,13 +81,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     /// Every warpgroup must have read value `n - S`: this one before the call, the others before they passed
     /// the turn to this one.
     #[inline(always)]
-    pub fn fill<const W: usize>(
-        &self,
-        n: u32,
-        from: &T::Tensor<M>,
-        at: M::At,
-        group: &mut Warpgroup<W>,
-    ) {
+    pub fn fill<const W: usize>(&self, n: u32, from: &T::Tensor<M>, at: M::At, group: &mut Warpgroup<W>) {
         const { assert!(M::PRODUCERS <= 32, "a warp has 32 lanes") }
         let (stage, lane) = (opaque(n) % S as u32, group.warp.lane);
         let full = self.full(stage);

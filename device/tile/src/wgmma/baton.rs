@@ -3,6 +3,7 @@
 //!
 //! The reader of an operand is the writer of the next one. There is therefore one place, and the barrier that
 //! passes the turn is the only barrier of a turn. Each warp reads and writes its own rows of the operand.
+use crate::Warp;
 use crate::group::Warpgroup;
 use crate::layout;
 use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
@@ -11,7 +12,6 @@ use crate::shared::{Place, SharedLayout, SharedTile};
 use crate::tma::TmaTile;
 use crate::wgmma::sealed::Issue;
 use crate::wgmma::{Product, overlapped};
-use crate::Warp;
 use core::marker::PhantomData;
 use cuda_std::ldmatrix::stmatrix_x4;
 use cuda_std::memory::{ld_shared_b32, st_shared_b32};
@@ -198,4 +198,3 @@ impl Warpgroup<2> {
         self.run(InTurn(passed, baton));
     }
 }
-
