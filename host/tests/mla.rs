@@ -99,7 +99,7 @@ fn pages_that_tma_does_not_take_keep_the_portable_kernel() {
     let on = card("h200");
     let paged = |page: usize| {
         let mut request = decode(DType::Bf16, [8, 1, 128], DEEPSEEK);
-        let rows = TensorView::bshd(4 * FAR, 1 << 24, DType::Bf16, [1000, page, 1, 576]);
+        let rows = TensorView::bshd(4 * FAR, 1 << 26, DType::Bf16, [1000, page, 1, 576]);
         let (table, lengths) = (Index::new(6 * FAR, 8 * 128), Index::new(3 * FAR, 8));
         *cache(&mut request) = KvCache::paged(KvPages::latent(rows, 512), table, 128, lengths);
         request

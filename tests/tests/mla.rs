@@ -21,20 +21,20 @@ fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
 /// An MLA kernel, and a simulated card with 16 SMs that runs it.
 struct On {
     kernel: &'static AttnInfo,
-    attention: Attention<SimDriver>,
+    attention: Box<Attention<SimDriver>>,
 }
 
 impl On {
     /// The first portable and the first Hopper kernel in this build. The sample may lack the kernels that the
     /// planner would select.
-    fn each() -> [Self; 2] {
+    fn each() -> Vec<Self> {
         let hopper = SimDriver::of_multiprocessors("h200", Options::default(), Some(16));
-        [(MLAS, attention()), (HOPPER_MLAS, Attention::new(hopper.expect("a known card")))].map(
-            |(list, attention)| {
-                let carried = list.iter().find(|entry| is_carried(entry.contract.symbol));
-                On { kernel: carried.expect("a build carries one"), attention }
-            },
-        )
+        let hopper = Attention::new(hopper.expect("a known card"));
+        let on = |list: &'static [AttnInfo], attention| {
+            let kernel = list.iter().find(|entry| is_carried(entry.contract.symbol));
+            On { kernel: kernel.expect("a build carries one"), attention: Box::new(attention) }
+        };
+        vec![on(MLAS, attention()), on(HOPPER_MLAS, hopper)]
     }
 
     fn symbol(&self) -> Option<&'static str> {
