@@ -52,6 +52,9 @@ pub(crate) fn maps(
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
             let [k, v] = [pages(&k, [panel, rows])?, pages(&v, [panel, rows])?];
+            if k.pitch() != v.pitch() {
+                return Err("pages of keys and pages of values are different numbers of rows apart");
+            }
             let [q, o] = [&q, &o].map(|view| MapDescription {
                 box_shape: queries,
                 kind: MapKind::Ragged,

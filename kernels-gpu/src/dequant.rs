@@ -91,7 +91,7 @@ impl<
         smem: Smem<C>,
     ) {
         let (mine, team) = block.split_groups::<M, W, 1>();
-        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let p = &scaled(p, tile.scale(0) * S::FACTOR);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());

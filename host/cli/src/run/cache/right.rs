@@ -3,6 +3,7 @@ use super::Input;
 use crate::error::Error;
 use crate::results::{Results, Took};
 use ferroflash::plan::Problem;
+use ferroflash::request::TensorView;
 use rayon::prelude::*;
 use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3};
 use std::time::Instant;
@@ -59,9 +60,9 @@ impl Input {
 
     /// Returns the expected results of a key head's query heads. Each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
+        let Problem { dtype, heads_q, heads_k, head_dim, head_dim_v, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
-        let [k, v] = self.pools().map(|pool| self.rows_in(pool, b, head));
+        let [k, v] = self.pools().map(|(pool, view)| self.rows_in(pool, view, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
             None => 1.0,
             Some([shared]) => *shared,
@@ -74,7 +75,8 @@ impl Input {
         let strides = [each, row, head_dim, 1].map(|elements| elements as i64);
         let first = queries.start * row + head * group * head_dim;
         let q = HostTensor::new(&self.q, first, dtype, [1, queries.len(), group, head_dim], strides)?;
-        let [k, v] = [&k, &v].map(|rows| HostTensor::bshd(rows, dtype, [1, keys, 1, head_dim]));
+        let rows_of = |rows, columns| HostTensor::bshd(rows, dtype, [1, keys, 1, columns]);
+        let [k, v] = [rows_of(&k[..], head_dim), rows_of(&v[..], head_dim_v)];
         let own = |slopes: &Slopes| (head * group..(head + 1) * group).map(|m| slopes.of(b, m)).collect();
         let slopes =
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
@@ -83,23 +85,23 @@ impl Input {
         Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
     }
 
-    /// Returns the pages of keys and of values. In a latent cache, the pages of keys are also the pages of
-    /// values.
-    fn pools(&self) -> [&[u8]; 2] {
+    /// Returns the pages of keys and of values, with their layouts. In a latent cache, the pages of keys are
+    /// also the pages of values.
+    fn pools(&self) -> [(&[u8], &TensorView); 2] {
         let [keys, values] = &self.pool;
-        [keys, if self.v_width.is_some() { keys } else { values }]
+        let keys = (&keys[..], &self.pages);
+        [keys, if self.v_width.is_some() { keys } else { (values, &self.values) }]
     }
 
     /// Returns the keys or values of a head of sequence `b`, without their scale, as numbers of the queries'
     /// type.
-    fn rows_in(&self, pool: &[u8], b: usize, head: usize) -> Vec<u16> {
-        let (dtype, [_, page, _, head_dim]) = (self.problem.dtype, self.pages.shape);
+    fn rows_in(&self, pool: &[u8], view: &TensorView, b: usize, head: usize) -> Vec<u16> {
+        let (dtype, [_, page, _, columns]) = (self.problem.dtype, view.shape);
         let rows = (0..self.lengths[b] as usize).flat_map(|key| {
             let at = [self.page(b, key / page) as usize, key % page, head];
-            let at =
-                at.into_iter().zip(self.pages.strides).map(|(i, stride)| i * stride as usize).sum::<usize>();
+            let at = at.into_iter().zip(view.strides).map(|(i, stride)| i * stride as usize).sum::<usize>();
             let bytes = self.pages.dtype.bytes();
-            pool[at * bytes..][..head_dim * bytes].chunks_exact(bytes)
+            pool[at * bytes..][..columns * bytes].chunks_exact(bytes)
         });
         let number = |bytes: &[u8]| match *bytes {
             [low, high] => u16::from_le_bytes([low, high]),
