@@ -124,7 +124,7 @@ fn an_order_of_converter_warps_that_is_missing_is_noticed() {
         catch_unwind(AssertUnwindSafe(|| check_on(&attention, &many, Some(entry.contract.symbol)))).is_ok()
     });
     let unnoticed: Vec<_> = unnoticed.collect();
-    // Before the producer says that no stage follows, it waits for a stage that converter warps left long ago.
+    // Before the producer says that no stage follows, it waits for a stage that converter warps have left.
     let waits = |mutant: &&Mutant| {
         let of_producer = mutant.source.iter().any(|line| line.file.ends_with("hopper/mainloop.rs"));
         mutant.operator == Operator::DeleteWait && of_producer

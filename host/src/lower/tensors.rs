@@ -1,7 +1,7 @@
 //! Converts the caller's views to kernel parameters in bytes. All views are valid.
 use crate::request::{
-    AlibiSlopes, AttentionRequest, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries,
-    TensorView, VarlenKeys,
+    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
+    VarlenKeys,
 };
 use crate::{Error, validate};
 use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};
@@ -181,16 +181,6 @@ pub(super) fn varlen_keys(keys: &VarlenKeys, batch: usize) -> [Integers; 2] {
 /// Converts K and V, if they are tensors.
 pub(super) fn keys_values(kv: &KeysValues) -> [Tensor; 2] {
     kv.tensors().map_or([NO_TENSOR; 2], |views| views.map(tensor))
-}
-
-/// Returns a request with varlen queries, one per sequence, as a batch of one query each.
-pub(super) fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
-    let batched = |view: TensorView| {
-        let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
-        TensorView { shape: [batch, 1, heads, head_dim], strides: [row, 0, head, column], ..view }
-    };
-    let lse = r.lse.map(|view| LseView { strides: [view.row_stride, view.strides[1]], ..view });
-    AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
 impl KvCache {
