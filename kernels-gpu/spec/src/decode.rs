@@ -4,6 +4,7 @@ use crate::{
     AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
     PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
 };
+use crate::cache::row_scales_bytes;
 use core::marker::PhantomData;
 
 pub mod params;
@@ -47,7 +48,8 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
     type Params = DecodeParams;
     const TARGET: Target = E::TARGET;
     const THREADS: u32 = WARPS as u32 * 32;
-    const SMEM_BYTES: usize = WARPS * SLOTS * 2 * D * 256 * E::BYTES + q_bytes(D * G);
+    const SMEM_BYTES: usize =
+        WARPS * SLOTS * (2 * D * 256 * E::BYTES + row_scales_bytes::<E>(16)) + q_bytes(D * G);
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }

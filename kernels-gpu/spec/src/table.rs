@@ -78,12 +78,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
     append_f16_e4m3: Append<F16, E4m3>;
     append_bf16_e4m3: Append<Bf16, E4m3>;
+    append_f16_int8: AppendInt8<F16>;
+    append_bf16_int8: AppendInt8<Bf16>;
     append_rotary_f16: RotaryAppend<F16, AppendCopy>;
     append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
     append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
     append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
     append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
     append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
+    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
+    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`Decode`], in the planner's order.
@@ -125,6 +129,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
+    // Caches of integers with a scale for each row.
+    int8_d64 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>;
+    int8_d128 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>;
     // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
@@ -207,6 +214,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d128 [Causal, Local] 128x32_native: Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
     e4m3_d128 [Local] 128x32: Paged<FwdDequant<E, E4m3, Mask, 8, 2, 2, 8, 0>>;
     e4m3_d256 [Local] 64x32: Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>;
+    // Caches of integers with a scale for each row. One kernel serves every mask.
+    int8_d64 [Local] 128x64: Paged<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
+    int8_d128 [Local] 128x32: Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
     $crate::lines! { $emit
     /// Every compiled decode kernel for the sequences of few queries of a mixed batch.

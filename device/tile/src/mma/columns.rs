@@ -331,7 +331,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
     }
 
     #[inline(always)]
-    fn each(&mut self, mut f: impl FnMut(usize, usize, usize, &mut f32)) {
+    pub(super) fn each(&mut self, mut f: impl FnMut(usize, usize, usize, &mut f32)) {
         for r in 0..R {
             for g in 0..G {
                 for i in 0..4 {
