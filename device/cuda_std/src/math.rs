@@ -245,29 +245,3 @@ pub fn subtract_f16(x: u32, y: u32) -> u32 {
     }
     z
 }
-
-/// `mul.rn.f16x2`: multiplies two pairs of f16.
-#[inline(always)]
-#[gpu_only]
-pub fn multiply_f16(x: u32, y: u32) -> u32 {
-    let z: u32;
-    // SAFETY: the instruction has no preconditions.
-    unsafe {
-        asm!("mul.rn.f16x2 {}, {}, {};",
-            out(reg32) z, in(reg32) x, in(reg32) y, options(pure, nomem, nostack))
-    }
-    z
-}
-
-/// `fma.rn.bf16x2` with -0: multiplies two pairs of bf16.
-#[inline(always)]
-#[gpu_only]
-pub fn multiply_bf16(x: u32, y: u32) -> u32 {
-    let z: u32;
-    // SAFETY: the instruction has no preconditions.
-    unsafe {
-        asm!("fma.rn.bf16x2 {}, {}, {}, {};",
-            out(reg32) z, in(reg32) x, in(reg32) y, in(reg32) 0x8000_8000u32, options(pure, nomem, nostack))
-    }
-    z
-}

@@ -96,6 +96,7 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
         DType::F16 => f16::from_bits(bits).to_f32(),
         DType::Bf16 => bf16::from_bits(bits).to_f32(),
         DType::E4m3 => e4m3::decode(bits as u8),
+        DType::Int8 => f32::from(bits as u8 as i8),
         other => not_computed(other),
     }
 }
@@ -106,6 +107,7 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
         DType::F16 => f16::from_f64(x).to_bits(),
         DType::Bf16 => bf16::from_f64(x).to_bits(),
         DType::E4m3 => u16::from(e4m3::encode(x)),
+        DType::Int8 => u16::from(x.round_ties_even().clamp(-127.0, 127.0) as i8 as u8),
         other => not_computed(other),
     }
 }

@@ -13,8 +13,8 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
-/// which of these types a tensor may have.
+/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, `u8` (an e4m3 byte), and `i8`. Requests
+/// check which of these types a tensor may have.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ macro_rules! numbers {
         })*
     };
 }
-numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
+numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3, i8: Int8);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 

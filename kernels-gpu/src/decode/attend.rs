@@ -230,7 +230,7 @@ fn attend<
         let step = |tile: &KvTile<E, D>, scales: &E::Scales<1>, warp: &mut _| {
             let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
             if E::Scales::<1>::EXIST {
-                s.scale_rows(scales, *warp);
+                s.scale_keys(scales, *warp);
             }
             if E::DTYPE == DType::E4m3 || E::DTYPE == DType::Int8 && Q::SCALED {
                 s.scale_columns(&k_factor);
@@ -251,10 +251,10 @@ fn attend<
             }
             s.keep_before(&end, key, *warp);
             softmax.observe(&s, &mut acc_o, *warp);
-            let mut probs = softmax.exp::<E::As, 1>(&s, *warp); // P = exp2(S - max)
-            if E::Scales::<1>::EXIST {
-                probs = v_scale.apply(probs, scales, &mut acc_o, *warp);
-            }
+            let probs = match E::Scales::<1>::EXIST {
+                true => softmax.exp_scaled(&s, v_scale.of_rows(scales, &mut acc_o, *warp), *warp),
+                false => softmax.exp::<E::As, 1>(&s, *warp), // P = exp2(S - max)
+            };
             acc_o.add_transposed(&tile.v, &probs, *warp); // O^T += V^T P^T
         };
         kv.turn(&mut warp, step, &mut copy);
@@ -265,6 +265,7 @@ fn attend<
     }
     if E::Scales::<1>::EXIST {
         acc_o.map(|x| x * v_scale.factor());
+        softmax.gather(warp);
     }
 
     // Warps merge their results through shared memory; splits merge theirs through global memory.

@@ -24,6 +24,8 @@ impl RowQuantiser {
                 largest = largest.max(x.to_bits() & 0x7fff_ffff);
             }
         }
+        // The lanes may come from two branches, for example of columns that are rotated and that are not.
+        warp.sync();
         Self::of(warp.largest(largest))
     }
 

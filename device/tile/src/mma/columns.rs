@@ -360,6 +360,28 @@ impl<const G: usize> ColSum<G> {
         }
     }
 
+    /// Adds this lane's rows of `x`. [`ColSum::gather`] must follow the last addition.
+    #[inline(always)]
+    pub fn add_lanes<const R: usize>(&mut self, x: &ColAcc<R, G>) {
+        for g in 0..G {
+            for i in 0..4 {
+                for r in 0..R {
+                    self.0[g][i] += x.0[r][g][i];
+                }
+            }
+        }
+    }
+
+    /// Sums all lanes' rows.
+    #[inline(always)]
+    pub fn gather(&mut self, warp: Warp) {
+        for g in 0..G {
+            for c in 0..2 {
+                self.0[g][c] = warp.octet(self.0[g][c] + self.0[g][c + 2], |x, y| x + y);
+            }
+        }
+    }
+
     /// Multiplies the sum of column `c` by `v[c]`.
     #[inline(always)]
     pub fn scale(&mut self, v: &ColVec<f32, G>) {

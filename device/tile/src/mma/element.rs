@@ -36,7 +36,7 @@ pub trait Mma: Element + Sealed {
 }
 
 macro_rules! on_tensor_cores {
-    ($element:ident, ones $ones:literal, $pack:path, $multiply:path, $mma:path) => {
+    ($element:ident, ones $ones:literal, $pack:path, $mma:path) => {
         impl Sealed for $element {}
         impl TensorCore for $element {
             const ONES: u32 = $ones;
@@ -44,10 +44,6 @@ macro_rules! on_tensor_cores {
             unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { $mma(d, a, b) }
-            }
-            #[inline(always)]
-            fn multiply(a: u32, b: u32) -> u32 {
-                $multiply(a, b)
             }
         }
         impl Mma for $element {
@@ -82,5 +78,5 @@ macro_rules! on_tensor_cores {
         }
     };
 }
-on_tensor_cores!(F16, ones 0x3c00_3c00, math::pack_f16, math::multiply_f16, mma::mma_f16);
-on_tensor_cores!(Bf16, ones 0x3f80_3f80, math::pack_bf16, math::multiply_bf16, mma::mma_bf16);
+on_tensor_cores!(F16, ones 0x3c00_3c00, math::pack_f16, mma::mma_f16);
+on_tensor_cores!(Bf16, ones 0x3f80_3f80, math::pack_bf16, mma::mma_bf16);

@@ -52,8 +52,6 @@ pub trait TensorCore: Mma {
     /// # Safety
     /// - All 32 lanes call it, converged.
     unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
-    /// Multiplies two pairs of elements.
-    fn multiply(a: u32, b: u32) -> u32;
 }
 
 /// An element type that tensor cores multiply asynchronously, for a warpgroup.

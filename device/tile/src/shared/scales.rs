@@ -5,7 +5,7 @@ use crate::shared::SharedLayout;
 use contract::{Bf16, E4m3, Element, F16, Int8, Native};
 use core::marker::PhantomData;
 use cuda_std::cp_async::cp_async_4_or_zero;
-use cuda_std::memory::{ld_shared_b32, ld_shared_v2_b32};
+use cuda_std::memory::ld_shared_b32;
 
 /// An element type, and the scales that its rows have.
 pub trait Scaled: Element {
@@ -28,8 +28,6 @@ pub trait StageScales: SharedLayout {
     /// The scale of row `row` of keys (0) or of values (1). A row that does not exist has the scale of another
     /// row.
     fn load(&self, which: usize, row: u32) -> f32;
-    /// The scales of row `row`, an even number, and of the next row.
-    fn load_pair(&self, which: usize, row: u32) -> [f32; 2];
 }
 
 /// The scales of `R` base tiles of rows of keys and of values.
@@ -81,11 +79,6 @@ impl<const R: usize> StageScales for RowScales<R> {
         // SAFETY: a word of a readable place.
         f32::from_bits(unsafe { ld_shared_b32(self.at_row(which, row)) })
     }
-    #[inline(always)]
-    fn load_pair(&self, which: usize, row: u32) -> [f32; 2] {
-        // SAFETY: two words of a readable place, at a multiple of 8 bytes.
-        unsafe { ld_shared_v2_b32(self.at_row(which, row & !1)) }.map(f32::from_bits)
-    }
 }
 
 // SAFETY: the value accesses no byte.
@@ -107,10 +100,6 @@ impl StageScales for () {
     #[inline(always)]
     fn load(&self, _: usize, _: u32) -> f32 {
         1.0
-    }
-    #[inline(always)]
-    fn load_pair(&self, _: usize, _: u32) -> [f32; 2] {
-        [1.0; 2]
     }
 }
 
