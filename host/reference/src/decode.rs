@@ -9,6 +9,7 @@ use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
 use super::tolerance::Rule;
 use super::work::{Judgement, POISON};
+use ferroflash::DType;
 use rayon::prelude::*;
 
 mod cache;
@@ -179,7 +180,10 @@ impl DecodeMemory {
             let reference =
                 self.keys(b, *length).map_or(Ok(None), |keys| self.reference_of(&rows, b, keys))?;
             let values = rows[1].iter().map(|bits| f64::from(decode(dtype, *bits)));
-            Ok(reference.map(|reference| reference.by(rule, dtype, values)))
+            Ok(reference.map(|reference| match self.case.cache {
+                DType::Int8 => reference.by(rule, dtype, values.clone()).scaled_probabilities(values),
+                _ => reference.by(rule, dtype, values),
+            }))
         };
         lengths.par_iter().enumerate().map(one).collect()
     }

@@ -185,6 +185,14 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
+    /// Permits one more rounding to f16, for values of rows that have scales: kernels round each probability
+    /// after its product with the row's scale, so the error does not cancel with the error of the sum.
+    #[must_use]
+    pub(super) fn scaled_probabilities(self, values: impl Iterator<Item = f64>) -> Self {
+        let rounding = unit_roundoff(DType::F16) * values.fold(0.0, |most: f64, x| most.max(x.abs()));
+        Reference { tolerance: self.tolerance + rounding, ..self }
+    }
+
     /// Returns the tolerance of O for this error of naive attention.
     pub(super) fn allowed(naive_error: f64) -> f64 {
         2.0 * naive_error + 1e-5

@@ -219,8 +219,7 @@ impl<'a, C: Number> PagesMut<'a, C> {
         let values = self.values.map(|values| guards.write("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
         let heads = self.layout.shape[2];
-        let [mut k, mut v] =
-            [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
+        let [mut k, mut v] = [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
         if let Some([keys, values]) = self.tokens {
             let mut scales = |name, data| {
                 let (address, elements) = guards.write(name, data)?;

@@ -1,7 +1,7 @@
 //! Converts the caller's views to kernel parameters in bytes. All views are valid.
 use crate::request::{
-    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView, TokenScales,
-    VarlenKeys,
+    AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
+    TokenScales, VarlenKeys,
 };
 use crate::{Error, validate};
 use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};

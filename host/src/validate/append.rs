@@ -52,7 +52,10 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     if keys.dtype == DType::Int8 && head_dim > WARP_PARTS * APPEND_COLUMNS {
         let feature = format_args!("head_dim {head_dim} of an append to an int8 cache");
         let most = WARP_PARTS * APPEND_COLUMNS;
-        return Err(Error::unsupported(feature, format_args!("a warp rounds a row of at most {most} columns")));
+        return Err(Error::unsupported(
+            feature,
+            format_args!("a warp rounds a row of at most {most} columns"),
+        ));
     }
     let values = &a.pages.values;
     if values.shape[3] != head_dim {

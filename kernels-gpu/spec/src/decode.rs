@@ -1,10 +1,10 @@
 //! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device. This file
 //! has the configurations, [`params`] has the parameters.
+use crate::cache::row_scales_bytes;
 use crate::{
     AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
     PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
 };
-use crate::cache::row_scales_bytes;
 use core::marker::PhantomData;
 
 pub mod params;

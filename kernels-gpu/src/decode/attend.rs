@@ -193,7 +193,8 @@ fn attend<
         (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
     // Each warp copies its tiles through its own pipeline, without block barriers.
-    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS, E::Scales<1>>, PlaceB<E::As, D, G>) = smem.split();
+    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS, E::Scales<1>>, PlaceB<E::As, D, G>) =
+        smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
     let mut scale_walk =

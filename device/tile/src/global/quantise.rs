@@ -51,9 +51,7 @@ impl RowQuantiser {
             let quotient = if self.scale > 0.0 { x / self.scale } else { 0.0 };
             (quotient.max(-MOST).min(MOST) + ROUNDS).to_bits() & 0xff
         };
-        let word = |i: usize| {
-            byte(x[i]) | byte(x[i + 1]) << 8 | byte(x[i + 2]) << 16 | byte(x[i + 3]) << 24
-        };
+        let word = |i: usize| byte(x[i]) | byte(x[i + 1]) << 8 | byte(x[i + 2]) << 16 | byte(x[i + 3]) << 24;
         [word(0), word(4)]
     }
 }

@@ -60,7 +60,8 @@ impl DecodeMemory {
         for (which, view) in self.views(&[0; 2]).into_iter().enumerate() {
             for (b, rows) in rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
-                    let row: Vec<u8> = row.iter().flat_map(|x| case.stored(*x, case.scale(which, i))).collect();
+                    let row: Vec<u8> =
+                        row.iter().flat_map(|x| case.stored(*x, case.scale(which, i))).collect();
                     pool[which % buffers][self.place(&view, b, i)..][..row.len()].copy_from_slice(&row);
                 }
             }

@@ -205,7 +205,7 @@ impl DecodeCase {
                     _ => 1.0,
                 };
                 // The scales of values have very different magnitudes.
-                let exponent = [1 - (bits >> 4) as i32 % 3, 2 - (bits >> 4) as i32 % 11][which];
+                let exponent = [1 - (bits >> 4) as i32 % 3, -((bits >> 4) as i32 % 11)][which];
                 factor * 2f32.powi(exponent) / INTEGERS
             }
             _ => 1.0,
