@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from ferroflash import (DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
+from ferroflash import (CAUSAL, DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
 
 # A cache may have an eight-bit type.
 CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
@@ -58,6 +58,7 @@ class Launch(Planned):
     on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
     `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32 on the
     device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys of these pages.
+    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
@@ -77,9 +78,11 @@ class Launch(Planned):
         else:
             args.seqlen_q, args.total_q = seqlen_q, q.shape[0]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
+        args.head_dim_v = o.shape[-1] if v_cache is None else 0
         if table is not None:
             args.columns, args.table_stride = table.shape[1], table.stride(0)
-        self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(), v=v_cache.stride())
+        self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
+                     v=(k_cache if v_cache is None else v_cache).stride())
         _scale(args, scales)
         for of in scales:
             if isinstance(of, torch.Tensor):
@@ -107,20 +110,22 @@ def _rotate(args, cos, sin, positions, q, rotated, interleaved):
     args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
 
 
-def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None):
+def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head_dim_v=0):
     """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim).
 
     `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not have. For a
     float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device. `rotary` are the
-    arguments of a rotation of k and of queries: cos, sin, positions, q, rotated, interleaved.
+    arguments of a rotation of k and of queries: cos, sin, positions, q, rotated, interleaved. With `head_dim_v`, and None for v
+    and v_cache, k are rows of a latent cache (MLA), whose values are the first head_dim_v columns; the other columns rotate.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
     args = Append(size=ctypes.sizeof(Append))
-    args.k, args.v, args.slots = k.data_ptr(), v.data_ptr(), slots.data_ptr()
-    args.k_cache, args.v_cache = k_cache.data_ptr(), v_cache.data_ptr()
+    args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
+    args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
+    args.head_dim_v = args.rotary_first = head_dim_v
     args.tokens, args.heads, args.head_dim = k.shape
     args.pages, args.page = k_cache.shape[:2]
-    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, v))
+    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, k if v is None else v))
     args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
     args.dtype, args.cache_dtype = DTYPES[k.dtype], CACHE_DTYPES[k_cache.dtype]
     args.wide_slots = int(slots.dtype == torch.int64)
@@ -238,3 +243,23 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
            scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
            seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes, **extras).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
+
+
+def get_mla_metadata(*_args, **_options):
+    """FlashMLA's plan. FerroFlash's kernels schedule themselves on the device, so both parts are None."""
+    return None, None
+
+
+def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata=None, num_splits=None,
+                           softmax_scale=None, causal=False):
+    """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
+
+    FlashMLA's arguments in its order. The values are the first `head_dim_v` columns of the cache. The default of
+    `softmax_scale` is FlashMLA's, head_dim ** -0.5; a model's is that of its keys before absorption. Returns o (batch,
+    seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key, lse is +inf.
+    """
+    o = torch.empty(*q.shape[:-1], head_dim_v, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
+    Launch(q, k_cache, None, o, cache_seqlens, lse=lse, table=block_table, mask=CAUSAL if causal else FULL,
+           scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale).enqueue()
+    return o, like_flash_attn(lse)

@@ -30,14 +30,6 @@ WIDTH, VALUES, PAGE, SCALE = 576, 512, 64, 192 ** -0.5
 SHAPES = [(1, 1024), (16, 1024), (128, 1024), (8, 4096), (32, 4096), (16, 8192), (128, 8192), (1, 32768), (8, 32768)]
 
 
-class Launch(kvcache.Launch):
-    """MLA decoding, in which the values are columns of the keys."""
-
-    def plan_it(self, share=None):
-        self.args.head_dim_v, self.args.v = VALUES, None
-        super().plan_it(share)
-
-
 def exact(q, cache):
     """Computes float64 attention of q (batch, queries, heads, 576) on (batch, keys, 576), causal and aligned bottom-right."""
     out = torch.empty(*q.shape[:3], VALUES, dtype=torch.float64, device=q.device)
@@ -64,7 +56,7 @@ def naive(q, cache):
 def contenders(q, pages, table, lengths, dense):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
-    launch = Launch(q, pages, pages, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
+    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
 
     def ours():
         launch.enqueue()

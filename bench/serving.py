@@ -17,8 +17,11 @@ peer of each:
   packed, packed-paged        varlen prompts; peer: FlashAttention-2. In pages of 16 and 64; peer: FerroFlash without pages
   packed-portable             varlen prompts in pages of 16, planner's kernel; peer: FerroFlash's portable kernel
   packed-equal                varlen prompts of equal lengths; peer: FerroFlash on a dense batch
+  packed-e4m3                 varlen prompts on an e4m3 cache; peer: FerroFlash on a 16-bit cache
+  mixed                       single queries and chunks in one request; peer: FerroFlash in two requests, one after the other
   graph                       a graph captured for many sequences, replayed with few; peer: a plan for these few
-  append, merge               peers: index_put, and the time to move the bytes
+  append, append-rotary       peers: index_put, and the append without rotary embedding
+  merge                       peer: the time to move the bytes
 
 Every call is part of a CUDA graph of many calls, so that launches cost every contender the same. Cold: the calls take several
 sets of tensors in turn, which together exceed the L2 cache. Hot: all calls take one set. Each round visits the contenders in

@@ -182,7 +182,7 @@ def packed(shapes, wanted):
         hq, hk, dim = shape["heads_q"], shape["heads_k"], shape["head_dim"]
         lengths = [(q, k) for count, q, k in shape["sequences"] for _ in range(count)]
         pairs = [("packed", "packed", "fa2 varlen"), ("packed-paged", "page 16", "packed"), ("packed-paged", "page 64", "packed"),
-                 ("packed-portable", "page 16", "page 16, portable")]
+                 ("packed-portable", "page 16", "page 16, portable"), ("packed-e4m3", "page 16, e4m3", "page 16")]
         pairs += [("packed-equal", "packed", "equal")] if len(set(lengths)) == 1 else []
         pairs = keep(pairs, wanted)
         if pairs:
@@ -191,7 +191,8 @@ def packed(shapes, wanted):
             size = sum(4 * q * hq * dim + 4 * k * hk * dim for q, k in lengths)
             mask = "causal" if shape["causal"] else "full"
             yield Group(f"{shape['name']} H{hq}/{hk} D{dim} {mask}", pairs,
-                        dict.fromkeys(["packed", "page 16", "page 64", "page 16, portable", "equal", "fa2 varlen"], size),
+                        dict.fromkeys(["packed", "page 16", "page 64", "page 16, portable", "page 16, e4m3", "equal", "fa2 varlen"],
+                                      size),
                         lambda group: fill_packed(group, shape, lengths, size), 4 * dim * hq * sum(seen))
 
 
@@ -202,6 +203,9 @@ def fill_packed(group, shape, lengths, size):
     ends = [integers(starts) for starts in (starts_q, starts_k)]
     sets = [(normal(starts_q[-1], hq, dim), normal(starts_k[-1], hk, dim), normal(starts_k[-1], hk, dim))
             for _ in range(sets_of(size))]
+    if "page 16, e4m3" in group.names():
+        # Every contender gets numbers that e4m3 has.
+        sets = [(q, *(t.to(torch.float8_e4m3fn).to(t.dtype) for t in (k, v))) for q, k, v in sets]
     o = torch.empty_like(sets[0][0])
     mask = CAUSAL if causal else FULL
 
@@ -225,7 +229,7 @@ def fill_packed(group, shape, lengths, size):
         shaped = [t.view(len(lengths), -1, *t.shape[1:]) for t in (q, k, v)]
         return lambda: ferroflash.flash_attn_func(*shaped, causal=causal)
 
-    def paged(q, k, v, page, config=None):
+    def paged(q, k, v, page, config=None, eight_bit=False):
         columns = [-(-n // page) for _, n in lengths]
         numbers, at = torch.randperm(sum(columns), device=DEVICE).int(), 0
         pools = [torch.full((sum(columns), page, hk, dim), math.nan, dtype=q.dtype, device=DEVICE) for _ in range(2)]
@@ -237,6 +241,7 @@ def fill_packed(group, shape, lengths, size):
                 rows = torch.full((count * page, hk, dim), math.nan, dtype=q.dtype, device=DEVICE)
                 rows[:lengths[b][1]] = t[starts_k[b]:starts_k[b + 1]]
                 pool[table[b, :count].long()] = rows.view(-1, page, hk, dim)
+        pools = [pool.to(torch.float8_e4m3fn) for pool in pools] if eight_bit else pools
         launch = kvcache.Launch(q, *pools, o, integers([n for _, n in lengths]), table=table, mask=mask,
                                 cu_seqlens_q=ends[0], seqlen_q=longest[0], config=config)
         return enqueued(launch, o)
@@ -245,16 +250,59 @@ def fill_packed(group, shape, lengths, size):
     for page in (16, 64):
         group.add(f"page {page}", lambda: ([paged(*own, page) for own in sets], right))
     group.add("page 16, portable", lambda: ([paged(*own, 16, portable) for own in sets], right))
+    group.add("page 16, e4m3", lambda: ([paged(*own, 16, eight_bit=True) for own in sets], right))
     group.add("equal", lambda: ([equal(*own) for own in sets], right))
     group.add("fa2 varlen", lambda: ([flash(*own) for own in sets], right))
 
 
+def mixed(shapes, wanted):
+    """Yields batches of single queries and chunks in one request, on pages of 16. The peer is one request for each kind."""
+    pairs = keep([("mixed", "one request", "two requests")], wanted)
+    for shape in shapes if pairs else []:
+        single, chunks = ([(q, k) for count, q, k in shape[kind] for _ in range(count)] for kind in ("single", "chunks"))
+        size = sum(4 * q * shape["heads_q"] * shape["head_dim"] + 4 * k * shape["heads_k"] * shape["head_dim"] for q, k in single + chunks)
+        yield Group(f"{shape['name']} H{shape['heads_q']}/{shape['heads_k']} D{shape['head_dim']}", pairs,
+                    dict.fromkeys(["one request", "two requests"], size), lambda group: fill_mixed(group, shape, single, chunks, size))
+
+
+def fill_mixed(group, shape, single, chunks, size):
+    hq, hk, dim, first = shape["heads_q"], shape["heads_k"], shape["head_dim"], len(single)
+    lengths = [k for _, k in single + chunks]
+    starts = [sum(q for q, _ in (single + chunks)[:b]) for b in range(len(lengths) + 1)]
+    caches = [filled(lengths, hk, dim, 16, torch.float16) for _ in range(sets_of(size))]
+    q, on_device = normal(starts[-1], hq, dim), integers(lengths)
+    o, longest = torch.empty_like(q), max(q for q, _ in chunks)
+
+    def right(o):
+        errors = [(0.0 if bool(torch.isfinite(o).all()) else math.nan, 1.0)]
+        for b in {0, first - 1, first, len(lengths) - 1}:
+            k, v = caches[-1].sequence(b, lengths[b])
+            errors.append(compare(o[starts[b]:starts[b + 1]], q[starts[b]:starts[b + 1]], k, v, causal=True))
+        return verdict(errors)
+
+    def request(cache, rows, sequences, packed):
+        q_own, o_own = ((t[rows] if packed else t[rows][:, None]) for t in (q, o))
+        begin = [n - starts[sequences.start] for n in starts[sequences.start:sequences.stop + 1]]
+        options = {"cu_seqlens_q": integers(begin), "seqlen_q": longest} if packed else {}
+        return kvcache.Launch(q_own, cache.k, cache.v, o_own, on_device[sequences], table=cache.table[sequences], mask=CAUSAL,
+                              **options)
+
+    def two(cache):
+        parts = (request(cache, slice(0, first), slice(0, first), False),
+                 request(cache, slice(first, starts[-1]), slice(first, len(lengths)), True))
+        return lambda: ([part.enqueue() for part in parts], o)[1]
+    group.add("one request", lambda: (
+        [enqueued(request(cache, slice(0, starts[-1]), slice(0, len(lengths)), True), o) for cache in caches], right))
+    group.add("two requests", lambda: ([two(cache) for cache in caches], right))
+
+
 def append(shapes, wanted):
-    """Yields appends of new tokens to a cache. The peer is PyTorch's index_put."""
-    pairs = keep([("append", "append", "index_put")], wanted)
+    """Yields appends of new tokens to a cache, without and with rotary embedding of K and Q. The peers are PyTorch's index_put, and the
+    append without rotary embedding."""
+    pairs = keep([("append", "append", "index_put"), ("append-rotary", "rotary", "append")], wanted)
     for shape in shapes if pairs else []:
         size = 8 * shape["tokens"] * shape["heads_k"] * shape["head_dim"]
-        yield Group(f"{shape['name']} tokens", pairs, {"append": size, "index_put": size},
+        yield Group(f"{shape['name']} tokens", pairs, {"append": size, "index_put": size, "rotary": size},
                     lambda group: fill_append(group, shape))
 
 
@@ -269,6 +317,23 @@ def fill_append(group, shape, rows=1 << 18, page=16):
     def enqueue(i):
         launch = kvcache.append(*new[i], *caches["append"], slots[i])
         return lambda: (launch(), slots[i])[1]
+
+    angles = torch.arange(1 << 16, device=DEVICE)[:, None] * 10000.0 ** (-torch.arange(0, dim, 2, device=DEVICE) / dim)
+    positions = torch.randint(0, 1 << 16, (tokens,), device=DEVICE)
+
+    def rotary(i):
+        q = normal(tokens, 4 * heads, dim)
+        launch = kvcache.append(*new[i], *caches["rotary"], slots[i],
+                                rotary=(angles.cos(), angles.sin(), positions, q, torch.empty_like(q), False))
+        return lambda: (launch(), slots[i])[1]
+
+    def rotated(_):
+        cos, sin = (f(angles[positions].double())[:, None] for f in (torch.cos, torch.sin))
+        a, b = new[-1][0].double().chunk(2, -1)
+        exact = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+        got = [t.view(rows, heads, dim)[slots[-1]] for t in caches["rotary"]]
+        error = (got[0].double() - exact).abs().max().item() if torch.equal(got[1], new[-1][1]) else math.nan
+        return verdict([(error, 2.0**-10 * exact.abs().max().item())])
 
     def put(i):
         def run():
@@ -285,6 +350,7 @@ def fill_append(group, shape, rows=1 << 18, page=16):
             return {"passed": placed and others, "error": 0.0, "tolerance": 0.0}
         return judge
     group.add("append", lambda: ([enqueue(i) for i in range(count)], right("append")))
+    group.add("rotary", lambda: ([rotary(i) for i in range(count)], rotated))
     group.add("index_put", lambda: ([put(i) for i in range(count)], right("index_put")))
     group.prepare = lambda: [t.fill_(math.nan) for pair in caches.values() for t in pair]
 
@@ -317,4 +383,4 @@ def fill_merge(group, shape):
 
 # Each function gets its own part of serving.json and the requested suites, and yields groups.
 GROUPS = {"decode": decode, "ragged": ragged, "shapes": shapes, "speculative": speculative, "prefix": prefix, "graph": graph,
-          "packed": packed, "append": append, "merge": merges}
+          "packed": packed, "mixed": mixed, "append": append, "merge": merges}

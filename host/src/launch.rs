@@ -15,8 +15,8 @@ pub struct Launch {
     first: Kernel,
     /// The kernels after the first kernel, in launch order.
     others: [Option<Kernel>; OTHERS],
-    /// Descriptions of Q, K, V and O. The first kernel's parameters begin with their tensor maps, which only
-    /// a driver encodes.
+    /// Descriptions of Q, K, V and O. The parameters of one kernel begin with their tensor maps, which only a
+    /// driver encodes.
     maps: Option<[MapDescription; 4]>,
     /// The description of the bias that the first kernel reads through a tensor map, and the map's offset
     /// among the kernel's parameters behind `maps`.
@@ -32,6 +32,8 @@ struct Kernel {
     place: Place,
     grid: [u32; 3],
     params: [u16; 2],
+    /// Whether the kernel's parameters begin with the tensor maps.
+    mapped: bool,
 }
 
 /// Maximum number of kernels after the first kernel. The most have shared prefixes: a combine kernel and the
@@ -41,10 +43,13 @@ const OTHERS: usize = 5;
 /// scores, and the other kernels. A test adds them up.
 const MOST: usize = if SHARED > 808 + MAX_BYTES { SHARED } else { 808 + MAX_BYTES };
 /// Bytes of the parameters of shared prefixes: of a mixed batch, of decode, and of a merge.
-const SHARED: usize = size_of::<FewParams>()
-    + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>()
-    + size_of::<DecodeParams>()
-    + size_of::<MergeParams>();
+const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>() + size_of::<MergeParams>();
+/// Bytes of the parameters of a mixed batch's prefill kernel.
+const MANY: usize = {
+    let [portable, hopper] =
+        [size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), size_of::<HopperPagedParams>() - MAPS];
+    if portable > hopper { portable } else { hopper }
+};
 /// Bytes of four tensor maps.
 const MAPS: usize = 4 * size_of::<TensorMap>();
 
@@ -107,7 +112,7 @@ impl Launch {
         let (from, own) = (P::MAPS * size_of::<TensorMap>(), size_of::<P>());
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
-        let first = Kernel { place, grid, params: [0, (own - from) as u16] };
+        let first = Kernel { place, grid, params: [0, (own - from) as u16], mapped: maps.is_some() };
         Launch { first, others: [None; OTHERS], maps, bias: None, params: bytes, reason: "" }
     }
 
@@ -116,8 +121,10 @@ impl Launch {
         self.then_all(Launch::new(place, grid, params))
     }
 
-    /// Adds all kernels of `next`, a launch without tensor maps.
+    /// Adds all kernels of `next`. One of the two launches may have tensor maps, but no bias among them.
     pub(crate) fn then_all(mut self, next: Launch) -> Self {
+        debug_assert!(self.maps.is_none() || next.maps.is_none(), "two launches with tensor maps");
+        self.maps = self.maps.or(next.maps);
         let own = next.end();
         let start = self.append(own.into(), |to| to.copy_from_slice(&next.params.0[..own.into()])).0;
         for kernel in std::iter::once(next.first).chain(next.others.into_iter().flatten()) {
@@ -180,7 +187,7 @@ impl Launch {
     pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
         const { assert!(P::MAPS == 0) }
         let params = [0, size_of::<P>() as u16];
-        self.add(Kernel { place, params, ..self.first });
+        self.add(Kernel { place, params, mapped: false, ..self.first });
         self
     }
 
@@ -243,26 +250,25 @@ impl Launch {
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(Place, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (Kernel { place, grid, .. }, own) = (self.first, self.bytes(&self.first));
-        match &self.maps {
-            None => launch(place, grid, own)?,
-            Some(maps) => {
-                let mut all = WithMaps([0; MAPS + MOST]);
-                let (places, rest) = all.0.split_at_mut(MAPS);
-                for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
-                    encode(map)?.write(bytes);
+        for kernel in std::iter::once(&self.first).chain(self.others.iter().flatten()) {
+            let (Kernel { place, grid, .. }, own) = (*kernel, self.bytes(kernel));
+            match self.maps.iter().flatten() {
+                maps if kernel.mapped => {
+                    let mut all = WithMaps([0; MAPS + MOST]);
+                    let (places, rest) = all.0.split_at_mut(MAPS);
+                    for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
+                        encode(map)?.write(bytes);
+                    }
+                    rest[..own.len()].copy_from_slice(own);
+                    if let Some((map, at)) = &self.bias {
+                        encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
+                    }
+                    launch(place, grid, &all.0[..MAPS + own.len()])?;
                 }
-                rest[..own.len()].copy_from_slice(own);
-                if let Some((map, at)) = &self.bias {
-                    encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
-                }
-                launch(place, grid, &all.0[..MAPS + own.len()])?;
+                _ => launch(place, grid, own)?,
             }
         }
-        self.others
-            .iter()
-            .flatten()
-            .try_for_each(|kernel| launch(kernel.place, kernel.grid, self.bytes(kernel)))
+        Ok(())
     }
 }
 
@@ -287,7 +293,8 @@ mod tests {
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = size_of::<DecodeParams>() + variant;
-        let mixed = size_of::<FewParams>() + size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
+        let many = size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
+        let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams>() - maps);
         let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();
         let append = size_of::<RotaryAppendParams>();
         let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);

@@ -5,14 +5,14 @@ mod passes;
 mod split;
 mod tiles;
 
-pub(crate) use decode::{Decode, at_once, row_blocks};
+pub(crate) use decode::{Decode, at_once, most_seen_keys, row_blocks};
 pub(crate) use passes::{Passes, PrefixPass, Room};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 
 use crate::place::Place;
 use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Queries, Schedule as Order};
+use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Schedule as Order};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,16 +41,18 @@ pub struct Few {
     pub many: ManySequences,
 }
 
-/// Returns the decode kernel that accompanies a prefill kernel of mixed batches. Also returns the maximum
-/// number of queries per sequence that the decode kernel takes: one thread block must hold their rows.
-/// Returns `None` if a thread block cannot hold one query with all its heads, or if `kernel` is for other
-/// batches.
-pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<(&'static AttnInfo, u32)> {
-    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim, e.contract.target);
-    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel));
-    let few = few.filter(|_| kernel.queries == Queries::Mixed)?;
-    let most = few.tile_m / (p.heads_q / p.heads_k) as u32;
-    (most > 0).then_some((few, most))
+/// Returns the decode kernel that accompanies a prefill kernel of mixed batches. Returns `None` if there is
+/// none, or if a thread block of it cannot hold one query with all its heads.
+pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<&'static AttnInfo> {
+    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim);
+    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel))?;
+    (most(p, few) > 0).then_some(few)
+}
+
+/// Returns the maximum number of queries of a sequence that the decode kernel of a mixed batch takes: one
+/// thread block must hold their rows.
+pub(crate) fn most(p: &Problem, few: &AttnInfo) -> u32 {
+    few.tile_m / (p.heads_q / p.heads_k) as u32
 }
 
 /// A schedule: the distribution of work over thread blocks.
@@ -64,22 +66,24 @@ pub enum Schedule {
 
 impl Scheduled {
     /// Returns the schedule of a kernel that solves a problem, for launches with at most `allows` bytes of
-    /// workspace.
+    /// workspace. In a mixed batch, the decode kernel `few` takes the sequences of few queries.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are more work items than a kernel can count.
     pub fn new(
         p: &Problem,
         kernel: &'static AttnInfo,
+        few: Option<&'static AttnInfo>,
         on: &Capabilities,
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
+        let most = few.map(|few| most(p, few));
         let schedule = match (kernel.schedule, kernel.keys) {
             (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, &allows)?),
-            (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, on)?),
+            (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, most, on)?),
             (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
-        let few = few_of(p, kernel).map(|(entry, most)| {
+        let few = few.zip(most).map(|(entry, most)| {
             let few = Problem { seqlen_q: most as usize, varlen: None, ..*p };
             let decode = Decode::new(&few, entry, on, &allows)?;
             let many = tiles::many_sequences(p, kernel.tile_m, most)?.0;

@@ -70,6 +70,8 @@ fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
+    /// In a mixed batch, the decode kernel that takes the sequences of few queries.
+    pub few: Option<&'static AttnInfo>,
     pub reason: &'static str,
     /// The fallback for tensors that `kernel` does not accept.
     pub fallback: Option<&'static AttnInfo>,
@@ -78,7 +80,7 @@ pub(crate) struct Choice {
 impl Choice {
     /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
-        Choice { kernel, reason, fallback: None }
+        Choice { kernel, few: None, reason, fallback: None }
     }
 }
 
@@ -151,7 +153,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     match hopper::dense(q, mask) {
         Answer::Taken(kernel, reason) => {
             let fallback = Some(portable(Scratch::None)?.kernel);
-            Ok(Choice { kernel, reason, fallback })
+            Ok(Choice { fallback, ..Choice::new(kernel, reason) })
         }
         Answer::Refused(reason) => Ok(Choice { reason, ..portable(q.scratch)? }),
         Answer::Slower(_) | Answer::Portable => portable(q.scratch),

@@ -16,6 +16,8 @@ const LLAMA: Shape = Shape {
     max_k: 8192,
 };
 
+const GPT_OSS: Shape = Shape { batch: 64, heads: [64, 8], head_dim: 64, ..LLAMA };
+
 /// A card, a shape, a change of the request, and the plan of the request with the full workspace. The plan
 /// has an entry, a number of blocks, and the bytes of workspace and of counters.
 type Planned = (
@@ -89,7 +91,7 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_causal_8_rows", 128, [8 * 8 * 16 * 129 * 4, 2 * 8 * 4]),
     // With chunks, the splits of a sequence depend on the sequence alone.
     ("h200", Shape { batch: 1, queries: 4, ..LLAMA }, |d| d.mask(Mask::Causal).splits(Splits::CHUNK),
-        "decode_f16_d128_causal_16_tiles_w4", 264, [8 * 8 * 16 * 129 * 4, 8 * 4]),
+        "decode_f16_d128_causal_16_tiles_w4", 64, [8 * 8 * 16 * 129 * 4, 8 * 4]),
     // With few sequences, two blocks share the rows, on SMs that would be idle. With some more sequences,
     // the two blocks share an SM.
     ("h200", Shape { batch: 2, queries: 8, ..LLAMA }, |d| d.mask(Mask::Causal),
@@ -101,12 +103,30 @@ const PLANS: &[Planned] = &[
         "decode_f16_d128_causal_32_tiles_w4", 264, [16 * 8 * 48 * 129 * 4, 0]),
     ("h200", Shape { queries: 17, max_k: 127, ..LLAMA }, |d| d, "paged_f16_d128_causal_128x48", 512, [0, 0]),
     ("h200", LLAMA, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
-        "decode_f16_d128_local_16_rows_w4", 264, [33 * 8 * 4 * 129 * 4, 16 * 8 * 4]),
+        "decode_f16_d128_local_16_rows_w4", 128, [0, 0]),
+    // Many work items of few keys, by the window or by the longest sequence, take kernels with twice the
+    // warps per SM. Longer sequences, chunks and few work items do not.
+    ("h200", GPT_OSS, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
+        "decode_f16_d64_local_8_rows_w4_s2", 512, [0, 0]),
+    ("h200", GPT_OSS, |d| d.mask(Mask::Window { left: Some(1024), right: Some(0) }),
+        "decode_f16_d64_local_8_rows_w4_s2", (63 + 112) * 8, [112 * 8 * 8 * 65 * 4, 64 * 8 * 4]),
+    ("h200", GPT_OSS, |d| d.mask(Mask::Window { left: Some(1025), right: Some(0) }),
+        "decode_f16_d64_local_16_rows", (63 + 12) * 8, [12 * 8 * 8 * 65 * 4, 64 * 8 * 4]),
+    ("h200", Shape { batch: 16, ..GPT_OSS }, |d| d.mask(Mask::Window { left: Some(127), right: Some(0) }),
+        "decode_f16_d64_local_16_rows", 128, [0, 0]),
+    ("h200", Shape { batch: 16, max_k: 1024, ..GPT_OSS }, |d| d, "decode_f16_d64_causal_8_tiles", 128,
+        [16 * 8 * 8 * 65 * 4, 16 * 8 * 4]),
+    ("h200", Shape { batch: 17, max_k: 1024, ..GPT_OSS }, |d| d, "decode_f16_d64_local_8_rows_w4_s2", 528,
+        [66 * 8 * 8 * 65 * 4, 17 * 8 * 4]),
+    ("h200", Shape { batch: 128, max_k: 64, ..LLAMA }, |d| d, "decode_f16_d128_local_8_rows_w4_s1", 528,
+        [0, 0]),
+    ("h200", Shape { batch: 128, max_k: 64, ..LLAMA }, |d| d.splits(Splits::CHUNK),
+        "decode_f16_d128_causal_8_tiles", 1024, [0, 0]),
     ("h200", Shape { head_dim: 80, ..LLAMA }, |d| d, "decode_f16_d96_causal_16_tiles", 128,
         [16 * 8 * 4 * 97 * 4, 16 * 8 * 4]),
     // Head dims above 256 have 8 rows per block. Head dim 256 has 16 rows per block.
     ("h200", Shape { batch: 1, heads: [8, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows",
-        396, [99 * 4 * 2 * 513 * 4, 0]),
+        256, [64 * 4 * 2 * 513 * 4, 0]),
     ("h200", Shape { heads: [64, 4], head_dim: 512, ..LLAMA }, |d| d, "decode_f16_d512_local_8_rows", 392,
         [49 * 4 * 16 * 513 * 4, 0]),
     ("l4", Shape { heads: [32, 2], head_dim: 256, ..LLAMA }, |d| d, "decode_f16_d256_local_16_rows", 58,
@@ -158,6 +178,7 @@ type Reason = (&'static str, fn(&mut AttentionRequest<'static>), Shape, &'static
 const REASONS: &[Reason] = &[
     ("h200", |_| {}, LLAMA, "few rows: the smallest block"),
     ("h200", |_| {}, Shape { batch: 64, ..LLAMA }, "more blocks than SMs"),
+    ("h200", |_| {}, Shape { batch: 64, max_k: 128, ..GPT_OSS }, "many short sequences or windows"),
     ("h200", |_| {}, Shape { batch: 1, queries: 8, ..LLAMA }, "few sequences: smaller blocks split the rows"),
     ("h200", |_| {}, Shape { batch: 1, queries: 12, head_dim: 64, ..LLAMA },
         "several blocks read the same keys"),

@@ -53,9 +53,13 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", Shape { heads: [16, 1], ..BATCH }, 1000, same, D128),
     ("l4", SINGLE, 256, same, D128),
     ("l4", Shape { batch: 1, queries: 4, ..BATCH }, 4, same, D128),
-    // Batches with mostly single queries do not use Hopper's kernel.
-    ("h200", BATCH, 8 * 32, same, D128),
-    ("h200", BATCH, 8 * 32 + 1, same, HOPPER),
+    // If the mean number of queries is more than half of the maximum, one kernel of Hopper takes all
+    // sequences.
+    ("h200", BATCH, 8 * 256, same, D128),
+    ("h200", BATCH, 8 * 256 + 1, same, HOPPER),
+    // Hopper's kernel does not take these pages. Portable kernels pay if most sequences have one query.
+    ("h200", Shape { page: Some(1), ..BATCH }, 8 * 32, same, D128),
+    ("h200", Shape { page: Some(1), ..BATCH }, 8 * 32 + 1, same, PORTABLE),
     ("h200", SINGLE, 256, same, D128),
     // In the first case, every sequence may have many queries. The second case has one sequence. In the third
     // case, splits are chunks.
@@ -149,6 +153,19 @@ fn kernels_of_a_launch() -> Result<(), Error> {
         // There are 1000 rows in tiles of 128, a partial tile of each sequence, and 32 heads.
         assert_eq!(launches.last().map(|launch| launch.grid), Some([(7 + 8) * 32, 1, 1]));
     }
+    // On Hopper, the prefill kernel takes the same sequences.
+    let hopper = Attention::new(FakeDriver::new("h200"));
+    let plan = hopper.plan(&d)?;
+    hopper.load(&plan)?;
+    assert_eq!(hopper.driver().loaded()[..3], [D128, combine, HOPPER]);
+    let ScratchBytes { workspace: bytes, counters } = plan.scratch_bytes();
+    let workspace = Workspace { address: 10 * FAR, bytes };
+    let own = Counters { address: 11 * FAR, bytes: counters };
+    // SAFETY: the fake driver runs nothing.
+    unsafe { hopper.launch(&plan, &d.scratch(Scratch::Memory { workspace, counters: Some(own) }), &7) }?;
+    let launches = hopper.driver().launches();
+    let symbols: Vec<_> = launches.iter().map(|launch| &*launch.symbol).collect();
+    assert_eq!(symbols, [D128, HOPPER]);
     // Without a workspace, the plan does not split, and its reason says so.
     let plan = attention.plan(&request(BATCH, 1000))?;
     assert_eq!((plan.contract().symbol, plan.scratch_bytes().workspace), (D128, 0));

@@ -124,7 +124,7 @@ fn single_queries_take_decode_kernels() {
     let is_decode = |f: &AttentionRequest<'_>| symbol(f).is_ok_and(|symbol| symbol.starts_with("decode_"));
     let few = |head_dim, keys, mask| single(head_dim, keys, mask).scratch(Scratch::Fastest);
     assert_eq!(symbol(&few(128, 512, Mask::Causal)), Ok("decode_f16_d128_causal_8_tiles_w4"));
-    assert_eq!(symbol(&few(64, 1024, WINDOW)), Ok("decode_f16_d64_local_16_rows"));
+    assert_eq!(symbol(&few(64, 1024, WINDOW)), Ok("decode_f16_d64_local_8_rows_w4_s2"));
     assert_eq!(symbol(&few(128, 511, Mask::Causal)), Ok("fwd_f16_d128_causal_64x64_k2_packed"));
     assert!(!is_decode(&few(64, 1023, Mask::Full)));
     let f = few(128, 2048, Mask::Causal);

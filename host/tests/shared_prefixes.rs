@@ -80,7 +80,7 @@ const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
     // Two passes would be wrong, or have no kernel.
     ("h200", BATCH, SharedPrefixes::one(128, REST),
         |d| d.mask(Mask::Window { left: Some(99), right: Some(0) }),
-        "decode_f16_d128_local_16_rows_w4", "by position"),
+        "decode_f16_d128_local_8_rows_w4_s1", "by position"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.splits(Splits::CHUNK), CHUNKS, "states the splits"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.scratch(Scratch::None), DECODE, "need a workspace"),
     ("h200", BATCH, SharedPrefixes::one(128, REST), |d| d.config(DECODE), DECODE, "names a kernel"),

@@ -36,11 +36,22 @@ impl<const N: usize> Partial<N> {
     /// Merges this partial result and `others`.
     #[inline(always)]
     pub fn merge<const M: usize>(self, others: [Self; M]) -> Self {
-        let max = others.iter().fold(self.max, |max, other| max.max(other.max));
+        self.rescaled(others.iter().fold(self.max, |max, other| max.max(other.max))).plus(others)
+    }
+
+    /// This partial result relative to the maximum `max`, which must not be smaller than its own.
+    #[inline(always)]
+    pub fn rescaled(self, max: f32) -> Self {
         let rescale = ex2(self.max - max);
-        let mut to = Partial { max, sum: self.sum * rescale, o: self.o.map(|x| x * rescale) };
+        Partial { max, sum: self.sum * rescale, o: self.o.map(|x| x * rescale) }
+    }
+
+    /// Adds `others`, whose maxima must not exceed this partial result's maximum.
+    #[inline(always)]
+    pub fn plus<const M: usize>(self, others: [Self; M]) -> Self {
+        let mut to = self;
         for other in &others {
-            let weight = ex2(other.max - max);
+            let weight = ex2(other.max - to.max);
             to.sum = fma(other.sum, weight, to.sum);
             for (o, theirs) in to.o.iter_mut().zip(&other.o) {
                 *o = fma(*theirs, weight, *o);

@@ -4,7 +4,8 @@
 
 Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. Parameters of features that
 FerroFlash lacks (rotary embeddings, caches of 4 bits or of e5m2) are not drawn, but counted. A case that FerroFlash refuses
-is skipped, with the reason. flashinfer_shim.py says which functions run FerroFlash, and which compute expected results.
+is skipped, with the reason. flashinfer_shim.py says which functions run FerroFlash, and which compute expected results;
+flashinfer_mla.py has the wrapper for latent caches.
 """
 import inspect
 import os
@@ -16,13 +17,14 @@ import torch
 
 import drawing
 import ferroflash
+import flashinfer_mla
 import flashinfer_shim as shim
 
 # Tests with few combinations come first, because later tests get the remaining time.
 FILES = ["attention/test_page.py", "attention/test_decode_prefill_lse.py", "utils/test_triton_cascade.py",
          "attention/test_non_contiguous_decode.py", "attention/test_shared_prefix_kernels.py",
          "attention/test_decode_fp8_calibration_scale.py", "attention/test_attention_sink.py",
-         "attention/test_tensor_cores_decode.py", "attention/test_batch_decode_kernels.py"]
+         "attention/test_deepseek_mla.py", "attention/test_tensor_cores_decode.py", "attention/test_batch_decode_kernels.py"]
 # This test draws billions of inputs on the default device of tensors.
 DRAWN_ON_THE_DEVICE = "utils/test_triton_cascade.py"
 # Tests that are left out: name, reason.
@@ -76,11 +78,14 @@ def stand_in():
     contents = {
         "flashinfer": own,
         "flashinfer.decode": own,
+        "flashinfer.prefill": own,
+        "flashinfer.mla": {"BatchMLAPagedAttentionWrapper": flashinfer_mla.BatchMLAPagedAttentionWrapper},
         "flashinfer.utils": {
             "GPUArchitectureError": GPUArchitectureError,
             "get_compute_capability": torch.cuda.get_device_capability,
             "has_flashinfer_jit_cache": lambda: True,
-            "is_sm90a_supported": lambda device: False,
+            # FerroFlash runs the tests of FlashInfer's portable kernels.
+            **{f"is_sm{target}_supported": lambda device: False for target in ("90a", "100a", "110a", "120a")},
         },
         "flashinfer.jit": {},
         "flashinfer.jit.utils": {"filename_safe_dtype_map": {torch.float16: "f16", torch.bfloat16: "bf16"}},

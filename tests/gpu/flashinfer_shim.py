@@ -141,16 +141,16 @@ class Table:
         self.rows = torch.empty(batch + 1, max(columns, 1), dtype=torch.int32, device=device)
         self.numbers, self.lengths = self.rows[:batch], torch.empty(batch, dtype=torch.int32, device=device)
 
-    def write(self, indptr, indices, last_page_len, page_size):
+    def write(self, indptr, indices, lengths):
         device = self.rows.device
-        indptr, indices, last = (t.to(device, torch.int32, non_blocking=True) for t in (indptr, indices, last_page_len))
+        indptr, indices = (t.to(device, torch.int32, non_blocking=True) for t in (indptr, indices))
         at = torch.arange(indices.shape[0], dtype=torch.int32, device=device)
         row = torch.searchsorted(indptr[1:], at, right=True)
         self.rows[row, at - indptr[row]] = indices
-        self.lengths.copy_(get_seq_lens(indptr, last, page_size))
+        self.lengths.copy_(lengths, non_blocking=True)
 
 
-def tabled(table, columns, indptr, indices, last_page_len, page_size, device, host=None):
+def tabled(table, columns, indptr, indices, lengths, device, host=None):
     """The table of a plan: the existing table if its `columns` are fixed, else a new one."""
     batch = indptr.shape[0] - 1
     if columns is None:
@@ -160,8 +160,14 @@ def tabled(table, columns, indptr, indices, last_page_len, page_size, device, ho
         columns = int((host[1:] - host[:-1]).max())
     if table is None or table.lengths.shape[0] != batch:
         table = Table(batch, columns, device)
-    table.write(indptr, indices, last_page_len, page_size)
+    table.write(indptr, indices, lengths)
     return table
+
+
+def lengths_of(indptr, last_page_len, page_size, device):
+    """The keys of each sequence, on the device."""
+    indptr, last = (t.to(device, torch.int32, non_blocking=True) for t in (indptr, last_page_len))
+    return get_seq_lens(indptr, last, page_size)
 
 
 class BatchDecodeWithPagedKVCacheWrapper:
@@ -175,8 +181,8 @@ class BatchDecodeWithPagedKVCacheWrapper:
              window_left=-1, logits_soft_cap=None, *, sm_scale=None, fixed_split_size=None, disable_split_kv=False,
              q_len_per_req=1, global_override_indptr_cpu=None, **options):
         check(pos_encoding_mode, **options)
-        self.table = tabled(self.table, self.columns, indptr, indices, last_page_len, page_size, self.device,
-                            global_override_indptr_cpu)
+        lengths = lengths_of(indptr, last_page_len, page_size, self.device)
+        self.table = tabled(self.table, self.columns, indptr, indices, lengths, self.device, global_override_indptr_cpu)
         default = SPLIT if self.use_tensor_cores else 0
         self.options = {"longest": q_len_per_req, "window_left": window_left, "scale": sm_scale, "softcap": logits_soft_cap,
                         "chunk": WHOLE if disable_split_kv else fixed_split_size or default}
@@ -213,7 +219,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
              head_dim_qk, page_size, *, causal=False, pos_encoding_mode="NONE", sm_scale=None, window_left=-1,
              logits_soft_cap=None, **options):
         check(pos_encoding_mode, **options)
-        self.table = tabled(None, None, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size, self.device)
+        lengths = lengths_of(paged_kv_indptr, paged_kv_last_page_len, page_size, self.device)
+        self.table = tabled(None, None, paged_kv_indptr, paged_kv_indices, lengths, self.device)
         starts, longest, equal = queries(qo_indptr, self.device)
         decoded = equal and longest * num_qo_heads // num_kv_heads <= DECODED_ROWS
         self.options = {"starts": None if decoded else starts, "longest": longest, "causal": causal,
@@ -244,13 +251,17 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         self.options = {"mask": mask, "window": window, "softcap": logits_soft_cap or 0.0}
         self.scale = sm_scale
 
-    def run(self, q, k, v, sinks=None, sm_scale=None, *, return_lse=False):
-        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
-        varlen.Launch(q, k, v, o, *self.where, lse=lse, scale=self.scale if sm_scale is None else sm_scale,
+    def run(self, q, k, v, sinks=None, sm_scale=None, *, out=None, lse=None, return_lse=False):
+        o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device) if out is None else out
+        sums = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
+        varlen.Launch(q, k, v, o, *self.where, lse=sums, scale=self.scale if sm_scale is None else sm_scale,
                       **self.options).enqueue()
-        o, lse = with_sinks(o, lse, sinks)
-        return (o, lse) if return_lse else o
+        o, sums = with_sinks(o, sums, sinks)
+        sums = sums if lse is None else lse.copy_(sums)
+        return (o, sums) if return_lse else o
+
+    def run_return_lse(self, q, k, v, **options):
+        return self.run(q, k, v, return_lse=True, **options)
 
 
 def queries(indptr, device):

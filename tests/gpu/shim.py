@@ -216,6 +216,37 @@ def cached(name, sizes, page, options):
     return row
 
 
+# name, query heads, queries, keys per page, causal
+LATENTS = [
+    ("latent cache", 16, 1, 16, False),
+    ("latent cache, 2 queries, causal", 64, 2, 1, True),
+    ("latent cache, 128 heads", 128, 1, 64, True),
+]
+
+
+def latent(name, heads, queries, page, causal):
+    """Appends rows to a latent cache of ragged lengths and decodes; compares each sequence with float64."""
+    lengths = torch.tensor([5, 600, 97], dtype=torch.int32, device="cuda")
+    columns, scale = -(-600 // page), 192 ** -0.5
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=BF16)
+    q, cache = make(3, queries, heads, 576), torch.full((3 * columns, page, 1, 576), float("nan"), device="cuda", dtype=BF16)
+    table = torch.randperm(3 * columns, device="cuda").reshape(3, columns).int()
+    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
+    rows = [make(length, 1, 576) for length in lengths.tolist()]
+    for b, own in enumerate(rows):
+        at = torch.arange(own.shape[0], device="cuda")
+        kvcache.append(own, None, cache, None, table[b].long()[at // page] * page + at % page, head_dim_v=512)()
+    o, lse = kvcache.flash_mla_with_kvcache(q, cache, table, lengths, 512, softmax_scale=scale, causal=causal)
+    for b, own in enumerate(rows):
+        both = (q[b:b + 1], own[None], own[None, ..., :512])
+        exact, exact_lse = attend(*both, torch.float64, causal=causal, softmax_scale=scale)
+        naive, _ = attend(*both, BF16, causal=causal, softmax_scale=scale)
+        error, tolerance = largest(o[b:b + 1].double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+        row["passed"] &= error <= tolerance and largest(lse[b:b + 1].double() - exact_lse) <= 1e-2
+        row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
+    return row
+
+
 # name, [heads_q, heads_k, head_dim], [(queries, keys), ..], keys per page (None: varlen keys), options
 PACKED = [
     ("packed", [4, 2, 64], [(100, 100), (1, 1), (333, 333)], None, {"causal": True}),
@@ -344,7 +375,7 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
-    rows += [cached(*case) for case in CACHES] + [packed(*case) for case in PACKED]
+    rows += [cached(*case) for case in CACHES] + [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads),
                        ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged)):
         rows.append({"name": name, "passed": work()})

@@ -4,7 +4,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::Contract;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, MIXED_FEW, PAGED, beside, combine_of};
+use ferroflash::spec::{AttnInfo, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -14,31 +14,52 @@ use ptx_sim::Options;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
-/// The decode kernels of mixed batches that every build carries: on KV caches of f16, and of e4m3.
-fn fews() -> [&'static AttnInfo; 2] {
-    [DType::F16, DType::E4m3].map(|cache| {
+/// The kernels of a mixed batch.
+#[derive(Clone, Copy)]
+struct Pair {
+    /// The decode kernel.
+    few: &'static AttnInfo,
+    /// The prefill kernel.
+    many: Contract,
+    /// The prefill kernel for every sequence of a cache, with the tiles of `many`.
+    paged: &'static str,
+    card: &'static str,
+    pages: [Pages; 4],
+}
+
+/// The kernels of mixed batches that every build carries: on KV caches of f16, of e4m3, and Hopper's.
+fn pairs() -> [Pair; 3] {
+    let portable = |cache| {
         let of = |e: &&AttnInfo| {
             (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
         };
-        MIXED_FEW.iter().find(of).expect("a build carries one")
-    })
+        let few = MIXED_FEW.iter().find(of).expect("a build carries one");
+        let many = beside(few).expect("in the table");
+        let symbol = many.symbol.replace("mixed_many", "paged");
+        let paged = PAGED.iter().map(|e| e.contract.symbol).find(|e| *e == symbol).expect("equal tiles");
+        Pair {
+            few,
+            many,
+            paged,
+            card: "l4",
+            pages: [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows],
+        }
+    };
+    let pairs = [DType::F16, DType::E4m3].map(portable);
+    let of = |e: &&AttnInfo| e.contract.symbol == "hopper_paged_f16_d64_causal_128x128";
+    let many = HOPPERS_PAGED.iter().find(of).expect("in the table").contract;
+    let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(24), Pages::Nhd(8)];
+    let hopper = Pair { many, paged: many.symbol, card: "h200", pages, ..pairs[0] };
+    [pairs[0], pairs[1], hopper]
 }
 
 /// A simulator of a card with 16 SMs that runs the kernels.
-fn attention(few: &AttnInfo) -> Attention<SimDriver> {
-    if few.kv_dtype == few.dtype {
+fn attention(pair: &Pair) -> Attention<SimDriver> {
+    if pair.few.kv_dtype == pair.few.dtype && pair.card == "l4" {
         return on_cache::attention();
     }
-    let card = SimDriver::of_multiprocessors("l4", Options::default(), Some(16));
+    let card = SimDriver::of_multiprocessors(pair.card, Options::default(), Some(16));
     Attention::new(card.expect("a known card"))
-}
-
-/// The prefill kernel for every sequence of a cache that has the same tiles as the prefill kernel beside
-/// `few`.
-fn paged(few: &AttnInfo) -> &'static str {
-    let own = beside(few).expect("in the table").symbol;
-    let symbol = own.replace("mixed_many", "paged");
-    PAGED.iter().map(|e| e.contract.symbol).find(|e| *e == symbol).expect("equal tiles")
 }
 
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
@@ -63,14 +84,14 @@ fn mixtures() {
         (&[1, 1, 1], &[90, 0, 1400]),
     ];
     let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
-    let of = |few: &'static AttnInfo| mixtures.map(|mixture| (few, mixture));
-    for (few, (queries, keys)) in fews().into_iter().flat_map(of) {
+    let of = |pair: Pair| mixtures.map(|mixture| (pair, mixture));
+    for (pair, (queries, keys)) in pairs().into_iter().flat_map(of) {
         for (pages, counters) in layouts {
-            let case = DecodeCase { counters, ..case(few, queries, keys, pages) };
-            let (attention, memory) = (attention(few), DecodeMemory::new(&case));
+            let case = DecodeCase { counters, ..case(pair.few, queries, keys, pages) };
+            let (attention, memory) = (attention(&pair), DecodeMemory::new(&case));
             let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
             let (plan, _) = loaded.run(None, &lengths(&case)).expect("a launch");
-            assert_eq!(plan.contract().symbol, few.contract.symbol);
+            assert_eq!(plan.contract().symbol, pair.few.contract.symbol);
             check_on(&attention, &case, None);
         }
     }
@@ -84,9 +105,9 @@ fn other_mixtures_under_one_plan() {
         ([150, 1, 1, 0, 5, 4], [150, 300, 1, 33, 5, 4]),
         ([0, 4, 150, 1, 1, 5], [0, 200, 299, 3, 0, 90]),
     ];
-    for few in fews() {
-        let case = |queries: &[usize], keys: &[usize]| case(few, queries, keys, Pages::Dense);
-        let (attention, mut plan) = (attention(few), None);
+    for pair in pairs() {
+        let case = |queries: &[usize], keys: &[usize]| case(pair.few, queries, keys, Pages::Dense);
+        let (attention, mut plan) = (attention(&pair), None);
         for (queries, keys) in mixtures {
             let case = DecodeCase { max_k: 300, ..case(&queries, &keys) };
             let memory = DecodeMemory::new(&case);
@@ -118,15 +139,15 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    let rounds = if is_thorough() { [200, 60] } else { [12, 6] };
-    for (few, rounds) in fews().into_iter().zip(rounds) {
-        have_own_bits(few, rounds);
+    let rounds = if is_thorough() { [200, 60, 200] } else { [12, 6, 8] };
+    for (pair, rounds) in pairs().into_iter().zip(rounds) {
+        have_own_bits(&pair, rounds);
     }
 }
 
 /// Compares `rounds` random mixtures.
-fn have_own_bits(few: &'static AttnInfo, rounds: usize) {
-    let (mut random, attention) = (Random::new(5), attention(few));
+fn have_own_bits(pair: &Pair, rounds: usize) {
+    let (mut random, attention, few) = (Random::new(5), attention(pair), pair.few);
     let decode = few.contract.symbol.replace("mixed_few", "decode");
     let mut compared = [0; 2];
     for round in 0..rounds {
@@ -140,13 +161,13 @@ fn have_own_bits(few: &'static AttnInfo, rounds: usize) {
         });
         let queries: Vec<_> = queries.collect();
         let keys: Vec<_> = queries.iter().map(|n| if below(8) == 0 { 0 } else { n + below(200) }).collect();
-        let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows][round % 4];
+        let pages = pair.pages[round % 4];
         let splits = [Splits::Chunk(128), Splits::Auto][round % 2];
         let counters = below(2) == 0;
         let case = DecodeCase { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
         let mixed = bits(&attention, &case, few.contract.symbol);
         let prefill = DecodeCase { splits: Splits::Auto, ..case.clone() };
-        let prefill = bits(&attention, &prefill, paged(few));
+        let prefill = bits(&attention, &prefill, pair.paged);
         for b in (0..batch).filter(|b| queries[*b] > 4) {
             assert_eq!(mixed[b], prefill[b], "{case:?}, sequence {b}");
             compared[0] += 1;
@@ -165,9 +186,10 @@ fn have_own_bits(few: &'static AttnInfo, rounds: usize) {
 
 #[test]
 fn garbage_lengths_and_starts() {
-    for few in fews() {
-        for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-            check_garbage(|| attention(few), few, pages);
+    for pair in pairs() {
+        let [pages @ .., _] = pair.pages;
+        for pages in pages {
+            check_garbage(|| attention(&pair), pair.few, pages);
         }
     }
 }
@@ -244,7 +266,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     // Both caches share the code of the clamps.
     let caches = if is_thorough() { 2 } else { 1 };
     let subjects = |few| subjects(few).map(move |own| (few, own));
-    for (few, subject) in fews().into_iter().take(caches).flat_map(subjects) {
+    for (few, subject) in pairs().into_iter().take(caches).map(|pair| pair.few).flat_map(subjects) {
         let merges = combine_of(few) == Some(subject.kernel);
         let mut launches = garbage(few);
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
@@ -273,20 +295,27 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
 /// takes too many or too few sequences: rows are then written twice, or not at all.
 #[test]
 fn a_kernel_that_takes_others_sequences_is_noticed() {
-    let [few, _] = fews();
+    let [portable, _, hopper] = pairs();
+    let few = portable.few;
     let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
     let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
     let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);
     let memories = [most(20), many(9)].map(|case| DecodeMemory::new(&case));
     let all = [most(20), many(9)].map(|case| lengths(&case));
-    for (subject, decides) in subjects(few).zip(DECIDES) {
-        let symbol = subject.kernel.symbol;
+    let [decode, prefill] = DECIDES;
+    let kernels = [
+        (portable, few.contract, decode),
+        (portable, portable.many, prefill),
+        (hopper, hopper.many, prefill),
+    ];
+    for (pair, kernel, decides) in kernels {
+        let symbol = kernel.symbol;
         let text = ptx::source(symbol).expect("this build carries it");
         let mutants = mutants(&text, symbol).expect("the simulator reads it");
         let run = |text: &str| {
             let results = memories.iter().zip(&all).map(|(memory, lengths)| {
-                let attention = attention(few);
+                let attention = attention(&pair);
                 // SAFETY: the simulator checks every access.
                 unsafe { attention.load_from(symbol, text) }.expect("it changes one comparison");
                 let loaded = LoadedDecode::new(&attention, memory, Some(few.contract.symbol));

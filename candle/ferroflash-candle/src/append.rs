@@ -56,17 +56,21 @@ pub(crate) fn separate([k_cache, v_cache]: [&Tensor; 2], others: &[(&'static str
         let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
         return Err(invalid("v_cache", value, expected));
     }
-    // A write locks its storage exclusively. A second lock of the same storage would wait forever.
-    let [keys, values] = [storage(k_cache), storage(v_cache)];
-    if keys == values {
+    if storage(k_cache) == storage(v_cache) {
         return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
     }
-    for (name, tensor) in others {
-        if [keys, values].contains(&storage(tensor)) {
-            return Err(invalid(name, "in a cache's storage", "it must be in another one"));
-        }
+    outside(k_cache, others)?;
+    outside(v_cache, others)
+}
+
+/// Refuses tensors that share storage with a cache. A write locks its storage exclusively, and a second lock
+/// of the same storage would wait forever.
+pub(crate) fn outside(cache: &Tensor, others: &[(&'static str, &Tensor)]) -> Result<()> {
+    let cache = storage(cache);
+    match others.iter().find(|(_, tensor)| storage(tensor) == cache) {
+        Some((name, _)) => Err(invalid(name, "in a cache's storage", "it must be in another one")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
@@ -213,7 +217,7 @@ impl<T: Element, C: Number, S: SlotNumber> Launched<T> for Rotating<'_, T, C, S>
 }
 
 /// Returns a KV cache's elements from its first element on.
-fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
+pub(crate) fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
     let all = storage.as_cuda_slice_mut::<T>()?;
     all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))
 }

@@ -1,6 +1,5 @@
 //! An append to a KV cache that rotates queries and keys.
 use crate::append::{CacheScales, Keys, separate};
-use crate::errors::invalid;
 use crate::rotary::{RotaryTable, Turn};
 use candle::{CpuStorage, CudaStorage, InplaceOp1, Layout, Result, Tensor};
 use std::sync::Mutex;
@@ -21,16 +20,8 @@ pub fn append_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
+    table.check(positions)?;
     let RotaryTable { cos, sin, .. } = table;
-    if sin.dims() != cos.dims() || sin.dtype() != cos.dtype() || cos.rank() != 2 {
-        let expected = format_args!("it must be (positions, columns / 2), like cos: {:?}", cos.shape());
-        return Err(invalid("sin", format_args!("{:?}", sin.shape()), expected));
-    }
-    for (name, tensor) in [("cos", cos), ("sin", sin), ("positions", positions)] {
-        if !tensor.is_contiguous() {
-            return Err(invalid(name, format_args!("{:?}", tensor.stride()), "it must be contiguous"));
-        }
-    }
     let inputs = [("k", k), ("v", v), ("slots", slots), ("q", q), ("cos", cos), ("sin", sin)];
     separate([k_cache, v_cache], &[&inputs[..], &[("positions", positions)]].concat())?;
     let rotated = Tensor::zeros(q.shape(), q.dtype(), q.device())?;
@@ -68,7 +59,8 @@ impl InplaceOp1 for Rotated<'_> {
 
     fn cuda_fwd(&self, rotated: &mut CudaStorage, _: &Layout) -> Result<()> {
         let Rotated { q, key_value: [k, v], caches: [k_cache, v_cache], slots, scales, .. } = *self;
-        let turn = Turn { q, table: self.table, positions: self.positions, rotated: Mutex::new(rotated) };
+        let (table, positions, rotated) = (self.table, self.positions, Mutex::new(rotated));
+        let turn = Turn { q, table, positions, first_column: 0, rotated };
         k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales, turn: Some(&turn) })
     }
 }

@@ -2,9 +2,8 @@
 use crate::append::{CacheScales, append};
 use crate::append_rotary::append_rotary;
 use crate::attend::{Attend, both};
-use crate::errors::invalid;
 use crate::inputs::no_such_type;
-use crate::paged::{PagedKv, Queries};
+use crate::parts::{LayerPages, on_its_pages};
 use crate::rotary::RotaryTable;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
@@ -81,7 +80,7 @@ impl KvCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
-        self.on_its_pages(step)?;
+        on_its_pages(&self.keys, step)?;
         append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
     }
 
@@ -99,7 +98,7 @@ impl KvCache {
         step: &Step,
         table: &RotaryTable,
     ) -> Result<Tensor> {
-        self.on_its_pages(step)?;
+        on_its_pages(&self.keys, step)?;
         let (slots, caches) = (step.slots()?, (&self.keys, &self.values));
         append_rotary(q, (k, v), caches, &slots, self.scales, table, &step.positions()?)
     }
@@ -111,7 +110,7 @@ impl KvCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
-        Ok(self.parts(q, step, attend, false)?.0)
+        Ok(self.pages().attend(q, step, attend, false)?.0)
     }
 
     /// Returns the result of [`KvCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
@@ -119,56 +118,10 @@ impl KvCache {
     /// # Errors
     /// Returns the errors of [`KvCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
-        both(self.parts(q, step, attend, true)?)
+        both(self.pages().attend(q, step, attend, true)?)
     }
 
-    fn on_its_pages(&self, step: &Step) -> Result<()> {
-        let page = self.keys.dims()[1];
-        if step.page() != page {
-            return Err(invalid("step.page", step.page(), format_args!("the cache's, {page}")));
-        }
-        Ok(())
-    }
-
-    /// Runs decode and prefill in separate launches.
-    fn parts(&self, q: &Tensor, step: &Step, attend: &Attend, lse: bool) -> Result<(Tensor, Option<Tensor>)> {
-        self.on_its_pages(step)?;
-        let (rows, heads, head_dim) = q.dims3()?;
-        if rows != step.tokens() {
-            return Err(invalid("q", rows, format_args!("a row for each of the step's {}", step.tokens())));
-        }
-        if attend.variant.is_some() && step.parts().len() > 1 {
-            return Err(invalid(
-                "attend.variant",
-                "a variant with single queries and prompts in one step",
-                "a step of single queries or of prompts alone: its tables belong to one launch",
-            ));
-        }
-        let (mut outputs, mut sums) = (Vec::new(), Vec::new());
-        for part in step.parts() {
-            let q = q.narrow(0, part.first_row, part.rows)?;
-            let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
-            kv.scales = self.scales;
-            let (q, queries) = match part.even {
-                // The reshape copies only if the tensor's rows are not contiguous.
-                true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
-                true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
-                true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
-                false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
-            };
-            // Each sequence before this part has one row.
-            let attend = attend.sequences(part.first_row, part.sequences, part.widest)?;
-            let (o, lse) = kv.run(&q, queries, &attend, lse)?;
-            outputs.push(o.reshape((part.rows, heads, head_dim))?);
-            // The LSE of a launch without varlen is `[sequences, heads, queries]`.
-            let flat = |lse: Tensor| lse.transpose(0, 1)?.reshape((heads, part.rows));
-            sums.extend(lse.map(|lse| if part.even { flat(lse) } else { Ok(lse) }).transpose()?);
-        }
-        let joined = |tensors: &[Tensor], dim| match tensors {
-            [one] => Ok(one.clone()),
-            several => Tensor::cat(several, dim),
-        };
-        let lse = (!sums.is_empty()).then(|| joined(&sums, 1)).transpose()?;
-        Ok((joined(&outputs, 0)?, lse))
+    fn pages(&self) -> LayerPages<'_> {
+        LayerPages { keys: &self.keys, values: &self.values, scales: self.scales }
     }
 }

@@ -14,13 +14,15 @@
 //! ```
 //!
 //! A model's layer holds a [`KvCache`] to generate text. [`KvCache::append`] writes a step's keys and values
-//! into pages. [`KvCache::attend`] reads them, for sequences of any lengths in one batch.
+//! into pages. [`KvCache::attend`] reads them, for sequences of any lengths in one batch. A layer with MLA
+//! holds a [`LatentCache`].
 //!
 //! Everything runs on the stream of candle's device and never waits for it. After a first call, in which the
 //! driver compiles kernels, you can capture a CUDA graph. Tensors may have any strides that are multiples of
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
 mod append;
+mod append_latent;
 mod append_rotary;
 mod attend;
 mod cache;
@@ -29,9 +31,11 @@ mod errors;
 mod extras;
 mod here;
 mod inputs;
+mod latent;
 mod merge;
 mod paged;
 mod pages;
+mod parts;
 mod ranges;
 mod rotary;
 mod step;
@@ -39,11 +43,13 @@ mod variants;
 mod varlen;
 
 pub use append::{CacheScales, append};
+pub use append_latent::{append_latent, append_latent_rotary};
 pub use append_rotary::append_rotary;
 pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;
 pub use ferroflash::request::RotaryStyle;
+pub use latent::LatentCache;
 pub use merge::merge;
 pub use paged::{PagedKv, SharedPages};
 pub use pages::{PagePool, Sequence};

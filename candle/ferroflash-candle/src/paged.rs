@@ -8,6 +8,7 @@ use crate::inputs::{Read, Stored, data, input, no_such_type};
 use crate::merge::compute;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaView;
 use candle::{DType, Result, Shape, Tensor};
 use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
 use half::{bf16, f16};
@@ -21,7 +22,8 @@ pub struct PagedKv<'a> {
     /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3). Pages may have any
     /// size.
     pub keys: &'a Tensor,
-    /// Values, with the shape and strides of the keys.
+    /// Values, with the shape and strides of the keys. In a latent cache (MLA), the values are the first
+    /// columns of the keys: `keys.narrow(3, 0, 512)?`. The output has the head dim of the values.
     pub values: &'a Tensor,
     /// The block table, u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page
     /// `block_table[b][j / page]`.
@@ -158,25 +160,16 @@ impl<'a> PagedKv<'a> {
         let (q_data, k_data, v_data) = (data::<T>(q)?, data::<C>(k)?, data::<C>(v)?);
         let packed = matches!(queries, Queries::Packed { .. });
         let tensor = input("q", &q_data, q.1, packed)?;
-        let (heads, shape) = (q.1.dims()[q.1.dims().len() - 2], k.1.shape().dims4()?);
-        let shape = [shape.0, shape.1, shape.2, shape.3];
-        if v.1.dims() != shape {
-            return Err(invalid("v.shape", format_args!("{:?}", v.1.dims()), format_args!("k's, {shape:?}")));
-        }
-        let strides: [usize; 4] = k.1.stride().try_into().unwrap_or_default();
-        if v.1.stride() != strides {
-            let (k, v) = (k.1.stride(), v.1.stride());
-            return Err(invalid("v.strides", format_args!("{v:?}"), format_args!("k's, {k:?}")));
-        }
-        let mut pages = Pages::new(&k_data, &v_data, shape).strides(strides.map(|stride| stride as i64));
+        let heads = q.1.dims()[q.1.dims().len() - 2];
+        let (mut pages, page, columns) = pages(k, v, [&k_data, &v_data])?;
         if let Some(CacheScales { keys, values }) = self.scales {
             pages = pages.scales(Scale::Value(keys), Scale::Value(values));
         }
         let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
-        let columns = table.shape().dims2()?.1;
+        let table_columns = table.shape().dims2()?.1;
         let (entries, lengths) = (table.numbers(2)?, lengths.numbers(1)?);
-        let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(columns * shape[1]);
-        let cache = Cache::paged(pages, entries.integers(), columns, lengths.integers());
+        let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(table_columns * page);
+        let cache = Cache::paged(pages, entries.integers(), table_columns, lengths.integers());
         let cache = cache.table_stride(table.row_stride()).max_k(max_k);
         let mut request = Inputs::cached(tensor, cache)
             .mask(attend.mask(max_k))
@@ -210,10 +203,36 @@ impl<'a> PagedKv<'a> {
         let request = extras.give(request, &tables);
         let dims = q.1.dims();
         let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
-        let whole = [batch, rows, heads, shape[3]];
+        let whole = [batch, rows, heads, columns];
         let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
         let lse_shape: Shape = if packed { (heads, rows).into() } else { (batch, heads, rows).into() };
         let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
-        Ok(Outputs { o: stored(o, device), shape: q.1.shape().clone(), lse })
+        let shape = [&dims[..dims.len() - 1], &[columns]].concat().into();
+        Ok(Outputs { o: stored(o, device), shape, lse })
     }
+}
+
+/// Returns pages, and the numbers of keys per page and of columns of a value. Values in the memory of keys
+/// are a latent cache's.
+fn pages<'a, C: Number>(
+    (k, k_layout): Stored<'_>,
+    (v, v_layout): Stored<'_>,
+    [k_data, v_data]: [&'a CudaView<'a, C>; 2],
+) -> Result<(Pages<'a, C>, usize, usize)> {
+    let (pages, page, heads, head_dim) = k_layout.shape().dims4()?;
+    let (shape, columns) = ([pages, page, heads, head_dim], v_layout.dims().last().copied().unwrap_or(0));
+    let shares = std::ptr::eq(k, v) && k_layout.start_offset() == v_layout.start_offset();
+    let latent = shares && columns < head_dim;
+    let expected = if latent { [pages, page, heads, columns] } else { shape };
+    if v_layout.dims() != expected {
+        let expected = format_args!("k's, {shape:?}, or the first columns of k (a latent cache)");
+        return Err(invalid("v.shape", format_args!("{:?}", v_layout.dims()), expected));
+    }
+    let strides: [usize; 4] = k_layout.stride().try_into().unwrap_or_default();
+    if v_layout.stride() != strides {
+        let expected = format_args!("k's, {strides:?}");
+        return Err(invalid("v.strides", format_args!("{:?}", v_layout.stride()), expected));
+    }
+    let of = if latent { Pages::latent(k_data, shape, columns) } else { Pages::new(k_data, v_data, shape) };
+    Ok((of.strides(strides.map(|stride| stride as i64)), page, columns))
 }

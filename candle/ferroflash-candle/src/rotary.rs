@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 /// Cosines and sines of rotary embedding, contiguous `(positions, columns / 2)` each, f32 or the dtype of the
 /// queries. All layers of a model share a table. The first `columns` columns of a head rotate, a multiple of
-/// 16.
+/// 16; in a latent cache, the first `columns` columns behind the value.
 #[derive(Clone, Debug)]
 pub struct RotaryTable {
     /// Cosines.
@@ -21,11 +21,30 @@ pub struct RotaryTable {
     pub style: RotaryStyle,
 }
 
+impl RotaryTable {
+    /// Refuses sines that do not match the cosines, and tables and positions that are not contiguous.
+    pub(crate) fn check(&self, positions: &Tensor) -> Result<()> {
+        let RotaryTable { cos, sin, .. } = self;
+        if sin.dims() != cos.dims() || sin.dtype() != cos.dtype() || cos.rank() != 2 {
+            let expected = format_args!("it must be (positions, columns / 2), like cos: {:?}", cos.shape());
+            return Err(invalid("sin", format_args!("{:?}", sin.shape()), expected));
+        }
+        for (name, tensor) in [("cos", cos), ("sin", sin), ("positions", positions)] {
+            if !tensor.is_contiguous() {
+                return Err(invalid(name, format_args!("{:?}", tensor.stride()), "it must be contiguous"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The rotation of an append.
 pub(crate) struct Turn<'a> {
     pub q: &'a Tensor,
     pub table: &'a RotaryTable,
     pub positions: &'a Tensor,
+    /// The first column of a head that rotates.
+    pub first_column: usize,
     pub rotated: Mutex<&'a mut CudaStorage>,
 }
 
@@ -75,6 +94,7 @@ impl Turn<'_> {
         let (rows, columns) = self.table.cos.dims2()?;
         let rotary = Rotary::new(&cos, &sin, [rows, columns], &positions)
             .style(self.table.style)
+            .first_column(self.first_column)
             .queries(Input::new(&q, shape).strides(strides), TensorMut::new(to, shape));
         launched.with(rotary).map_err(refused)
     }

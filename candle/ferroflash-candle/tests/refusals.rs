@@ -1,6 +1,9 @@
 //! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
 use candle::{DType, Device, Error, Result, Tensor};
-use ferroflash_candle::{PagePool, RotaryStyle, RotaryTable, Sequence, Step, append, append_rotary};
+use ferroflash_candle::{
+    LatentCache, PagePool, RotaryStyle, RotaryTable, Sequence, Step, append, append_latent,
+    append_latent_rotary, append_rotary,
+};
 
 /// Returns the text of `ferroflash::Error` in a candle error.
 fn refusal<T>(result: Result<T>) -> String {
@@ -53,6 +56,36 @@ fn rotations_of_other_tensors() -> Result<()> {
         let table = RotaryTable { cos: cos.clone(), sin: sin.clone(), style: RotaryStyle::Halves };
         check(append_rotary(q, (&new, &new), (&keys, &values), &slots, None, &table, &slots), words);
     }
+    Ok(())
+}
+
+#[test]
+fn latent_caches() -> Result<()> {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F16, &Device::Cpu);
+    let (cache, rows, q) = (zeros(&[3, 16, 1, 576])?, zeros(&[4, 576])?, zeros(&[4, 8, 576])?);
+    let slots = Tensor::zeros(4, DType::I64, &Device::Cpu)?;
+    let in_cache = cache.get(0)?.narrow(0, 0, 4)?.squeeze(1)?;
+    for (rows, slots, words) in
+        [(&in_cache, &slots, "invalid rows: in "), (&rows, &in_cache, "invalid slots")]
+    {
+        check(append_latent(rows, &cache, 512, slots), words);
+    }
+    let [cos, wide] = [zeros(&[100, 32])?, zeros(&[100, 64])?];
+    for (q, sin, words) in [(&q, &wide, "invalid sin"), (&in_cache, &cos, "invalid q: in ")] {
+        let table = RotaryTable { cos: cos.clone(), sin: sin.clone(), style: RotaryStyle::Halves };
+        check(append_latent_rotary(q, &rows, (&cache, 512), &slots, &table, &slots), words);
+    }
+    for (columns, dtype, words) in [
+        (0, DType::BF16, "invalid value_columns: 0"),
+        (576, DType::F16, "invalid value_columns: 576"),
+        (512, DType::U8, "a latent cache of U8"),
+    ] {
+        check(LatentCache::new((3, 16, 576), columns, dtype, &Device::Cpu), words);
+    }
+    let mut cache = LatentCache::new((3, 16, 576), 512, DType::BF16, &Device::Cpu)?;
+    assert_eq!(cache.tensors().map(|tensor| tensor.dims().to_vec()), [[3, 16, 1, 576], [3, 16, 1, 512]]);
+    let step = Step::new(2, 64, 4, 32, &Device::Cpu)?;
+    check(cache.append(&rows, &step), "invalid step.page: 32");
     Ok(())
 }
 

@@ -11,8 +11,8 @@ use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use spec::{
     Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
-    HopperParams, Integers, Lse, ManyParams, PageBoxes, PagedMap, PagedParams, PerHead, RaggedMap,
-    Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
+    HopperParams, Integers, Lse, ManyParams, ManySequences, PageBoxes, PagedMap, PagedParams, PerHead,
+    RaggedMap, Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
@@ -78,7 +78,7 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
             let maps = tma::maps(r, s.kernel).map_err(Refusal::Tensors)?;
             match (kv, tiles.sequences) {
                 (KeysValues::Cache(kv), Some(sequences)) if let Some(few) = &s.few => {
-                    Ok(lowering.mixed(few, tiles, sequences, kv))
+                    Ok(lowering.mixed(few, tiles, sequences, kv, maps))
                 }
                 (KeysValues::Cache(cache), Some(sequences)) => {
                     Ok(lowering.cache(tiles, sequences, cache, maps))
@@ -189,9 +189,7 @@ impl Lowering<'_> {
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
         let (p, blocks) = (&self.p, tiles.blocks);
-        // A causal kernel also computes a full mask: an unbounded shift puts the first query after all keys.
-        let unmasked = p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
-        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+        let window = self.on_cache();
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);
         let (cache, max_keys) = (cache(kv), kv.max_k as u32);
@@ -204,6 +202,20 @@ impl Lowering<'_> {
                 false => self.launch(blocks, &params),
             };
         };
+        let params = self.hopper_paged(tiles, sequences, kv, &maps, ManySequences::ALL);
+        self.with_maps(blocks, &params, maps)
+    }
+
+    /// Returns the parameters of a Hopper kernel on a KV cache, which takes the sequences `many`.
+    fn hopper_paged(
+        &self,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: &[MapDescription; 4],
+        many: ManySequences,
+    ) -> HopperPagedParams {
+        let (p, cu_seqlens_q) = (&self.p, cu_seqlens_q(&self.r.queries));
         // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
@@ -212,27 +224,41 @@ impl Lowering<'_> {
             0 => (rows, lse.batch_bytes.wrapping_sub(u64::from(rows) * 4)),
             _ => (1, 0),
         };
-        let [q, k, ..] = &maps;
-        let told = Scalars { window, lse: Lse { batch_bytes, ..lse }, lengths: [q.extents[1], max_keys] };
-        let params = HopperPagedParams {
+        let [q, k, ..] = maps;
+        let lengths = [q.extents[1], kv.max_k as u32];
+        let told = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
+        HopperPagedParams {
             forward: self.hopper(RAGGED, PAGED, tiles, told),
-            cache,
+            cache: cache(kv),
             cu_seqlens_q,
-            lengths,
+            lengths: integers(Some(kv.lengths), p.batch),
             sequences,
             // Planning has checked the number: it is 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
-        };
-        self.with_maps(blocks, &params, maps)
+            many,
+            reserved: [0; 12],
+        }
+    }
+
+    /// Returns the window of a kernel on a KV cache. A causal kernel also computes a full mask: an unbounded
+    /// shift puts the first query after all keys.
+    fn on_cache(&self) -> Window {
+        let unmasked = self.p.mask_kind() == MaskKind::Full && self.kernel.mask == MaskKind::Causal;
+        Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..self.p.window() }
     }
 
     /// Returns the launch of a mixed batch on a KV cache: the decode kernel takes the sequences of few
     /// queries, the prefill kernel takes the others.
-    fn mixed(&self, few: &Few, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> Launch {
-        let p = &self.p;
-        let unmasked = p.mask_kind() == MaskKind::Full;
-        let window = Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..p.window() };
+    fn mixed(
+        &self,
+        few: &Few,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: Option<[MapDescription; 4]>,
+    ) -> Launch {
+        let (p, window) = (&self.p, self.on_cache());
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
         let lengths = integers(Some(kv.lengths), p.batch);
         let order = DecodeOrder { lengths, ..few.decode.order };
@@ -242,10 +268,14 @@ impl Lowering<'_> {
         let params = FewParams { decode, cu_seqlens_q, most: few.most, reserved: 0 };
         let first = Launch::new(few.place, blocks, &params);
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
+        let blocks = [tiles.blocks, 1, 1];
+        if let Some(maps) = maps {
+            let params = self.hopper_paged(tiles, sequences, kv, &maps, few.many);
+            return first.then_all(Launch::with_maps(self.place, blocks, &params, maps));
+        }
         let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
         let (cache, scales, many) = (cache(kv), (), few.many);
         let paged = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
-        let blocks = [tiles.blocks, 1, 1];
         match self.kernel.has_scales() {
             true => {
                 let paged = paged.scales(self::scales(&kv.pages));

@@ -17,10 +17,10 @@ use crate::{Capabilities, Error, Launch, Tuning, validate};
 /// Returns the errors of [`select::attention`] and of [`Scheduled::new`].
 pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<Scheduled>, Error> {
     let Query { problem, on, scratch, .. } = *query;
-    let Choice { kernel, reason, fallback } = select::attention(query, config)?;
-    let kernel = Scheduled::new(problem, kernel, on, |bytes| scratch.allows(bytes))?;
+    let Choice { kernel, few, reason, fallback } = select::attention(query, config)?;
+    let kernel = Scheduled::new(problem, kernel, few, on, |bytes| scratch.allows(bytes))?;
     // The fallback has smaller tiles. If there are too many tiles, the plan has no fallback.
-    let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, on, |_| false).ok());
+    let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, None, on, |_| false).ok());
     let uncut = match (&kernel.schedule, &kernel.few) {
         (Schedule::Decode(decode), _) | (_, Some(Few { decode, .. })) => decode.uncut,
         (Schedule::Tiles(_), None) => false,

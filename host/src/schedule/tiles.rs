@@ -1,5 +1,5 @@
 //! Schedules work tiles of queries: computes the order of the tiles, and the number of thread blocks.
-use super::{Split, few_of};
+use super::Split;
 use crate::request::{Mask, Prefix};
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
@@ -52,31 +52,36 @@ impl Tiles {
         Ok(Tiles { rounds, sequences, split, blocks })
     }
 
-    /// Returns the work tiles of a kernel for KV caches.
-    pub fn on_cache(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
+    /// Returns the work tiles of a kernel for KV caches. In a mixed batch, another kernel takes the sequences
+    /// of at most `few` queries.
+    pub fn on_cache(
+        p: &Problem,
+        entry: &AttnInfo,
+        few: Option<u32>,
+        on: &Capabilities,
+    ) -> Result<Self, Error> {
+        let mixed = |most: u32| {
+            let [[_, rows, ..], ..] = p.shapes();
+            let (_, sequences, m_blocks) = many_sequences(p, entry.tile_m, most)?;
+            let order = tile_order(p, m_blocks, 1, on).ok_or_else(|| too_many_sequences(p, rows));
+            order.map(|order| (sequences, order))
+        };
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
             // A batch with equal query counts is handled as varlen, because its tensor maps have one batch.
             let [queries, _] = p.totals();
-            let (sequences, order) = varlen_order(p, queries, entry.tile_m, on)?;
+            let (sequences, order) = few.map_or_else(|| varlen_order(p, queries, entry.tile_m, on), mixed)?;
             // The host knows the number of keys only for a single sequence, or if all sequences have the
             // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
             let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
-            let equal = known && queries == most(p.seqlen_q);
+            let equal = known && few.is_none() && queries == most(p.seqlen_q);
             let rounds = dealt(equal, p, of, order, Some(sequences), on);
             return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
         }
         let [[_, rows, ..], ..] = p.shapes();
         let (sequences, order) = match p.varlen {
-            Some(_) => match few_of(p, entry) {
-                None => varlen_order(p, rows, entry.tile_m, on),
-                Some((_, most)) => {
-                    let (_, sequences, m_blocks) = many_sequences(p, entry.tile_m, most)?;
-                    let order = tile_order(p, m_blocks, 1, on).ok_or_else(|| too_many_sequences(p, rows));
-                    order.map(|order| (sequences, order))
-                }
-            },
+            Some(_) => few.map_or_else(|| varlen_order(p, rows, entry.tile_m, on), mixed),
             None => {
                 let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
                 let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);

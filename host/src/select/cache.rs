@@ -32,7 +32,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         return mla::choose(p, on, config);
     }
     if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
-        return mixed::named(p, few, on);
+        return mixed::named(q, few);
     }
     let paged = |name: &str| match p.variant {
         Some(variant) => variant::by_name(variant, p, name).ok(),
@@ -99,11 +99,11 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         None if p.rows() <= MAX_ROWS => APART,
         None => MANY,
     };
-    if let Some((kernel, reason)) = mixed::choose(p, on) {
-        return Ok(Choice { kernel, reason, fallback: Some(portable) });
+    if let Some(choice) = mixed::choose(q) {
+        return Ok(Choice { fallback: Some(portable), ..choice });
     }
     Ok(match hopper(q, portable) {
-        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
+        Answer::Taken(kernel, reason) => Choice { fallback: Some(portable), ..Choice::new(kernel, reason) },
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
         Answer::Portable => Choice::new(portable, reason),
     })

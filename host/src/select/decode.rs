@@ -2,7 +2,7 @@
 use super::{ASKED, Choice, Query, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
-use crate::schedule::{Decode, at_once, row_blocks};
+use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cmp::Reverse;
 use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
@@ -89,7 +89,8 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
 /// warps of an entry for any pages, so that pages do not matter.
 fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
-    let takes_any = |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e);
+    let takes_any =
+        |other: &AttnInfo| other.keys == ANY_PAGES && kind(other) == kind(e) && !other.is_for_short_work();
     !matches!(p.splits, Splits::Chunk(_))
         || list(p).any(|other| takes_any(other) && on.runs(&other.contract).is_ok())
 }
@@ -106,6 +107,33 @@ fn keeps_bits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
 fn suits(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
     let idle = p.batch * p.heads_k <= on.sms as usize;
     e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
+}
+
+/// Returns whether an entry suits the amount of work: true for every entry but those for short work. These
+/// suit more work items than other kernels hold at once, of at most this number of keys each. The bound is
+/// known at planning: the window, or the longest sequence that the request permits. Chunks do not depend on
+/// the batch, so they ignore such entries. Times in us (H200, f16, 32 KiB instead of 96 KiB per block):
+///
+/// | head dim, heads | work | other kernels | kernels for short work |
+/// |---|---|---|---|
+/// | 64, 64/8 | 64, 256 sequences, window of 128 | 21.8, 84.7 | 11.4, 33.6 |
+/// | 64, 64/8 | 64, 256 sequences, window of 1024 | 53.0, 184 | 37.7, 135 |
+/// | 64, 64/8 | 64 of 512, 2048, 8192 keys | 30.6, 73.6, 246 | 22.3, 67.8, 243 |
+/// | 64, 64/8 | 64 of 64 to 2048 keys | 43.5 | 47.0 |
+/// | 64, 32/32 | 16, 128 of 128, 512 keys | 14.7, 186 | 8.8, 126 |
+/// | 128, 32/8 | 64, 256 of 64 keys | 12.6, 43.7 | 10.3, 29.3 |
+/// | 128, 32/8 | 64, 256 of 256 keys | 23.3, 76.4 | 21.7, 72.0 |
+/// | 128, 32/8 | 24 of 256 keys (fewer work items) | 10.0 | 11.7 |
+fn suits_length(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
+    let longest = match e.head_dim {
+        64 => 1024 + 16,
+        _ => 320 + 16,
+    };
+    let ordinary = |o: &&AttnInfo| !o.is_for_short_work() && o.head_dim == e.head_dim && solves(o, p);
+    let at_once = || list(p).filter(ordinary).map(|o| on.blocks_per_sm(&o.contract)).max().unwrap_or(0);
+    let items = p.batch * p.heads_k * row_blocks(e, p) as usize;
+    !e.is_for_short_work()
+        || p.splits == Splits::Auto && most_seen_keys(p) <= longest && items > (at_once() * on.sms) as usize
 }
 
 /// Returns the cost of an entry: the number of thread blocks that share a key head's rows. If each sequence
@@ -134,6 +162,9 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
         |other: &&AttnInfo| other.tile_m > e.tile_m && other.head_dim == e.head_dim && solves(other, p);
     let one_block = list(p).filter(larger).any(|other| row_blocks(other, p) == 1);
     match row_blocks(e, p) {
+        _ if e.is_for_short_work() => {
+            "many short sequences or windows: an SM holds twice the warps, because each warp mostly waits"
+        }
         _ if at_once(e, p, on) > 1 => {
             "more blocks than SMs: an SM holds several, and one loads while another finds its keys"
         }
@@ -144,7 +175,8 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 }
 
 /// Returns the named entry, or the best one. The best entry has the smallest head dim, then the lowest
-/// [`cost`], then the fewest rows per thread block, then no window mask if the problem needs none, then tiled
+/// [`cost`], then the fewest rows per thread block, then is for short work if the problem is, then no window
+/// mask if the problem needs none, then tiled
 /// pages if possible, then the most resident blocks per SM.
 ///
 /// # Errors
@@ -167,9 +199,11 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
     }
     let size = |e: &&AttnInfo| {
         let plain = [e.mask == MaskKind::Local, e.keys == ANY_PAGES];
-        (e.head_dim, cost(e, p, on), e.tile_m, plain, Reverse(at_once(e, p, on)))
+        let ordinary = !e.is_for_short_work();
+        (e.head_dim, cost(e, p, on), e.tile_m, ordinary, plain, Reverse(at_once(e, p, on)))
     };
-    let fitting = list(p).filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on));
+    let fitting =
+        list(p).filter(|e| solves(e, p) && keeps_bits(e, p, on) && suits(e, p, on) && suits_length(e, p, on));
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
     match fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size)) {
         Some(entry) => {

@@ -1,31 +1,37 @@
 //! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
 //! many.
-use super::{ASKED, Choice, variant};
+use super::{ASKED, Choice, Query, variant};
 use crate::request::Splits;
-use crate::schedule::few_of;
-use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{MAX_SEQUENCES, MIXED_MANY};
+use crate::schedule::{few_of, most};
+use crate::{AttnInfo, Capabilities, Error, MaskKind};
+use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_MANY};
 
 const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
                      the many, in one launch";
 
-/// Maximum of the mean queries per sequence for which a batch does not use Hopper's prefill kernel, because
-/// such a batch consists mostly of single queries. This number is an estimate; nobody has measured it.
+/// Maximum of the mean queries per sequence for which a batch uses portable kernels although the device has
+/// Hopper's instructions: Hopper's kernel does not accept the tensors, and the batch consists mostly of
+/// single queries. This number is an estimate; nobody has measured it.
 const MOSTLY_FEW: usize = 32;
 
-/// Returns the prefill kernel for a mixed batch and the reason for it, if the batch may have sequences of few
+/// Returns the kernels of a mixed batch and the reason for them, if the batch may have sequences of few
 /// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
 /// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
 /// all sequences to prefill kernels.
-pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInfo, &'static str)> {
+pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
+    let (p, on) = (q.problem, q.on);
     let [rows, _] = p.varlen?;
-    let kernel = many(p).find(|kernel| on.runs(&kernel.contract).is_ok())?;
-    let (decode, most) = few_of(p, kernel)?;
-    let has_few = p.seqlen_q <= most as usize || p.batch > 1 && rows < p.batch.saturating_mul(p.seqlen_q);
-    let pays =
-        on.arch() < 90 || kernel.kv_dtype != kernel.dtype || rows <= p.batch.saturating_mul(MOSTLY_FEW);
-    let runs = on.runs(&decode.contract).is_ok();
-    (has_few && pays && runs && p.splits == Splits::Auto).then_some((kernel, MIXED))
+    let (kernel, few) = kernels(q).find(|(kernel, few)| fit(kernel, few, on))?;
+    let all = p.batch.saturating_mul(p.seqlen_q);
+    let has_few = p.seqlen_q <= most(p, few) as usize || p.batch > 1 && rows < all;
+    // Two kernels cost a launch more than one. If all sequences may have many queries, one kernel runs.
+    let pays = match kernel.isa {
+        Isa::Sm90a => rows <= all / 2 || p.seqlen_q <= most(p, few) as usize,
+        Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype => true,
+        Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
+    };
+    let takes = has_few && pays && p.splits == Splits::Auto;
+    takes.then_some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })
 }
 
 /// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`.
@@ -33,9 +39,11 @@ pub(super) fn choose(p: &Problem, on: &Capabilities) -> Option<(&'static AttnInf
 /// # Errors
 /// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
 /// device cannot run them.
-pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Choice, Error> {
-    let kernel = many(p).find(|kernel| few_of(p, kernel).is_some_and(|(own, _)| own == few));
-    let kernel = kernel.filter(|_| p.varlen.is_some()).ok_or_else(|| {
+pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
+    let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
+    let pair = pairs().find(|(kernel, few)| fit(kernel, few, on)).or_else(|| pairs().next());
+    let (kernel, few) = pair.ok_or_else(|| {
         let expected = format_args!(
             "it must be a kernel for {}, {} and this mask, on a cache of this type, without sinks, \
              slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
@@ -48,12 +56,18 @@ pub(super) fn named(p: &Problem, few: &AttnInfo, on: &Capabilities) -> Result<Ch
     })?;
     on.runs(&few.contract)?;
     on.runs(&kernel.contract)?;
-    Ok(Choice::new(kernel, ASKED))
+    Ok(Choice { few: Some(few), ..Choice::new(kernel, ASKED) })
 }
 
-/// Returns the prefill kernels for a mixed batch of these dtypes, head dim and mask, in order of
-/// preference.
-fn many(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> {
+/// Returns whether the device runs both kernels.
+fn fit(kernel: &AttnInfo, few: &AttnInfo, on: &Capabilities) -> bool {
+    on.runs(&kernel.contract).is_ok() && on.runs(&few.contract).is_ok()
+}
+
+/// Returns the prefill kernels for a mixed batch of these dtypes, head dim and mask, each with its decode
+/// kernel, in order of preference: Hopper's kernel, if it accepts the tensors, then portable kernels.
+fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'static AttnInfo)> + 'a {
+    let (p, on) = (q.problem, q.on);
     let is_plain = !(p.alibi || p.sinks) && p.bias.is_none() && p.batch <= MAX_SEQUENCES as usize;
     let solves = move |e: &&AttnInfo| {
         is_plain
@@ -61,5 +75,8 @@ fn many(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> {
             && e.takes_columns(p.columns())
             && variant::covers(e.mask, p.mask_kind(), true)
     };
-    MIXED_MANY.iter().filter(solves)
+    let hopper = HOPPERS_PAGED.iter().filter(move |e| e.mask == MaskKind::Causal && on.tensor_maps);
+    let hopper = hopper.filter(solves).min_by_key(|e| e.columns()).filter(|e| q.takes(e).is_ok());
+    let portable = MIXED_MANY.iter().filter(solves);
+    hopper.into_iter().chain(portable).filter_map(move |kernel| Some((kernel, few_of(p, kernel)?)))
 }

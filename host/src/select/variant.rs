@@ -186,7 +186,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     };
     Ok(match q.takes(kernel) {
         _ if !on.tensor_maps => Choice::new(portable, NO_MAPS),
-        Ok(()) => Choice { kernel, reason: fast, fallback: large.or(small) },
+        Ok(()) => Choice { fallback: large.or(small), ..Choice::new(kernel, fast) },
         Err(reason) => Choice::new(portable, reason),
     })
 }

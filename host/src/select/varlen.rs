@@ -25,7 +25,7 @@ pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let entry = HOPPERS_PACKED.iter().find(|e| is_meant(e, want, on));
     let takes = |entry: &AttnInfo| q.takes(entry).and(Ok(HOPPER));
     Ok(match answer(entry, least(mask, portable.head_dim), p, on, takes) {
-        Answer::Taken(kernel, reason) => Choice { kernel, reason, fallback: Some(portable) },
+        Answer::Taken(kernel, reason) => Choice { fallback: Some(portable), ..Choice::new(kernel, reason) },
         Answer::Refused(reason) => Choice::new(portable, reason),
         Answer::Slower(_) | Answer::Portable => Choice::new(portable, reason),
     })

@@ -50,6 +50,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
     const THREADS: u32 = WARPS as u32 * 32;
     const SMEM_BYTES: usize =
         WARPS * SLOTS * (2 * D * 256 * E::BYTES + row_scales_bytes::<E>(16)) + q_bytes(D * G);
+    const BLOCKS_PER_SM: u32 = warps_per_sm(Self::SMEM_BYTES) / WARPS as u32;
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }
@@ -64,6 +65,13 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }
+}
+
+/// Warps that an SM can hold. Kernels for short work have at most 48 KiB of shared memory per block. A warp
+/// of such a kernel waits for most of its time, so the SM needs more of them, with at most 128 registers per
+/// thread.
+const fn warps_per_sm(smem_bytes: usize) -> u32 {
+    if smem_bytes <= 48 << 10 { 16 } else { 8 }
 }
 
 /// Bytes of shared memory for Q of `steps` k-steps of 8 rows each; 0 for at most 24 k-steps, which fit
@@ -103,6 +111,13 @@ impl<
         tile_n: 16,
         stages: SLOTS as u32,
     };
+}
+
+impl AttnInfo {
+    /// Whether this kernel is a decode kernel for short work: more warps per SM, fewer stages.
+    pub const fn is_for_short_work(&self) -> bool {
+        matches!(self.schedule, Schedule::Transposed) && self.warps() * self.contract.min_blocks_per_sm > 8
+    }
 }
 
 impl<

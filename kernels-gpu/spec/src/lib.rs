@@ -30,6 +30,7 @@ mod hopper;
 mod info;
 mod kernels;
 mod lineage;
+mod many_sequences;
 mod mask;
 mod merge;
 mod mixed;
@@ -67,11 +68,12 @@ pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;
+pub use many_sequences::ManySequences;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
-pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries, ManySequences};
+pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};

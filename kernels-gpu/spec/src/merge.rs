@@ -19,7 +19,7 @@ impl<E: Element, O: Element> Kernel for Merge<E, O> {
     type Params = MergeParams;
     const THREADS: u32 = 256;
     const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 3;
+    const BLOCKS_PER_SM: u32 = 5;
     fn grid(params: &MergeParams) -> [u32; 3] {
         [params.parts.blocks(), 1, 1]
     }

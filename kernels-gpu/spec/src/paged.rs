@@ -56,11 +56,16 @@ pub struct HopperPagedParams {
     pub queries: FastDiv,
     /// The boxes of K and V.
     pub boxes: PageBoxes,
+    /// The sequences that the kernel takes. If `least` is 1, the kernel takes all sequences and maps query
+    /// blocks by `sequences`. Otherwise a mixed batch's decode kernel takes the other sequences.
+    pub many: ManySequences,
+    /// Padding to a multiple of 64 bytes: 0.
+    pub reserved: [u32; 12],
 }
 contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
-    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes }
+    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved }
 }
 
 told_nothing!(HopperPagedParams);

@@ -90,13 +90,15 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Decode`], in the planner's order.
+    /// Every compiled [`Decode`], in the planner's order. Kernels with few stages (`_s1`, `_s2`) are for
+    /// short work.
     DECODES: AttnInfo, decode [F16 Bf16]
     // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
     d64 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 4, 8, 3>;
     d64 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 4, 8, 3>;
     d64 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 4, 8, 3>;
+    d64 [Local] 8_rows_w4_s2: Decode<E, E, Mask, Rows, 1, 4, 4, 2>;
     // Head dim 96.
     d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
     d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
@@ -108,6 +110,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 8_tiles_w4: Decode<E, E, Mask, Tiles, 1, 8, 4, 3>;
     d128 [Causal] 16_tiles_w4: Decode<E, E, Mask, Tiles, 2, 8, 4, 3>;
     d128 [Causal, Local] 16_rows_w4: Decode<E, E, Mask, Rows, 2, 8, 4, 3>;
+    d128 [Local] 8_rows_w4_s1: Decode<E, E, Mask, Rows, 1, 8, 4, 1>;
     // Head dim 192.
     d192 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 12, 4, 2>;
     d192 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 12, 4, 2>;

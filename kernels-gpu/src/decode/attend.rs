@@ -283,7 +283,11 @@ fn attend<
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
-        merge_splits::<Q, _, D>(p, item, [0, 1], block)
+        // With 128 registers per thread, 16 loads in flight would spill.
+        match WARPS as u32 * C::BLOCKS_PER_SM {
+            ..=8 => merge_splits::<Q, _, D, 16>(p, item, [0, 1], block),
+            _ => merge_splits::<Q, _, D, 8>(p, item, [0, 1], block),
+        }
     }
 }
 
@@ -316,7 +320,7 @@ fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize
             return ControlFlow::Break(());
         };
         if item.counts && item.splits > 1 {
-            merge_splits::<E, _, D>(&p.own(item.sequence), &item, [item.split, item.splits], block)
+            merge_splits::<E, _, D, 16>(&p.own(item.sequence), &item, [item.split, item.splits], block)
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

@@ -8,9 +8,9 @@ use tile::global::{GlobalVec, RowSlices};
 use tile::mma::TensorCore;
 use tile::{Block, Steps};
 
-/// Number of splits whose loads are in flight at the same time. The loads take 64 registers, which attention
-/// no longer needs at this point.
-const AT_ONCE: usize = 16;
+/// Number of splits that one turn of the merge adds. The order of a turn's sums does not depend on the number
+/// of loads in flight.
+const TURN: usize = 16;
 
 /// Adds the sink to four columns of a row's result, and stores the result.
 #[inline(always)]
@@ -48,9 +48,9 @@ fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D>
 
 /// Merges the splits of an item's rows in the order of the splits, and stores the result. Several blocks
 /// share the rows: this block is the first number of `share`, the number of blocks is the second. Each warp
-/// merges one row at a time.
+/// merges one row at a time, with the loads of `LOADS` splits in flight, each in 4 registers.
 #[inline(always)]
-pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
+pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize>(
     p: &DecodeParams,
     item: &Item,
     share: [u32; 2],
@@ -63,11 +63,13 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize>(
         while !left.is_empty() {
             // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
             let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
-            let o: [_; AT_ONCE] = core::array::from_fn(|i| left.quad(i as u32, quad));
-            all = all.merge::<AT_ONCE>(core::array::from_fn(|i| {
-                Partial::normal(o[i], f32::from_bits(warp.shuffle(lse, i as u32)))
-            }));
-            left = left.skip(AT_ONCE as u32);
+            let lse = |i: usize| f32::from_bits(warp.shuffle(lse, i as u32));
+            all = all.rescaled((0..TURN).fold(all.max, |max, i| max.max(lse(i))));
+            for from in (0..TURN).step_by(LOADS) {
+                let o: [_; LOADS] = core::array::from_fn(|i| left.quad((from + i) as u32, quad));
+                all = all.plus(core::array::from_fn::<_, LOADS, _>(|i| Partial::normal(o[i], lse(from + i))));
+            }
+            left = left.skip(TURN as u32);
         }
         store::<E>(p, item, row, quad, all);
     })

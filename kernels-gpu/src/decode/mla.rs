@@ -159,6 +159,6 @@ fn attend<
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
-        merge_splits::<E, _, DV>(p, item, [0, 1], block)
+        merge_splits::<E, _, DV, 16>(p, item, [0, 1], block)
     }
 }

@@ -59,14 +59,22 @@ impl Found for CacheTile {
     #[inline(always)]
     fn find(p: &HopperPagedParams, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
-        let packed = cu_seqlens_q.count > 0;
+        let (packed, least) = (cu_seqlens_q.count > 0, p.many.least.get());
         let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,
             tile_m,
+            |sequence, start| match least {
+                1 => p.sequences.begin(sequence, start, tile_m),
+                _ => p.many.begin(sequence, start, tile_m),
+            },
             |sequence| lengths::start(cu_seqlens_q, sequence),
             |sequence| match packed {
-                true => Span::load(cu_seqlens_q, sequence, forward.q_len),
+                // Decode takes the sequences of few queries.
+                true => {
+                    let all = Span::load(cu_seqlens_q, sequence, forward.q_len);
+                    all.many(least - 1).unwrap_or(Span::upto(0))
+                }
                 false => Span::of_words([sequence * each.get(), each.get()]),
             },
         );

@@ -19,20 +19,20 @@ use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
 /// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
-/// the block. If no sequence contains the block at the current lengths, the number of queries before the
-/// block is at least the number of queries.
+/// the block. `begin` returns the index of a sequence's first query block. If no sequence contains the block
+/// at the current lengths, the number of queries before the block is at least the number of queries.
 #[inline(always)]
 pub fn sequence_of(
     sequences: &Sequences,
     m_block: u32,
     tile_m: u32,
+    begin: impl Fn(u32, u32) -> u32,
     start: impl Fn(u32) -> u32,
     queries: impl FnOnce(u32) -> Span,
 ) -> (u32, Span, u32) {
-    let sequence = sequences
-        .find_by_halves(m_block, |sequence| sequences.begin(sequence, start(sequence), tile_m) <= m_block);
+    let sequence = sequences.find_by_halves(m_block, |sequence| begin(sequence, start(sequence)) <= m_block);
     let queries = queries(sequence);
-    let begin = sequences.begin(sequence, queries.first(), tile_m);
+    let begin = begin(sequence, queries.first());
     (sequence, queries, m_block.wrapping_sub(begin).wrapping_mul(tile_m))
 }
 
@@ -131,6 +131,7 @@ impl Found for SequenceTile {
             &p.sequences,
             tile.m_block,
             tile_m,
+            |sequence, start| p.sequences.begin(sequence, start, tile_m),
             |sequence| lengths::start(cu_seqlens_q, sequence),
             |sequence| Span::load(cu_seqlens_q, sequence, forward.q_len),
         );

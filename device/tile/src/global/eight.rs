@@ -6,11 +6,27 @@ use cuda_std::memory::{ld_global_v4_b32, st_global_v2_b32, st_global_v4_b32};
 
 /// An element type from which kernels load f32 values.
 pub trait LoadEight: Element {
+    /// Eight elements as they are in memory.
+    type Bits: Copy + Default;
+
+    /// Loads eight elements. Code that loads several times before it converts has all loads in flight.
+    ///
+    /// # Safety
+    /// - `at` is a global address and a multiple of 16, and eight elements may be read there.
+    unsafe fn load_bits(at: u64) -> Self::Bits;
+
+    /// Converts eight elements to f32. The conversion is exact.
+    fn widen(bits: Self::Bits) -> [f32; 8];
+
     /// Loads eight elements as f32.
     ///
     /// # Safety
     /// - `at` is a global address and a multiple of 16, and eight elements may be read there.
-    unsafe fn load_eight(at: u64) -> [f32; 8];
+    #[inline(always)]
+    unsafe fn load_eight(at: u64) -> [f32; 8] {
+        // SAFETY: the caller keeps the precondition.
+        Self::widen(unsafe { Self::load_bits(at) })
+    }
 }
 
 /// An element type to which kernels round f32 values, to nearest even.
@@ -38,10 +54,15 @@ pub fn pack_eight<E: Unpack>([a, b, c, d, e, f, g, h]: [f32; 8]) -> [u32; 4] {
 macro_rules! sixteen_bits {
     ($element:ident) => {
         impl LoadEight for $element {
+            type Bits = [u32; 4];
             #[inline(always)]
-            unsafe fn load_eight(at: u64) -> [f32; 8] {
-                // SAFETY: the caller keeps the preconditions.
-                unpack_eight::<Self>(unsafe { ld_global_v4_b32(at) })
+            unsafe fn load_bits(at: u64) -> [u32; 4] {
+                // SAFETY: the caller keeps the precondition.
+                unsafe { ld_global_v4_b32(at) }
+            }
+            #[inline(always)]
+            fn widen(bits: [u32; 4]) -> [f32; 8] {
+                unpack_eight::<Self>(bits)
             }
         }
         impl StoreEight for $element {
@@ -57,11 +78,14 @@ sixteen_bits!(F16);
 sixteen_bits!(Bf16);
 
 impl LoadEight for F32 {
+    type Bits = [[u32; 4]; 2];
     #[inline(always)]
-    unsafe fn load_eight(at: u64) -> [f32; 8] {
-        // SAFETY: the caller keeps the preconditions.
-        let ([a, b, c, d], [e, f, g, h]) =
-            unsafe { (ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))) };
+    unsafe fn load_bits(at: u64) -> [[u32; 4]; 2] {
+        // SAFETY: the caller keeps the precondition.
+        unsafe { [ld_global_v4_b32(at), ld_global_v4_b32(at.wrapping_add(16))] }
+    }
+    #[inline(always)]
+    fn widen([[a, b, c, d], [e, f, g, h]]: [[u32; 4]; 2]) -> [f32; 8] {
         [a, b, c, d, e, f, g, h].map(f32::from_bits)
     }
 }

@@ -85,12 +85,13 @@ impl OwnPart {
         }
     }
 
-    /// The part in a row of elements `E`, or zeros if the part does not exist.
+    /// The part in a row of elements `E`, or zeros if the part does not exist. [`LoadEight::widen`] converts
+    /// it.
     #[inline(always)]
-    pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> [f32; 8] {
+    pub fn load<E: LoadEight>(&self, tensor: &Tensor, of: [u32; 3]) -> E::Bits {
         // SAFETY: the reason above holds here too.
         self.place(tensor, of, const { 8 * E::BYTES as u32 })
-            .map_or([0.0; 8], |at| unsafe { E::load_eight(at) })
+            .map_or(Default::default(), |at| unsafe { E::load_bits(at) })
     }
 
     /// Rounds `x` and stores it to the part in a row of elements `E`, if the part exists.

@@ -1,6 +1,8 @@
 //! The calls of mistral.rs and text-embeddings-inference, in the form that these programs would use with
 //! ferroflash-candle. docs/migrating.md lists the changes. CI compiles the calls. On a machine with a GPU,
 //! the calls also run.
+mod mla;
+
 use candle::{D, DType, Device, Result, Tensor};
 
 /// The calls of mistral.rs 0.9.2 to `mistralrs-flash-attn`, `candle-flash-attn-v3` and

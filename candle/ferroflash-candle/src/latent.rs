@@ -1,0 +1,137 @@
+//! The latent cache (MLA) of one layer.
+use crate::append_latent::{append_latent, append_latent_rotary};
+use crate::attend::{Attend, both};
+use crate::errors::invalid;
+use crate::inputs::no_such_type;
+use crate::parts::{LayerPages, on_its_pages};
+use crate::rotary::RotaryTable;
+use crate::step::Step;
+use candle::{DType, Device, Result, Tensor};
+
+/// The latent cache of one layer of a model with MLA (DeepSeek-V2 and later): one row per key for all query
+/// heads. The whole row is the key, and its first columns are the value. A kernel reads a row from memory
+/// once. The layers share one [`Step`], like [`KvCache`](crate::KvCache)s.
+///
+/// The projections stay the model's:
+///
+/// | tensor | shape | content |
+/// |---|---|---|
+/// | `rows` | `(tokens, 576)` | the normalised latent (512 columns), then the key's 64 rotary columns |
+/// | `q` | `(tokens, heads, 576)` | `q_nope W_UK` (512 columns), then the query's 64 rotary columns |
+/// | the result | `(tokens, heads, 512)` | multiply each head by its `W_UV` |
+///
+/// ```no_run
+/// # fn main() -> candle::Result<()> {
+/// use candle::{DType, Device, Tensor};
+/// use ferroflash_candle::{Attend, LatentCache, PagePool, RotaryStyle, RotaryTable, Sequence, Step};
+///
+/// let device = Device::new_cuda(0)?;
+/// let (pages, page, heads) = (1000, 64, 128);
+/// let mut cache = LatentCache::new((pages, page, 576), 512, DType::BF16, &device)?; // one for each layer
+/// let mut pool = PagePool::new(pages, page);
+/// let mut step = Step::new(32, 2048, 512, page, &device)?;
+/// let angles = Tensor::zeros((4096, 32), DType::F32, &device)?;
+/// let table = RotaryTable { cos: angles.clone(), sin: angles, style: RotaryStyle::Interleaved };
+///
+/// let mut sequence = Sequence::new();
+/// pool.grow(&mut sequence, 1)?;
+/// step.set(&[(&sequence, 1)])?;
+/// // In each layer.
+/// let q = Tensor::zeros((1, heads, 576), DType::BF16, &device)?;
+/// let rows = Tensor::zeros((1, 576), DType::BF16, &device)?;
+/// let q = cache.append_rotary(&q, &rows, &step, &table)?;
+/// let o = cache.attend(&q, &step, &Attend::causal(192f32.sqrt().recip()))?; // (1, heads, 512)
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LatentCache {
+    rows: Tensor,
+    values: Tensor,
+}
+
+impl LatentCache {
+    /// Returns a latent cache `(pages, page, columns)` of f16 or bf16. The first `value_columns` columns are
+    /// the value.
+    ///
+    /// # Errors
+    /// Returns an error if the dtype is not f16 or bf16, the value has no column or all columns, or the
+    /// driver fails.
+    pub fn new(
+        (pages, page, columns): (usize, usize, usize),
+        value_columns: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            return Err(no_such_type("a latent cache", dtype));
+        }
+        if value_columns == 0 || value_columns >= columns {
+            let expected = format_args!("1 or more, and less than a row's {columns}");
+            return Err(invalid("value_columns", value_columns, expected));
+        }
+        let rows = Tensor::zeros((pages, page, 1, columns), dtype, device)?;
+        let values = rows.narrow(3, 0, value_columns)?;
+        Ok(LatentCache { rows, values })
+    }
+
+    /// Returns the rows, `[pages, page, 1, columns]`, and the values in them.
+    pub fn tensors(&self) -> [&Tensor; 2] {
+        [&self.rows, &self.values]
+    }
+
+    /// Writes this step's rows, `(tokens, columns)`, into their slots.
+    ///
+    /// # Errors
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    pub fn append(&mut self, rows: &Tensor, step: &Step) -> Result<()> {
+        on_its_pages(&self.rows, step)?;
+        append_latent(rows, &self.rows, self.value_columns(), &step.slots()?)
+    }
+
+    /// Rotates the columns behind the value of this step's queries and rows by their
+    /// [positions](Step::positions), writes the rows into their slots, and returns the rotated queries,
+    /// `(tokens, heads, columns)`. One launch does all of it.
+    ///
+    /// # Errors
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    pub fn append_rotary(
+        &mut self,
+        q: &Tensor,
+        rows: &Tensor,
+        step: &Step,
+        table: &RotaryTable,
+    ) -> Result<Tensor> {
+        on_its_pages(&self.rows, step)?;
+        let cache = (&self.rows, self.value_columns());
+        append_latent_rotary(q, rows, cache, &step.slots()?, table, &step.positions()?)
+    }
+
+    /// Computes attention of this step's queries, `(tokens, heads, columns)`, on the rows of their sequences,
+    /// including the rows that this step has [appended](LatentCache::append). A sequence's last query aligns
+    /// with its last row. The result is `(tokens, heads, value columns)`. Sequences with several queries must
+    /// have equal numbers of queries. For prompts, project the latents up, and call
+    /// [`flash_attn_varlen`](crate::flash_attn_varlen).
+    ///
+    /// # Errors
+    /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+    pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
+        Ok(self.pages().attend(q, step, attend, false)?.0)
+    }
+
+    /// Returns the result of [`LatentCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`LatentCache::attend`].
+    pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
+        both(self.pages().attend(q, step, attend, true)?)
+    }
+
+    fn value_columns(&self) -> usize {
+        self.values.dims()[3]
+    }
+
+    fn pages(&self) -> LayerPages<'_> {
+        LayerPages { keys: &self.rows, values: &self.values, scales: None }
+    }
+}
