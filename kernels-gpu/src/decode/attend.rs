@@ -20,13 +20,17 @@ use spec::{
 use tile::copy::CpAsync;
 use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore, ValueScale};
 use tile::pipeline::PerWarp;
-use tile::shared::{SharedTile, StageScales};
+use tile::shared::{Scaled, SharedTile, StageScales};
 use tile::{Block, Smem, Steps, Warp, shared_layout};
 
 shared_layout! {
     /// A tile of 16 keys and a tile of their values.
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
+
+/// Each warp's ring of stages. The scales of a stage's rows lie beside the stages, if rows have scales.
+type Rings<E, const D: usize, const SLOTS: usize, const WARPS: usize> =
+    PerWarp<KvTile<E, D>, SLOTS, WARPS, <E as Scaled>::Scales<1>>;
 
 /// Finds keys in pages of this alignment.
 pub trait Find: PageMarker {
@@ -193,8 +197,7 @@ fn attend<
         (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
     // Each warp copies its tiles through its own pipeline, without block barriers.
-    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS, E::Scales<1>>, PlaceB<E::As, D, G>) =
-        smem.split();
+    let (places, right): (Rings<E, D, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
     let mut scale_walk =

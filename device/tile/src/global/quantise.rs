@@ -49,7 +49,7 @@ impl RowQuantiser {
         const ROUNDS: f32 = 12_582_912.0;
         let byte = |x: f32| {
             let quotient = if self.scale > 0.0 { x / self.scale } else { 0.0 };
-            (quotient.max(-MOST).min(MOST) + ROUNDS).to_bits() & 0xff
+            (quotient.clamp(-MOST, MOST) + ROUNDS).to_bits() & 0xff
         };
         let word = |i: usize| byte(x[i]) | byte(x[i + 1]) << 8 | byte(x[i + 2]) << 16 | byte(x[i + 3]) << 24;
         [word(0), word(4)]
