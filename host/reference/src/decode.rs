@@ -181,7 +181,7 @@ impl DecodeMemory {
                 self.keys(b, *length).map_or(Ok(None), |keys| self.reference_of(&rows, b, keys))?;
             let values = rows[1].iter().map(|bits| f64::from(decode(dtype, *bits)));
             Ok(reference.map(|reference| match self.case.cache {
-                DType::Int8 => reference.by(rule, dtype, values.clone()).scaled_probabilities(values),
+                DType::Int8 => reference.by(rule, dtype, values).scaled_probabilities(dtype, &rows[1]),
                 _ => reference.by(rule, dtype, values),
             }))
         };

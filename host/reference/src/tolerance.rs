@@ -1,5 +1,5 @@
 //! The tolerance rule.
-use super::arithmetic::unit_roundoff;
+use super::arithmetic::{decode, unit_roundoff};
 use super::attention::{Inputs, Outputs, naive, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
@@ -185,10 +185,11 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// Permits one more rounding to f16, for values of rows that have scales: kernels round each probability
+    /// Permits one more rounding to f16, for `values` of rows that have scales: kernels round each probability
     /// after its product with the row's scale, so the error does not cancel with the error of the sum.
     #[must_use]
-    pub(super) fn scaled_probabilities(self, values: impl Iterator<Item = f64>) -> Self {
+    pub fn scaled_probabilities(self, dtype: DType, values: &[u16]) -> Self {
+        let values = values.iter().map(|bits| f64::from(decode(dtype, *bits)));
         let rounding = unit_roundoff(DType::F16) * values.fold(0.0, |most: f64, x| most.max(x.abs()));
         Reference { tolerance: self.tolerance + rounding, ..self }
     }

@@ -53,7 +53,6 @@ pub enum KvScale {
 /// is the stored integer times its row's scale, which is 0 or more. Slot `i` of all pages is row `i % page` of
 /// page `i / page`, and has its scale `i * strides[0]` elements behind the first slot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TokenScales {
     /// Device address. A multiple of 4.
     pub address: u64,
