@@ -119,6 +119,19 @@ pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     unsafe { data.transmute(data.len()) }.expect("equal count and size")
 }
 
+/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
+pub fn signed<'a>(data: &CudaView<'a, u8>) -> CudaView<'a, i8> {
+    // SAFETY: both types have 8 bits, and each bit pattern is a valid value of both.
+    unsafe { data.transmute(data.len()) }.expect("equal count and size")
+}
+
+/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
+pub fn signed_mut<'a>(data: &'a mut CudaViewMut<'_, u8>) -> CudaViewMut<'a, i8> {
+    let count = data.len();
+    // SAFETY: the reason above holds here too.
+    unsafe { data.transmute_mut(count) }.expect("equal count and size")
+}
+
 /// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.
 #[derive(Clone, Copy)]
 #[must_use]
