@@ -106,8 +106,9 @@ def _rotate(args, cos, sin, positions, q, rotated, interleaved):
     args.rotary_rows, args.rotary_dims, args.rotary_stride = cos.shape[0], 2 * cos.shape[1], cos.stride(0)
     args.rotary_dtype, args.rotary_style = ANGLE_DTYPES[cos.dtype], int(interleaved)
     args.wide_positions = int(positions.dtype == torch.int64)
-    args.q, args.rotated_q, args.heads_q = q.data_ptr(), rotated.data_ptr(), q.shape[1]
-    args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
+    if q is not None:
+        args.q, args.rotated_q, args.heads_q = q.data_ptr(), rotated.data_ptr(), q.shape[1]
+        args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
 
 
 def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head_dim_v=0):
@@ -115,7 +116,7 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
 
     `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not have. For a
     float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device. `rotary` are the
-    arguments of a rotation of k and of queries: cos, sin, positions, q, rotated, interleaved. With `head_dim_v`, and None for v
+    arguments of a rotation of k, and of queries if q is not None: cos, sin, positions, q, rotated, interleaved. With `head_dim_v`, and None for v
     and v_cache, k are rows of a latent cache (MLA), whose values are the first head_dim_v columns; the other columns rotate.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)

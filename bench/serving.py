@@ -20,8 +20,8 @@ peer of each:
   packed-e4m3                 varlen prompts on an e4m3 cache; peer: FerroFlash on a 16-bit cache
   mixed                       single queries and chunks in one request; peer: FerroFlash in two requests, one after the other
   graph                       a graph captured for many sequences, replayed with few; peer: a plan for these few
-  append, append-rotary       peers: index_put, and the append without rotary embedding
-  merge                       peer: the time to move the bytes
+  append, append-rotary       peers: index_put; rotary embedding of K, peer: the append alone
+  append-rotary-q, merge      rotary embedding of K and Q; merges of two states; peer: the time to move the bytes
 
 Every call is part of a CUDA graph of many calls, so that launches cost every contender the same. Cold: the calls take several
 sets of tensors in turn, which together exceed the L2 cache. Hot: all calls take one set. Each round visits the contenders in

@@ -75,8 +75,13 @@ impl Tiles {
             // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
             let known = p.batch == 1 || p.cache.and_then(|cache| cache.total_k) == Some(most(p.seqlen_k));
-            let equal = known && few.is_none() && queries == most(p.seqlen_q);
-            let rounds = dealt(equal, p, of, order, Some(sequences), on);
+            let equal = known && queries == most(p.seqlen_q);
+            let rounds = match few {
+                // Most of the order's tiles may be empty. A block skips them faster than another block
+                // starts, and the rest is even in number.
+                Some(_) => TileRounds::single(order.resident(resident(&entry.contract, on))),
+                None => dealt(equal, p, of, order, Some(sequences), on),
+            };
             return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
         }
         let [[_, rows, ..], ..] = p.shapes();

@@ -14,6 +14,20 @@ const MIXED: &str = "sequences of few and of many queries: a decode kernel takes
 /// single queries. This number is an estimate; nobody has measured it.
 const MOSTLY_FEW: usize = 32;
 
+/// Minimum of the maximum number of keys for which a decode kernel runs beside Hopper's kernel. The mean
+/// number of queries must also be at most half of the maximum: otherwise most sequences have many queries.
+/// Time in us (H200, f16, causal, one kernel or two requests, then this pair of kernels):
+///
+/// | head dim, heads | batch | others | this pair |
+/// |---|---|---|---|
+/// | 128, 32/8 | 32 single queries and 2 x 512 queries, on 4096 keys | 310 (portable pair), 219 (two requests) | 230 |
+/// | 128, 32/8 | 128 single queries on 2048 keys, 1 x 1536 | 314, 287 | 321 |
+/// | 128, 32/8 | 256 single queries on 1024 keys, 256 on 8192 | 606, 464 | 370 |
+/// | 128, 64/8 | 16 single queries on 32768 keys, 4 x 1024 on 8192 | 4612 (Hopper's kernel alone), 1985 | 2019 |
+/// | 64, 64/8 | 64 single queries and 2 x 512 queries, on 4096 keys | 336 (portable pair), 272 | 304 |
+/// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
+const LEAST_KEYS: usize = 1024;
+
 /// Returns the kernels of a mixed batch and the reason for them, if the batch may have sequences of few
 /// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
 /// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
@@ -24,9 +38,8 @@ pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
     let (kernel, few) = kernels(q).find(|(kernel, few)| fit(kernel, few, on))?;
     let all = p.batch.saturating_mul(p.seqlen_q);
     let has_few = p.seqlen_q <= most(p, few) as usize || p.batch > 1 && rows < all;
-    // Two kernels cost a launch more than one. If all sequences may have many queries, one kernel runs.
     let pays = match kernel.isa {
-        Isa::Sm90a => rows <= all / 2 || p.seqlen_q <= most(p, few) as usize,
+        Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || p.seqlen_q <= most(p, few) as usize),
         Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype => true,
         Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
     };

@@ -264,6 +264,9 @@ pub fn copy<
 ) {
     let mut behind = None;
     while let Some(tile) = source.find() {
+        if tile.is_empty() {
+            continue;
+        }
         let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
@@ -278,6 +281,7 @@ pub fn copy<
             Mask::Staged::copy::<W, N>(&mut staged, numbers, variant, &view.of, key);
         }
     }
+    S::end(&mut q, &tensors.q);
     if let Some(values) = behind {
         v.load(&tensors.v, values);
     }

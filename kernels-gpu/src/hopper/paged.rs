@@ -39,6 +39,11 @@ impl MapTile for CacheTile {
     type Params = HopperPagedParams;
 
     #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
         self.0.query(row)
     }

@@ -14,6 +14,11 @@ pub trait MapTile: QueryTile {
     /// The parameters of a kernel with such work tiles.
     type Params: AsRef<ForwardOf<Self>>;
 
+    /// Whether the tile has no query. The producer skips such a tile.
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        false
+    }
     /// The coordinates of row `row` of the tile's queries.
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// The coordinates of row `row` of the tile's keys.
@@ -49,6 +54,9 @@ pub trait Scheduler {
         from: &T::Tensor<QueriesOf<Self>>,
         at: <QueriesOf<Self> as MapKind>::At,
     );
+    /// Tells the consumers that no work tile follows, if they do not know it.
+    #[inline(always)]
+    fn end<T: TmaTile, const S: usize>(_: &mut Producer<T, S, Self::By>, _: &T::Tensor<QueriesOf<Self>>) {}
     /// The consumers' next work tile, if there is one. The consumers wait for the tile's queries.
     fn receive<T: TmaTile, const S: usize>(&mut self, q: &mut Consumer<T, S, Self::By>)
     -> Option<Self::Tile>;

@@ -15,7 +15,7 @@ use spec::{
 };
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
-use tile::tma::{BroadcastTma, MapKind, RaggedRow, TileInfo, TmaTile};
+use tile::tma::{BroadcastTma, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem};
 
 /// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
@@ -38,8 +38,7 @@ pub fn sequence_of(
 
 impl SequenceTile {
     /// The tile of a head that starts at query `before` of a sequence. `aligned` is the position of the
-    /// sequence's first query. A tile without a sequence has no query and no key: TMA loads zeros and stores
-    /// nothing.
+    /// sequence's first query. A tile without a sequence has no query and no key.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -98,6 +97,11 @@ impl MapTile for SequenceTile {
     type Params = VarlenParams<HopperParams<RaggedMap>>;
 
     #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.queries.rows() == 0
+    }
+
+    #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
         self.query(row)
     }
@@ -113,8 +117,11 @@ impl MapTile for SequenceTile {
     }
 }
 
+/// The tile info behind the last work tile of a block. No tile has so many queries.
+const END: TileInfo = [u32::MAX; 8];
+
 /// A work tile that the producer finds and broadcasts.
-pub trait Found: MapTile {
+pub trait Found: MapTile<Queries = RaggedMap> {
     /// Finds the tile of `tile_m` queries that `tile` names.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// See [`SequenceTile::info`].
@@ -151,7 +158,9 @@ impl Found for SequenceTile {
     }
 }
 
-/// The tile scheduler of kernel `K` with varlen queries. Some work tiles have no sequence.
+/// The tile scheduler of kernel `K` with varlen queries. Some of the order's tiles have no sequence. The
+/// producer skips them, and tells the consumers when no tile follows. (H200: the consumers took 2.9 us for a
+/// tile without a query.)
 pub struct VarlenScheduler<'p, T: Found, K> {
     p: &'p T::Params,
     tiles: OwnTiles,
@@ -171,7 +180,7 @@ impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
 
 impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
     type Tile = T;
-    type By = BroadcastTma<T::Queries>;
+    type By = BroadcastTma<RaggedMap>;
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
@@ -180,20 +189,29 @@ impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
 
     #[inline(always)]
     fn load<B: TmaTile, const S: usize>(
-        q: &mut Producer<B, S, BroadcastTma<T::Queries>>,
+        q: &mut Producer<B, S, BroadcastTma<RaggedMap>>,
         tile: &T,
-        from: &B::Tensor<T::Queries>,
-        at: <T::Queries as MapKind>::At,
+        from: &B::Tensor<RaggedMap>,
+        at: RaggedRow,
     ) {
         q.load(tile.info(Self::TOLD), from, at)
     }
 
     #[inline(always)]
+    fn end<B: TmaTile, const S: usize>(
+        q: &mut Producer<B, S, BroadcastTma<RaggedMap>>,
+        from: &B::Tensor<RaggedMap>,
+    ) {
+        q.load(END, from, RaggedRow::new(0, 0, 0, 0))
+    }
+
+    #[inline(always)]
     fn receive<B: TmaTile, const S: usize>(
         &mut self,
-        q: &mut Consumer<B, S, BroadcastTma<T::Queries>>,
+        q: &mut Consumer<B, S, BroadcastTma<RaggedMap>>,
     ) -> Option<T> {
-        self.tiles.next().map(|_| T::of_info(q.info(), Self::TOLD))
+        let info = q.info();
+        (info[1] != END[1]).then(|| T::of_info(info, Self::TOLD))
     }
 }
 

@@ -3,6 +3,7 @@ use crate::group::{PingPong, Warpgroup};
 use crate::shared::Place;
 use crate::{Block, Warp};
 use contract::Kernel;
+use core::marker::PhantomData;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
 use cuda_std::{mbarrier, tma};
 
@@ -70,15 +71,17 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
 }
 
 /// Registers per thread of the producer warpgroup, if there are `W` consumer warpgroups.
-struct Copying<const W: usize>;
+struct Copying<P, const W: usize>(PhantomData<P>);
 /// Registers per thread of each of `W` consumer warpgroups.
-struct Computing<const W: usize>;
+struct Computing<P, const W: usize>(PhantomData<P>);
 
-/// Registers per thread of the producer warpgroup and of the consumer warpgroups.
-const fn registers(w: usize) -> [u32; 2] {
-    let [copying, computing] = match w {
-        2 => [24, 240],
-        3 => [32, 160],
+/// Registers per thread of the producer warpgroup and of the consumer warpgroups. Several producer threads
+/// look up the place of each box, for which 24 registers are too few.
+const fn registers(w: usize, producers: u32) -> [u32; 2] {
+    let [copying, computing] = match (w, producers) {
+        (2, 1) => [24, 240],
+        (2, _) => [40, 232],
+        (3, _) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };
     // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
@@ -86,11 +89,11 @@ const fn registers(w: usize) -> [u32; 2] {
     assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "a block has fewer registers");
     [copying, computing]
 }
-impl<const W: usize> Registers for Copying<W> {
-    const COUNT: u32 = registers(W)[0];
+impl<P: Specialized, const W: usize> Registers for Copying<P, W> {
+    const COUNT: u32 = registers(W, P::PRODUCERS)[0];
 }
-impl<const W: usize> Registers for Computing<W> {
-    const COUNT: u32 = registers(W)[1];
+impl<P: Specialized, const W: usize> Registers for Computing<P, W> {
+    const COUNT: u32 = registers(W, P::PRODUCERS)[1];
 }
 
 impl<K: Kernel> Block<K> {
@@ -110,7 +113,7 @@ impl<K: Kernel> Block<K> {
     ) {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "one warpgroup copies, the others compute");
-            let [copying, computing] = registers(W);
+            let [copying, computing] = registers(W, P::PRODUCERS);
             assert!(copying < computing, "producers must have fewer registers than consumers");
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread must copy, or one of each warp");
         }
@@ -127,7 +130,7 @@ impl<K: Kernel> Block<K> {
         let warp = Warp { index: number, lane: block.thread % 32 };
         if number / 4 == 0 {
             // SAFETY: the whole warpgroup takes this branch, and it starts with more registers.
-            unsafe { setmaxnreg_dec::<Copying<W>>() };
+            unsafe { setmaxnreg_dec::<Copying<P, W>>() };
             // If only one thread produces, its warp and lane are constants.
             if P::PRODUCERS > 1 && warp.lane == 0 {
                 // SAFETY: one thread of each of four warps calls this.
@@ -139,7 +142,7 @@ impl<K: Kernel> Block<K> {
         } else {
             // SAFETY: the whole warpgroup takes this branch, and the producer warpgroup has released enough
             // registers.
-            unsafe { setmaxnreg_inc::<Computing<W>>() };
+            unsafe { setmaxnreg_inc::<Computing<P, W>>() };
             let warp = Warp { index: number - 4, ..warp };
             let index = number / 4 - 1;
             // SAFETY: these are the other `4 * W` warps.
