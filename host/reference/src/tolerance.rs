@@ -185,8 +185,9 @@ impl Reference {
         Reference { tolerance: self.tolerance.max(roundings), ..self }
     }
 
-    /// Permits one more rounding to f16, for `values` of rows that have scales: kernels round each probability
-    /// after its product with the row's scale, so the error does not cancel with the error of the sum.
+    /// Permits one more rounding to f16, for `values` of rows that have scales: kernels round each
+    /// probability after its product with the row's scale, so the error does not cancel with the error of
+    /// the sum.
     #[must_use]
     pub fn scaled_probabilities(self, dtype: DType, values: &[u16]) -> Self {
         let values = values.iter().map(|bits| f64::from(decode(dtype, *bits)));

@@ -196,8 +196,8 @@ impl<'a, C: Number> PagesMut<'a, C> {
         PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2], tokens: None }
     }
 
-    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of keys and
-    /// of values.
+    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of
+    /// keys and of values.
     pub fn token_scales(
         self,
         keys: &'a mut impl MemoryMut<f32>,

@@ -26,8 +26,8 @@ impl Slots {
     }
 }
 
-/// The scale of an e4m3 KV cache, or the scales of an int8 KV cache. A key or value is the stored number times
-/// the scale.
+/// The scale of an e4m3 KV cache, or the scales of an int8 KV cache. A key or value is the stored number
+/// times the scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum KvScale {
     /// A scale of 1.
@@ -49,9 +49,9 @@ pub enum KvScale {
     Tokens(TokenScales),
 }
 
-/// The scales of an int8 KV cache: one f32 for each row (token) and key head, in device memory. A key or value
-/// is the stored integer times its row's scale, which is 0 or more. Slot `i` of all pages is row `i % page` of
-/// page `i / page`, and has its scale `i * strides[0]` elements behind the first slot's.
+/// The scales of an int8 KV cache: one f32 for each row (token) and key head, in device memory. A key or
+/// value is the stored integer times its row's scale, which is 0 or more. Slot `i` of all pages is row `i %
+/// page` of page `i / page`, and has its scale `i * strides[0]` elements behind the first slot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenScales {
     /// Device address. A multiple of 4.
@@ -103,8 +103,8 @@ impl KvPages {
         KvPages { keys, values, scales: [KvScale::One; 2] }
     }
 
-    /// Creates pages of an int8 KV cache: keys and values are [`DType::Int8`](crate::DType::Int8), and each row
-    /// of a head has a scale. [`Append`](crate::request::Append) writes the integers and the scales:
+    /// Creates pages of an int8 KV cache: keys and values are [`DType::Int8`](crate::DType::Int8), and each
+    /// row of a head has a scale. [`Append`](crate::request::Append) writes the integers and the scales:
     ///
     /// | row | scale | integers |
     /// |---|---|---|

@@ -104,8 +104,8 @@ pub struct AppendInfo {
     pub rotates: Option<DType>,
 }
 
-/// Parts of a row if each warp has a row: one part, or one pair of parts, per lane. Parts behind the row's last
-/// one do not exist.
+/// Parts of a row if each warp has a row: one part, or one pair of parts, per lane. Parts behind the row's
+/// last one do not exist.
 pub const WARP_PARTS: usize = 32;
 
 impl AppendInfo {

@@ -47,9 +47,9 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
-    /// P = exp2(S - max), with this lane's two rows of each tile multiplied by `by`, as the right operand of V^T
-    /// P^T. Adds P, without the factors, to this lane's sums. [`Softmax::gather`] must follow the last tile. A
-    /// sum of rounded P would not help: the products with factors are rounded differently.
+    /// P = exp2(S - max), with this lane's two rows of each tile multiplied by `by`, as the right operand
+    /// of V^T P^T. Adds P, without the factors, to this lane's sums. [`Softmax::gather`] must follow the
+    /// last tile. A sum of rounded P would not help: the products with factors are rounded differently.
     #[inline(always)]
     pub fn exp_scaled<E: TensorCore>(
         &mut self,

@@ -25,8 +25,8 @@ pub trait StageScales: SharedLayout {
     /// - If `present` is true, a f32 may be read at `from`, a multiple of 4.
     /// - `i` is below `COUNT`.
     unsafe fn copy<W: ThreadGroup>(slot: &Self::Slot<CpAsync<W>>, i: u32, from: u64, present: bool);
-    /// The scale of row `row` of keys (0) or of values (1). A row that does not exist has the scale of another
-    /// row.
+    /// The scale of row `row` of keys (0) or of values (1). A row that does not exist has the scale of
+    /// another row.
     fn load(&self, which: usize, row: u32) -> f32;
 }
 
@@ -70,8 +70,8 @@ impl<const R: usize> StageScales for RowScales<R> {
     const COUNT: u32 = 2 * Self::ROWS;
     #[inline(always)]
     unsafe fn copy<W: ThreadGroup>(slot: &RowScalesSlot<R, CpAsync<W>>, i: u32, from: u64, present: bool) {
-        // SAFETY: the word is a word of this slot, because the caller promises that `i` is below the count; no
-        // thread reads it before the copy has landed. The caller promises that `from` may be read.
+        // SAFETY: the word is a word of this slot, because the caller promises that `i` is below the count;
+        // no thread reads it before the copy has landed. The caller promises that `from` may be read.
         unsafe { cp_async_4_or_zero(slot.base + i * 4, from, present) }
     }
     #[inline(always)]

@@ -40,8 +40,8 @@ pub(crate) struct Input {
     /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
     /// the file has values.
     v_width: Option<usize>,
-    /// Scales of keys and of values: one for all key heads, or one per key head. An int8 cache has one per row
-    /// and key head, `[pages, page, heads]`.
+    /// Scales of keys and of values: one for all key heads, or one per key head. An int8 cache has one per
+    /// row and key head, `[pages, page, heads]`.
     scales: [Option<Vec<f32>>; 2],
     pages: TensorView,
     /// Page indices, and their number per sequence.

@@ -2,9 +2,9 @@
 use crate::arithmetic::decode;
 use ferroflash::DType;
 
-/// Returns the scale of a row and the row's integers. The scale is the largest magnitude divided by 127; a row
-/// of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN and zeros. Integers are the
-/// nearest to `x / scale`, even between two, and at most 127 in magnitude.
+/// Returns the scale of a row and the row's integers. The scale is the largest magnitude divided by 127; a
+/// row of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN and zeros. Integers are
+/// the nearest to `x / scale`, even between two, and at most 127 in magnitude.
 pub(super) fn quantise(row: &[u16], dtype: DType) -> (f32, Vec<i8>) {
     let numbers: Vec<f32> = row.iter().map(|bits| decode(dtype, *bits)).collect();
     if !numbers.iter().all(|x| x.is_finite()) {

@@ -36,8 +36,8 @@ struct Turn {
 }
 
 impl AppendMemory {
-    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Every second row of an
-    /// int8 cache has numbers only, and some rows have zeros only. Slots are in random order.
+    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Every second row
+    /// of an int8 cache has numbers only, and some rows have zeros only. Slots are in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));

@@ -82,8 +82,8 @@ impl DecodeMemory {
         })
     }
 
-    /// Returns the scales of keys (0) or of values (1): one per head, or one per row in `[pages][page][heads]`
-    /// of an int8 cache. The scales of rows that belong to no sequence are poisoned.
+    /// Returns the scales of keys (0) or of values (1): one per head, or one per row in
+    /// `[pages][page][heads]` of an int8 cache. The scales of rows that belong to no sequence are poisoned.
     pub(super) fn scales(&self, which: usize) -> Vec<u8> {
         let (case, heads, (page, _)) = (&self.case, self.case.heads[1], self.case.paging());
         if case.cache != DType::Int8 {

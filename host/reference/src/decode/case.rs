@@ -44,8 +44,8 @@ const INTEGERS: f32 = 32.0;
 pub struct DecodeCase {
     /// Element type of queries and output.
     pub dtype: DType,
-    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values. In an int8 cache, every
-    /// row has its own scales.
+    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values. In an int8 cache,
+    /// every row has its own scales.
     pub cache: DType,
     /// Number of keys of each sequence that the cache holds. The rows behind these keys are NaN.
     pub filled: Vec<usize>,
@@ -192,8 +192,8 @@ impl DecodeCase {
         }
     }
 
-    /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`, counted
-    /// in `[key][head]`. Products of integers and these scales are numbers of the queries' type.
+    /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
+    /// counted in `[key][head]`. Products of integers and these scales are numbers of the queries' type.
     pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
         match self.cache {
             DType::E4m3 => [2.0, 0.5][which],

@@ -99,8 +99,8 @@ impl Input {
         [keys, if self.v_width.is_some() { keys } else { values }]
     }
 
-    /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. The rows
-    /// of an int8 cache are multiplied by their scales; the rows of an e4m3 cache are not.
+    /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. The
+    /// rows of an int8 cache are multiplied by their scales; the rows of an e4m3 cache are not.
     fn rows_in(&self, which: usize, b: usize, head: usize) -> Vec<u16> {
         let (dtype, [_, page, heads, head_dim]) = (self.problem.dtype, self.pages.shape);
         let (pool, scales, bytes) =
