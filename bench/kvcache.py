@@ -58,7 +58,8 @@ class Launch(Planned):
     on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
     `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32 on the
     device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys of these pages.
-    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has.
+    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has. `v_cache` may have
+    another head_dim than `k_cache`, and other strides.
     """
 
     def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
@@ -78,7 +79,7 @@ class Launch(Planned):
         else:
             args.seqlen_q, args.total_q = seqlen_q, q.shape[0]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
-        args.head_dim_v = o.shape[-1] if v_cache is None else 0
+        args.head_dim_v = o.shape[-1]
         if table is not None:
             args.columns, args.table_stride = table.shape[1], table.stride(0)
         self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
@@ -170,7 +171,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
     FlashAttention-2's arguments in its order. The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with
-    `block_table` (pages, page, heads_k, head_dim). The call first writes `k` and `v` (batch, new, heads_k, head_dim) after
+    `block_table` (pages, page, heads_k, head_dim). The head_dim of v_cache may differ; o has it. The call first writes `k` and `v` (batch, new, heads_k, head_dim) after
     the `cache_seqlens` keys of each sequence. With `rotary_cos` and `rotary_sin` (positions, columns / 2), in float32 or the
     dtype of q, it rotates `k` on the way, and q: row i of a sequence by the angles of position cache_seqlens + i.
     `alibi_slopes` are (heads) or (batch, heads) in float32. Padding on the left is refused.
@@ -195,9 +196,11 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         # FlashAttention then rotates all queries by the position of the first.
         if q.shape[1] > 1 and not causal and tuple(window_size) == (-1, -1):
             raise Unsupported("rotary_cos with several queries and neither causal nor window_size: rotate q and k first")
-    if k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape:
-        raise Error(f"k_cache and v_cache must have equal shapes and strides, not {tuple(v_cache.stride())}")
-    if k_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise Error(f"v_cache {tuple(v_cache.shape)}: only head_dim may differ from k_cache's {tuple(k_cache.shape)}")
+    if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
+        raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
+    if k_cache.stride(-1) != 1 or v_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
         raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or q.dim() != (4 if cu_seqlens_q is None else 3):
         raise Error(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and max_seqlen_q")
@@ -235,7 +238,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         q = q if rotated is None else rotated
         lengths = lengths + k.shape[1]
 
-    o, lse = torch.empty(q.shape, dtype=q.dtype, device=device), None
+    o, lse = torch.empty(*q.shape[:-1], v_cache.shape[-1], dtype=q.dtype, device=device), None
     if return_softmax_lse:
         shape = (batch, q.shape[2], q.shape[1]) if starts is None else (q.shape[1], q.shape[0])
         lse = torch.empty(shape, dtype=torch.float32, device=device)

@@ -1,10 +1,11 @@
 //! A problem: sizes and scores of a request without its tensors. The problem determines the mask kind, the
 //! window and the base-2 scale of the kernels.
+mod keys;
 mod meaning;
 
-use crate::request::{
-    Alignment, AttentionRequest, KeysValues, KvCache, KvPages, Mask, Paged, Prefix, Queries, Splits,
-};
+pub use keys::CacheShape;
+
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvPages, Mask, Prefix, Queries, Splits};
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
 use spec::{ScoreKinds, Window};
@@ -63,34 +64,6 @@ pub struct Problem {
     /// Queries and keys of a block of the variant's [`BlockMask`](spec::BlockMask), if the variant has one.
     /// Only kernels with this tile take its lists.
     pub block_tile: Option<[u32; 2]>,
-}
-
-/// The properties of a [`KvCache`] that planning uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CacheShape {
-    /// Element type of keys and values.
-    pub dtype: DType,
-    /// Keys per page.
-    pub page: usize,
-    /// Whether 16 consecutive keys always lie in one page, if the first one's index is a multiple of 16.
-    pub tiled: bool,
-    /// Maximum number of keys of all sequences together, if known.
-    pub total_k: Option<usize>,
-    /// Whether values are the first columns of keys (MLA).
-    pub latent: bool,
-}
-
-impl CacheShape {
-    fn new(cache: &KvCache) -> Self {
-        let page = cache.pages.keys.shape[1];
-        let tiled = match cache.paged {
-            Paged::Dense { .. } => true,
-            Paged::Table { .. } => page.is_multiple_of(16),
-        };
-        let latent = cache.pages.latent_columns().is_some();
-        CacheShape { dtype: cache.pages.keys.dtype, page, tiled, total_k: cache.total_k, latent }
-    }
 }
 
 /// One setter per field, with the field's name.
@@ -187,11 +160,6 @@ impl Problem {
             [k, v] if k == v => format!("head_dim {k}"),
             [k, v] => format!("head_dim {k}/{v}"),
         }
-    }
-
-    /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.
-    pub(crate) fn latent(&self) -> Option<usize> {
-        self.cache.filter(|cache| cache.latent).map(|_| self.head_dim_v)
     }
 
     /// Returns the factor of the scores; by default `1 / sqrt(head_dim)`.

@@ -42,10 +42,11 @@ pub struct Few {
 }
 
 /// Returns the decode kernel that accompanies a prefill kernel of mixed batches. Returns `None` if there is
-/// none, or if a thread block of it cannot hold one query with all its heads.
+/// none, if it does not take the columns, or if a thread block of it cannot hold one query with all its
+/// heads.
 pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<&'static AttnInfo> {
     let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim);
-    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel))?;
+    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel) && p.has_columns_for(e))?;
     (most(p, few) > 0).then_some(few)
 }
 

@@ -20,7 +20,7 @@ use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
-use spec::{Keys, ScoreKinds};
+use spec::ScoreKinds;
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -44,27 +44,42 @@ impl Query<'_> {
     }
 }
 
-/// Returns the smallest numbers of columns, of K and of V, among kernels that accept the problem's columns.
+/// Returns the smallest numbers of columns, of K and of V, among kernels with this mask that accept the
+/// problem's columns.
+fn smallest(p: &Problem, mask: MaskKind, kernels: &[AttnInfo]) -> Option<[u32; 2]> {
+    let fits = |e: &&AttnInfo| e.mask == mask && p.has_columns_for(e);
+    kernels.iter().filter(fits).map(AttnInfo::columns).min()
+}
+
+/// Returns the mask and the smallest numbers of columns, of K and of V, of kernels that accept the problem's
+/// columns. General kernels ([`MaskKind::Local`]) also solve the problems of full and causal kernels, and
+/// accept more pairs of different numbers.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel accepts K and V of these different numbers of columns.
-fn columns(p: &Problem, kernels: &[AttnInfo]) -> Result<[u32; 2], Error> {
-    let held = kernels.iter().filter(|e| e.takes_columns(p.columns())).map(AttnInfo::columns).min();
-    held.ok_or_else(|| {
-        let apart = kernels.iter().filter(|e| e.head_dim != e.head_dim_v).max_by_key(|e| e.columns());
-        let reason = match apart {
-            None => "k and v must have equal numbers of columns here".to_owned(),
-            Some(AttnInfo { head_dim: k, head_dim_v: v, keys: Keys::Cache(_), .. }) => format!(
-                "if keys and values of a KV cache have different numbers of columns, kernels take {v} \
-                 columns of values and {v} to {k} of keys"
-            ),
-            Some(AttnInfo { head_dim: k, head_dim_v: v, .. }) => format!(
-                "if k and v have different numbers of columns, kernels take at most {k} of k and {v} of v"
-            ),
-        };
-        Error::unsupported(p.named_columns(), reason)
-    })
+fn columns(p: &Problem, mask: MaskKind, kernels: &[AttnInfo]) -> Result<(MaskKind, [u32; 2]), Error> {
+    let of = |mask| smallest(p, mask, kernels).map(|columns| (mask, columns));
+    of(mask).or_else(|| of(MaskKind::Local)).ok_or_else(|| apart(p, kernels.iter()))
 }
+
+/// Returns the error for K and V of different numbers of columns, or of different strides.
+fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error {
+    const REASON: &str = "k and v have different numbers of columns, or different strides in a KV cache";
+    match kernels.filter(|e| e.has_own_values()).map(AttnInfo::columns).max() {
+        Some([k, v]) => {
+            let reason = format_args!("{REASON}: kernels then take at most {k} columns of k and {v} of v");
+            Error::unsupported(p.named_columns(), reason)
+        }
+        None => {
+            let reason = format_args!("{REASON}, which no kernel for this dtype of the KV cache takes");
+            Error::unsupported(p.named_columns(), reason)
+        }
+    }
+}
+
+/// The reason if a kernel's mask is more general than the problem's.
+const GENERAL: &str = "k and v of these different numbers of columns: the kernel for every mask, window and \
+                       softcap takes them";
 
 /// A selected kernel and the reason for it.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +198,7 @@ fn named(name: &str, q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
         let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
-    if entry.dtype != p.dtype || !general || !scored || !entry.takes_columns(p.columns()) {
+    if entry.dtype != p.dtype || !general || !scored || !p.has_columns_for(entry) {
         let expected = format_args!(
             "this problem needs {} with mask {}{} and {}, for {sequences} sequences",
             p.dtype.name(),

@@ -58,6 +58,9 @@ pub(crate) fn maps(
                             rows 2^34 bytes apart",
                 );
             }
+            if k.pitch() != v.pitch() {
+                return Err("pages of keys and pages of values are different numbers of rows apart");
+            }
             let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
             Ok(Some([q, k, v, o]))
         }

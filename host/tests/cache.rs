@@ -38,7 +38,6 @@ const REFUSED: &[(&str, Change, &[&str])] = &[
     ("no page", |c| both(c, |p| p.shape[0] = 0), &["cache.keys.shape", "1 or more"]),
     ("dtypes differ", |c| c.pages.values.dtype = DType::Bf16, &["cache.values.dtype: bf16", "of keys, f16"]),
     ("shapes differ", |c| c.pages.values.shape[1] = 8, &["cache.values.shape", "[20, 16, 2, 64]"]),
-    ("strides differ", |c| c.pages.values.strides[1] += 8, &["not supported: cache.values.strides", "equal"]),
     ("head dim", |c| both(c, |p| p.shape[3] = 60), &["head_dim 60", "f16", "multiples of 8"]),
     ("head dim of eight bits", |c| { both(c, |p| p.shape[3] = 56); e4m3(c, KvScale::One, KvScale::One) },
         &["head_dim 56", "e4m3", "multiples of 16"]),

@@ -97,7 +97,7 @@ impl<
         smem: Smem<C>,
     ) {
         let (mine, team) = block.split_groups::<M, W, 1>();
-        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         const { assert!(P::PAGES || !S::Scales::<N>::EXIST, "only rows of a cache have scales") }
         const { assert!(!Mask::LISTED || !S::Scales::<N>::EXIST, "scales follow no list of key blocks") }
         let row_scales = if S::Scales::<N>::EXIST { tile.row_scales() } else { None };

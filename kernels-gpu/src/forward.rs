@@ -8,7 +8,7 @@ use crate::variant::MaskFn;
 use crate::work::TileNumber;
 use attention_tile::LoadScales;
 use core::ops::ControlFlow;
-use spec::{AttnKernel, Forward, Fwd, FwdParams, Kernel, MaskMarker, Persistent, Sm80, VariantParams};
+use spec::{AttnKernel, Forward, Fwd, FwdParams, Kernel, Line, MaskMarker, Persistent, Sm80, VariantParams};
 use tile::copy::TileSource;
 use tile::copy::{CpAsync, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
@@ -123,7 +123,7 @@ impl<
         smem: Smem<C>,
     ) {
         let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
-        let tensors = tile.tensors::<E, D, DV>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, DV>(p, M as u32 * 16, Self::INFO.has_own_values());
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let tile_n = (N * KV_WARPS) as u32 * 16;

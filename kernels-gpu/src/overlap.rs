@@ -63,7 +63,7 @@ impl<
         const { assert!(!P::SPLIT, "`FwdOverlap` takes all key blocks down to block 0: `Split` needs `Fwd`") }
         let (mine, _) = block.split_groups::<M, W, 1>();
         let (warp, tile_n) = (mine.warp(), N as u32 * 16);
-        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let rows = tensors.rows;
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());

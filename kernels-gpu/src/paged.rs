@@ -42,10 +42,12 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
         &self,
         p: &FwdParams,
         tile_m: u32,
+        own_values: bool,
     ) -> TensorsOf<Self, E, D, DV> {
-        let CacheTile { of, p: PagedParams { cache, .. } } = self;
+        let CacheTile { of, p: PagedParams { cache, values, .. } } = self;
         let [k, v] = CacheRows::new(cache, of.sequence, of.tile.kv_head, of.keys.rows());
-        of.tensors::<E, D, DV>(p, tile_m).with(k, v.retyped())
+        let [_, own] = CacheRows::new(values, of.sequence, of.tile.kv_head, of.keys.rows());
+        of.tensors::<E, D, DV>(p, tile_m, own_values).with(k, if own_values { own } else { v.retyped() })
     }
     #[inline(always)]
     fn stored<T: Element, const D: usize>(&self, _: &FwdParams) -> [CacheRows<'p, T, D>; 2] {
@@ -73,7 +75,7 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
         place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
-        self.of.tensors::<E, D, DV>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
+        self.of.tensors::<E, D, DV>(p, M as u32 * 16, D != DV).store(acc_o, softmax, place, mine);
     }
 }
 

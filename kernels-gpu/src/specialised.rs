@@ -41,7 +41,7 @@ impl<
     #[inline(always)]
     fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, block: Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of blocks: `BlockSparse` needs `Fwd`") }
-        let tensors = TileNumber(block.index()).tensors::<E, D, D>(p, M as u32 * 16);
+        let tensors = TileNumber(block.index()).tensors::<E, D, D>(p, M as u32 * 16, false);
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, 0);
         let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16]);

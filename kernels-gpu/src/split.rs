@@ -29,8 +29,9 @@ impl TensorTile for KvSplit {
         &self,
         p: &FwdParams,
         tile_m: u32,
+        own_values: bool,
     ) -> TileTensors<E, D, DV> {
-        TileTensors::of(p, self.tile, self, tile_m)
+        TileTensors::of(p, self.tile, self, tile_m, own_values)
     }
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(

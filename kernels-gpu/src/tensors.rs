@@ -31,14 +31,15 @@ pub struct TileTensors<E, const D: usize, const DV: usize, K = GlobalRows<E, D>,
 }
 
 impl<E: Mma, const D: usize, const DV: usize> TileTensors<E, D, DV> {
-    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` computes the rows.
+    /// The tensors of a head of a batch, with `tile_m` rows per tile. `of` computes the rows. See
+    /// [`TensorTile::tensors`].
     #[inline(always)]
-    pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32) -> Self {
+    pub fn of(p: &FwdParams, tile: WorkTile, of: &impl QueryTile, tile_m: u32, own_values: bool) -> Self {
         let (q, k) =
             (GlobalRows::new(&p.q, tile.batch, tile.head), GlobalRows::new(&p.k, tile.batch, tile.kv_head));
         let v = GlobalRows::new(&p.v, tile.batch, tile.kv_head);
         TileTensors {
-            v: if D == DV { v.as_wide_as(&k) } else { v },
+            v: if own_values { v } else { v.as_wide_as(&k) },
             o: GlobalRows::new(&p.o, tile.batch, tile.head),
             lse: GlobalVec::new(&p.lse, tile.batch, tile.head, q.rows()),
             m_block: tile.m_block,
@@ -110,11 +111,14 @@ pub trait TensorTile: QueryTile {
     /// with elements of type `S`.
     type Keys<S: Element, const D: usize>: TileSource<S, D>;
 
-    /// The tile's tensors, with `tile_m` queries per tile.
+    /// The tile's tensors, with `tile_m` queries per tile. With `own_values`, a constant of the kernel,
+    /// values have their own number of columns, and in pages their own strides. Otherwise the kernel saves
+    /// the registers.
     fn tensors<E: Mma, const D: usize, const DV: usize>(
         &self,
         p: &FwdParams,
         tile_m: u32,
+        own_values: bool,
     ) -> TensorsOf<Self, E, D, DV>;
 
     /// The tile's keys and values, stored as `S`.
@@ -170,8 +174,9 @@ impl TensorTile for TileNumber {
         &self,
         p: &FwdParams,
         tile_m: u32,
+        own_values: bool,
     ) -> TileTensors<E, D, DV> {
         let tile = p.order.tile(self.0);
-        TileTensors::of(p, tile, &tile, tile_m)
+        TileTensors::of(p, tile, &tile, tile_m, own_values)
     }
 }

@@ -59,8 +59,9 @@ impl TensorTile for SequenceTile {
         &self,
         p: &FwdParams,
         tile_m: u32,
+        own_values: bool,
     ) -> TileTensors<E, D, DV> {
-        TileTensors::of(p, self.tile, self, tile_m).part(self.queries, self.keys)
+        TileTensors::of(p, self.tile, self, tile_m, own_values).part(self.queries, self.keys)
     }
 
     /// Computes the tensors of the results again, from parameters and from integers on the device. If the
@@ -76,7 +77,7 @@ impl TensorTile for SequenceTile {
         place: Spent<E, M, DV>,
         mine: WarpRows<M, W>,
     ) {
-        self.tensors::<E, D, DV>(p, M as u32 * 16).store(acc_o, softmax, place, mine);
+        self.tensors::<E, D, DV>(p, M as u32 * 16, D != DV).store(acc_o, softmax, place, mine);
     }
 }
 

@@ -86,7 +86,7 @@ impl<
     ) {
         const { assert!(!Mask::LISTED, "`FwdWide` takes ranges of key blocks: `BlockSparse` needs `Fwd`") }
         let ((mine, team), tile_n) = (block.split_groups::<M, W, 2>(), N as u32 * 16);
-        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
         let of = Sequence::of(p, &rows, tile.before());
@@ -105,7 +105,7 @@ impl<
         let mut k = tensors.k.walk(range.end - 1, block);
         let mut v = tensors.v.walk(range.end - 1, block);
         let mut kv = stages.start(|_, slot| slot.copy_edge(&mut k, block));
-        let q = tile.tensors::<E, HALF, HALF>(&half::<HALF>(p, team), M as u32 * 16).q;
+        let q = tile.tensors::<E, HALF, HALF>(&half::<HALF>(p, team), M as u32 * 16, false).q;
         let q = left.load(&q, rows.first, (mine, team), block);
 
         // Mainloop.
@@ -152,7 +152,7 @@ impl<
         let (mine, team) = block.split_groups::<M, W, 2>();
         let p = half::<HALF>(p, team);
         let p = FwdParams { o: late(p.o), ..p };
-        let tensors = tile.tensors::<E, HALF, HALF>(&p, M as u32 * 16);
+        let tensors = tile.tensors::<E, HALF, HALF>(&p, M as u32 * 16, false);
         tile.store::<E, M, W, HALF, HALF>(&p, &tensors, acc_o, &softmax, left.spent(team), mine);
     }
 }

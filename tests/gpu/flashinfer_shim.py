@@ -24,7 +24,7 @@ import torch
 import kvcache
 import merge
 import varlen
-from ferroflash import Error, Unsupported, masked
+from ferroflash import Unsupported, masked
 
 LOG2_E = math.log2(math.e)
 # Keys per split in the batch-invariant mode, and a split size that no sequence exceeds.
@@ -49,8 +49,6 @@ def pages(kv, layout):
     halves = kv if isinstance(kv, (tuple, list)) else kv.unbind(1)
     halves = [t.unsqueeze(-3 if layout == "NHD" else -2) if t.dim() == 3 else t for t in halves]
     k, v = (t.transpose(1, 2) if layout == "HND" else t for t in halves)
-    if k.stride() != v.stride():
-        raise Error(f"keys and values must have identical strides, not {k.stride()} and {v.stride()}")
     if k.dtype not in kvcache.CACHE_DTYPES:
         raise Unsupported(f"caches of {k.dtype} are not supported")
     return k, v
@@ -113,7 +111,7 @@ def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=Tru
     elif scales != (None, None):
         raise Unsupported("k_scale, v_scale: a cache of 16 bits has no scales")
     mask, window = masked(causal, (window_left, -1))
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device) if out is None else out
     options = {"table": table, "mask": mask, "window": window, "scale": scale, "softcap": softcap or 0.0, "scales": scales}
     if starts is None:
         batch = lengths.shape[0]

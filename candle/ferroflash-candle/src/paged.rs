@@ -22,8 +22,9 @@ pub struct PagedKv<'a> {
     /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3, or int8 with
     /// [`PagedKv::token_scales`]). Pages may have any size.
     pub keys: &'a Tensor,
-    /// Values, with the shape and strides of the keys. In a latent cache (MLA), the values are the first
-    /// columns of the keys: `keys.narrow(3, 0, 512)?`. The output has the head dim of the values.
+    /// Values, with the pages and heads of the keys. With another head dim, or other strides, prefill kernels
+    /// run, even for few queries. In a latent cache (MLA), the values are the first columns of the keys:
+    /// `keys.narrow(3, 0, 512)?`. The output has the head dim of the values.
     pub values: &'a Tensor,
     /// The block table, u32 or i32 `(sequences, columns)`: key `j` of sequence `b` is in page
     /// `block_table[b][j / page]`.
@@ -236,20 +237,20 @@ fn pages<'a, C: Number>(
     (v, v_layout): Stored<'_>,
     [k_data, v_data]: [&'a CudaView<'a, C>; 2],
 ) -> Result<(Pages<'a, C>, usize, usize)> {
-    let (pages, page, heads, head_dim) = k_layout.shape().dims4()?;
-    let (shape, columns) = ([pages, page, heads, head_dim], v_layout.dims().last().copied().unwrap_or(0));
-    let shares = std::ptr::eq(k, v) && k_layout.start_offset() == v_layout.start_offset();
-    let latent = shares && columns < head_dim;
-    let expected = if latent { [pages, page, heads, columns] } else { shape };
-    if v_layout.dims() != expected {
-        let expected = format_args!("k's, {shape:?}, or the first columns of k (a latent cache)");
+    let [(pages, page, heads, head_dim), of_values] = [k_layout.shape().dims4()?, v_layout.shape().dims4()?];
+    let (shape, columns) = ([pages, page, heads, head_dim], of_values.3);
+    if (of_values.0, of_values.1, of_values.2) != (pages, page, heads) {
+        let expected = format_args!("[{pages}, {page}, {heads}, ..], as k's, {shape:?}");
         return Err(invalid("v.shape", format_args!("{:?}", v_layout.dims()), expected));
     }
-    let strides: [usize; 4] = k_layout.stride().try_into().unwrap_or_default();
-    if v_layout.stride() != strides {
-        let expected = format_args!("k's, {strides:?}");
-        return Err(invalid("v.strides", format_args!("{:?}", v_layout.stride()), expected));
-    }
-    let of = if latent { Pages::latent(k_data, shape, columns) } else { Pages::new(k_data, v_data, shape) };
-    Ok((of.strides(strides.map(|stride| stride as i64)), page, columns))
+    let [k_strides, v_strides] = [k_layout, v_layout].map(|layout| {
+        let strides: [usize; 4] = layout.stride().try_into().unwrap_or_default();
+        strides.map(|stride| stride as i64)
+    });
+    let shares = std::ptr::eq(k, v) && k_layout.start_offset() == v_layout.start_offset();
+    let of = match shares && columns < head_dim && k_strides == v_strides {
+        true => Pages::latent(k_data, shape, columns).strides(k_strides),
+        false => Pages::new(k_data, v_data, shape).strides(k_strides).values(columns, v_strides),
+    };
+    Ok((of, page, columns))
 }

@@ -41,7 +41,8 @@ Tensors of a KV cache. The last query of a sequence has the position of its last
   q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
   k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
                 F8_E4M3, I8   [pages, heads_k, page size, head_dim]
-  v_cache       as k_cache  the shape of k_cache; a latent cache (--v-width) has no v_cache
+  v_cache       as k_cache  the shape of k_cache, but head_dim may differ: o has v_cache's head_dim. A latent
+                              cache (--v-width) has no v_cache
   seqused_k     i32         [sequences]: keys of each sequence
   block_table   i32         [sequences, columns]: pages of each sequence; without it, sequence b has page b
   cu_seqlens_q  i32         [sequences + 1]; without it, all sequences have equal numbers of queries

@@ -191,7 +191,7 @@ fn problem(random: &mut Random, limits: Limits) -> Problem {
     problem.scale = one_in(random, 3).then(|| 0.02 + below(random, 64) as f32 / 128.0);
     problem.softcap = one_in(random, 6).then(|| 1.0 + below(random, 50) as f32);
     if one_in(random, 6) {
-        problem = problem.head_dim(8 + 8 * below(random, 24)).head_dim_v(8 + 8 * below(random, 16));
+        problem = problem.head_dim(8 + 8 * below(random, 32)).head_dim_v(8 + 8 * below(random, 32));
     }
     problem.alibi(one_in(random, 6))
 }

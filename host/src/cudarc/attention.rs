@@ -187,9 +187,9 @@ impl<'a, T: Element, C: Number> Inputs<'a, T, C> {
 
     /// Returns the shape of O: the shape of `q`, with the number of the values' columns.
     fn o_shape(&self) -> [usize; 4] {
-        let [batch, rows, heads, head_dim] = self.q.shape;
+        let [batch, rows, heads, _] = self.q.shape;
         let columns = match &self.kv {
-            Source::Cache(cache) => cache.latent_columns().unwrap_or(head_dim),
+            Source::Cache(cache) => cache.columns(),
             Source::Tensors { v, .. } => v.shape[3],
         };
         [batch, rows, heads, columns]

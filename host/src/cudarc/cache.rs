@@ -44,6 +44,8 @@ impl<'a> Scale<'a> {
 struct Layout {
     shape: [usize; 4],
     strides: [i64; 4],
+    /// Columns and strides of values in a buffer of their own, if they are not those of keys.
+    of_values: Option<(usize, [i64; 4])>,
     /// Where values lie.
     values: Values,
 }
@@ -62,7 +64,7 @@ enum Values {
 impl Layout {
     fn new(shape: [usize; 4], values: Values) -> Self {
         let one = TensorView::bshd(0, 0, DType::F16, shape);
-        Layout { shape, strides: one.strides, values }.doubled()
+        Layout { shape, strides: one.strides, of_values: None, values }.doubled()
     }
 
     /// Returns the layout with space for interleaved values.
@@ -86,7 +88,11 @@ impl Layout {
         match self.values {
             Values::Latent(columns) => KvPages::latent(view(keys), columns),
             Values::Apart | Values::Interleaved => {
-                KvPages::new(view(keys), view(values.unwrap_or_else(shared)))
+                let mut values = view(values.unwrap_or_else(shared));
+                if let Some((columns, strides)) = self.of_values {
+                    (values.shape[3], values.strides) = (columns, strides);
+                }
+                KvPages::new(view(keys), values)
             }
         }
     }
@@ -105,6 +111,12 @@ macro_rules! layouts {
         /// next. Interleaved values begin half a page stride after their keys.
         pub fn strides(self, strides: [i64; 4]) -> Self {
             Self { layout: Layout { strides, ..self.layout }, ..self }
+        }
+
+        /// Sets the number of columns of values in a buffer of their own, and their strides. Kernels for
+        /// prefill take values that differ from keys ([`KvPages`]); an append takes none.
+        pub fn values(self, head_dim_v: usize, strides: [i64; 4]) -> Self {
+            Self { layout: Layout { of_values: Some((head_dim_v, strides)), ..self.layout }, ..self }
         }
 
         /// Sets the scales of the keys and of the values of an e4m3 or int8 cache.
@@ -283,11 +295,12 @@ impl<'a, C: Number> Cache<'a, C> {
         self
     }
 
-    /// Returns the number of columns of a latent cache's values.
-    pub(super) fn latent_columns(&self) -> Option<usize> {
-        match self.pages.layout.values {
-            Values::Latent(columns) => Some(columns),
-            Values::Apart | Values::Interleaved => None,
+    /// Returns the number of columns of values.
+    pub(super) fn columns(&self) -> usize {
+        let Layout { shape, of_values, values, .. } = self.pages.layout;
+        match values {
+            Values::Latent(columns) => columns,
+            Values::Apart | Values::Interleaved => of_values.map_or(shape[3], |(columns, _)| columns),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Parameters of attention kernels.
 use super::tensors::{
-    NO_LSE, UNSCALED, cache, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes, tensor,
-    varlen_cache, varlen_keys,
+    NO_LSE, UNSCALED, cache, cache_of_values, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales,
+    slopes, tensor, varlen_cache, varlen_keys,
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
@@ -188,22 +188,25 @@ impl Lowering<'_> {
         kv: &KvCache,
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
-        let (p, blocks) = (&self.p, tiles.blocks);
-        let window = self.on_cache();
-        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
-        let lengths = integers(Some(kv.lengths), p.batch);
-        let (cache, max_keys) = (cache(kv), kv.max_k as u32);
+        let blocks = tiles.blocks;
         let Some(maps) = maps else {
-            let forward = self.portable(tiles, window);
-            let scales = ();
-            let params = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+            let params = self.paged(tiles, sequences, kv);
             return match self.kernel.has_scales() {
-                true => self.launch(blocks, &params.scales(self::scales(&kv.pages))),
+                true => self.launch(blocks, &params.scales(scales(&kv.pages))),
                 false => self.launch(blocks, &params),
             };
         };
         let params = self.hopper_paged(tiles, sequences, kv, &maps, ManySequences::ALL);
         self.with_maps(blocks, &params, maps)
+    }
+
+    /// Returns the parameters of a portable kernel on a KV cache, without scales.
+    fn paged(&self, tiles: &Tiles, sequences: Sequences, kv: &KvCache) -> PagedParams {
+        let (forward, max_keys) = (self.portable(tiles, self.on_cache()), kv.max_k as u32);
+        let (cache, values, scales) = (cache(kv), cache_of_values(kv), ());
+        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
+        let lengths = integers(Some(kv.lengths), self.p.batch);
+        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     }
 
     /// Returns the parameters of a Hopper kernel on a KV cache, which takes the sequences `many`.
@@ -258,9 +261,8 @@ impl Lowering<'_> {
         kv: &KvCache,
         maps: Option<[MapDescription; 4]>,
     ) -> Launch {
-        let (p, window) = (&self.p, self.on_cache());
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
-        let lengths = integers(Some(kv.lengths), p.batch);
+        let lengths = integers(Some(kv.lengths), self.p.batch);
         let order = DecodeOrder { lengths, ..few.decode.order };
         let decode = self.decode_params(&few.decode, order, cache(kv), scales(&kv.pages));
         let combines = few.decode.workspace > 0 && decode.counters.count == 0;
@@ -273,12 +275,10 @@ impl Lowering<'_> {
             let params = self.hopper_paged(tiles, sequences, kv, &maps, few.many);
             return first.then_all(Launch::with_maps(self.place, blocks, &params, maps));
         }
-        let (forward, max_keys) = (self.portable(tiles, window), kv.max_k as u32);
-        let (cache, scales, many) = (cache(kv), (), few.many);
-        let paged = PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales };
+        let (paged, many) = (self.paged(tiles, sequences, kv), few.many);
         match self.kernel.has_scales() {
             true => {
-                let paged = paged.scales(self::scales(&kv.pages));
+                let paged = paged.scales(scales(&kv.pages));
                 first.then(self.place, blocks, &ManyParams { paged, many })
             }
             false => first.then(self.place, blocks, &ManyParams { paged, many }),

@@ -62,12 +62,17 @@ pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
     })
 }
 
-/// Converts pages. The result has no block table.
+/// Converts pages. The result has no block table. Kernels address keys and values by the strides of keys.
 pub(super) fn pages(pages: &KvPages) -> Cache {
-    let [count, page, heads, head_dim] = pages.keys.shape;
-    let bytes = pages.keys.dtype.bytes();
+    laid_out_as(&pages.keys, pages)
+}
+
+/// Converts pages with the strides and the number of columns of `view`, which is one of keys and values.
+fn laid_out_as(view: &TensorView, pages: &KvPages) -> Cache {
+    let [count, page, heads, head_dim] = view.shape;
+    let bytes = view.dtype.bytes();
     let chunks = |dim: usize, extent: usize| {
-        let bytes = (pages.keys.strides[dim] as u64).wrapping_mul(bytes as u64);
+        let bytes = (view.strides[dim] as u64).wrapping_mul(bytes as u64);
         // Kernels never use the stride of a dimension of extent 1. All other strides fit into 32 bits,
         // because the span of all chunks does.
         if extent == 1 { 0 } else { (bytes / 16) as u32 }
@@ -90,7 +95,15 @@ pub(super) fn pages(pages: &KvPages) -> Cache {
 
 /// Converts a KV cache. A dense KV cache has a block table of a single column.
 pub(super) fn cache(cache: &KvCache) -> Cache {
-    let pages = pages(&cache.pages);
+    with_table(pages(&cache.pages), cache)
+}
+
+/// Converts a KV cache with the strides and the number of columns of values.
+pub(super) fn cache_of_values(cache: &KvCache) -> Cache {
+    with_table(laid_out_as(&cache.pages.values, &cache.pages), cache)
+}
+
+fn with_table(pages: Cache, cache: &KvCache) -> Cache {
     match cache.paged {
         Paged::Dense { rows: None } => pages,
         Paged::Dense { rows: Some(rows) } => Cache { table: rows.address, ..pages },

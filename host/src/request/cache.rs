@@ -75,8 +75,11 @@ impl TokenScales {
 }
 
 /// All pages of a KV cache, of any sequences. Keys and values are `[pages, page, heads, head_dim]`, with
-/// `page` keys per page, in equal strides. A dense KV cache has one page per sequence. In a latent cache
+/// `page` keys per page. A dense KV cache has one page per sequence. In a latent cache
 /// ([`KvPages::latent`]), values are the first columns of keys.
+///
+/// Values may have other strides, and another number of columns, than keys. Prefill kernels then run, even
+/// for few queries: decode kernels and appends need equal strides and equal numbers of columns.
 ///
 /// | layout | view | |
 /// |---|---|---|
@@ -164,6 +167,12 @@ impl KvPages {
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
         if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
+    }
+
+    /// Whether one index addresses keys and values.
+    pub(crate) fn has_equal_strides(&self) -> bool {
+        let KvPages { keys, values, .. } = self;
+        (0..3).all(|dim| keys.shape[dim] == 1 || keys.strides[dim] == values.strides[dim])
     }
 
     /// Sets the scales of an e4m3 or int8 KV cache.

@@ -3,7 +3,7 @@
 //! their rows. Otherwise a kernel runs that divides the queries of each query head into work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, columns, decode, mixed, mla, variant};
+use super::{ASKED, Choice, Query, apart, decode, mixed, mla, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
@@ -17,8 +17,8 @@ const EIGHT: &str =
     "an e4m3 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const INTEGERS: &str =
     "an int8 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
-const APART: &str = "keys and values of different numbers of columns, which decode kernels lack: work tiles \
-                     per query head";
+const APART: &str = "keys and values of different numbers of columns or different strides, which decode \
+                     kernels lack: work tiles per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 
 /// Returns the named kernel, or the planner's choice.
@@ -43,7 +43,6 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         return decode::choose(p, on, config);
     }
     needs_no_splits(p)?;
-    columns(p, PAGED)?;
     if config.is_none() && variant::is_needed(p) {
         return variant::choose(q);
     }
@@ -52,7 +51,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         // Above head dim 256, page lookups leave no register for slopes.
         [e.dtype, e.kv_dtype] == [p.dtype, cache_dtype]
             && (e.head_dim <= 256 && !e.has_maps() || !p.alibi)
-            && e.takes_columns(p.columns())
+            && p.has_columns_for(e)
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     if let Some(name) = config {
@@ -81,6 +80,10 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let (solving, runs) = (PAGED.iter().filter(solves), |e: &&AttnInfo| on.runs(&e.contract).is_ok());
     let portable = solving.clone().filter(runs).min_by_key(size).or_else(|| solving.min_by_key(size));
     let portable = portable.ok_or_else(|| {
+        let kernels = || PAGED.iter().filter(|e| [e.dtype, e.kv_dtype] == [p.dtype, cache_dtype]);
+        if !kernels().any(|e| p.has_columns_for(e)) && !p.has_equal_rows() {
+            return apart(p, kernels());
+        }
         let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
         let reason = match cache_dtype {
             DType::E4m3 => {
@@ -148,10 +151,9 @@ fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
         let is_int8 = portable.kv_dtype == DType::Int8;
         return Answer::Refused(if is_int8 { INTEGERS } else { EIGHT });
     }
-    let want = (portable.dtype, portable.mask, portable.columns());
-    let is_meant = |e: &&AttnInfo| varlen::is_meant(e, want, on);
-    let entry = HOPPERS_PAGED.iter().find(is_meant);
-    varlen::answer(entry, least(portable.mask, portable.head_dim), p, on, |entry| match p.splits {
+    let entry = varlen::hoppers(p, portable.mask, HOPPERS_PAGED, portable, on);
+    let least = least(portable.mask, entry.map_or(0, |entry| entry.head_dim));
+    varlen::answer(entry, least, p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
         _ => q.takes(entry).and(Ok(HOPPER)),
     })

@@ -78,7 +78,7 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
     (p.varlen.is_none() || p.cache.is_none() && p.has_single_queries())
         && !p.alibi
         && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype]
-        && e.takes_columns(p.columns())
+        && p.has_columns_for(e)
         && p.rows() <= MAX_ROWS
         && variant::covers(e.mask, p.mask_kind(), true)
         && (e.scores.bias == p.bias || p.variant.is_some())

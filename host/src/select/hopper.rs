@@ -158,9 +158,9 @@ const WHOLE_PANELS: [u32; 2] = [128; 2];
 /// Returns the kernel of the first matching line.
 fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static Line)> {
     let (p, on) = (q.problem, q.on);
-    // If a portable kernel has fewer columns (32), Hopper's kernels would compute twice as much.
-    let held = |entries| super::columns(p, entries).ok();
-    let columns = held(HOPPERS).filter(|columns| held(PLANNED) == Some(*columns))?;
+    // If a portable kernel has fewer columns of K (32), Hopper's kernels would compute twice as much.
+    let (_, portable) = super::columns(p, mask, PLANNED).ok()?;
+    let columns = super::smallest(p, mask, HOPPERS).filter(|columns| columns[0] <= portable[0])?;
     let columns = if columns[0] == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { columns };
     let reaches = |line: &&Line| p.seqlen_k >= line.keys && p.seqlen_q >= line.queries;
     TABLE.iter().filter(|line| line.columns == columns).filter(reaches).find_map(|line| {

@@ -84,7 +84,7 @@ pub(super) fn takes_slopes(e: &AttnInfo, p: &Problem) -> bool {
 /// The kernel for a dense problem with slopes. The kernel has the head dim of the portable kernel.
 pub(super) fn sloped(q: &Query<'_>) -> Option<(&'static AttnInfo, &'static str)> {
     let p = q.problem;
-    let columns = super::columns(p, PLANNED).ok()?;
+    let (_, columns) = super::columns(p, MaskKind::Causal, PLANNED).ok()?;
     let solves = |e: &&AttnInfo| takes_slopes(e, p) && (e.dtype, e.columns()) == (p.dtype, columns);
     choose(q, &HOPPER_VARIANTS.iter().filter(solves).collect::<Vec<_>>())
 }

@@ -85,7 +85,7 @@ fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'s
     let solves = move |e: &&AttnInfo| {
         is_plain
             && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
-            && e.takes_columns(p.columns())
+            && p.has_columns_for(e)
             && variant::covers(e.mask, p.mask_kind(), true)
     };
     let hopper = HOPPERS_PAGED.iter().filter(move |e| e.mask == MaskKind::Causal && on.tensor_maps);

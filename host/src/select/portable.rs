@@ -193,14 +193,15 @@ pub(super) fn choose(
     on: &Capabilities,
     scratch: Scratch,
 ) -> Result<Choice, Error> {
-    let columns = super::columns(p, PLANNED)?;
-    let matches = |e: &AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns);
+    let (of_mask, columns) = super::columns(p, mask, PLANNED)?;
+    let matches = |e: &AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, of_mask, columns);
     let candidates = || PLANNED.iter().filter(|e| matches(e) && on.runs(&e.contract).is_ok());
-    if let Some(choice) = by_table(p, on, scratch, columns, candidates()) {
-        return Ok(choice);
-    }
     let first = candidates().find(|entry| !entry.splits);
-    first.map(|entry| Choice::new(entry, FIRST)).ok_or_else(|| {
+    let by_table = match of_mask == mask {
+        true => by_table(p, on, scratch, columns, candidates()),
+        false => first.map(|entry| Choice::new(entry, super::GENERAL)),
+    };
+    by_table.or_else(|| first.map(|entry| Choice::new(entry, FIRST))).ok_or_else(|| {
         let feature = format_args!("{} {} {} on {}", p.dtype.name(), p.named_columns(), mask.name(), on.name);
         let reason =
             format_args!("no kernel fits into its {} bytes of shared memory per block", on.smem_per_block);

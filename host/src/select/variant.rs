@@ -41,13 +41,19 @@ pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + 
     all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
 }
 
+/// Whether a kernel takes the columns. Only kernels of two widths take different numbers: the lists have a
+/// portable kernel beside each of them.
+fn has_columns(e: &AttnInfo, p: &Problem) -> bool {
+    p.has_columns_for(e) && (p.has_equal_rows() || e.head_dim != e.head_dim_v)
+}
+
 /// Checks that a kernel of the variant has the tile of the block mask.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`], which lists the tiles of the variant's kernels.
 fn has_tile(p: &Problem) -> Result<(), Error> {
     let (Some(variant), Some([m, n])) = (p.variant, p.block_tile) else { return Ok(()) };
-    let of_front = || variant.kernels().filter(|e| is_of_front(e, p) && e.takes_columns(p.columns()));
+    let of_front = || variant.kernels().filter(|e| is_of_front(e, p) && has_columns(e, p));
     if of_front().next().is_none() || of_front().any(|e| [e.tile_m, e.tile_n] == [m, n]) {
         return Ok(());
     }
@@ -139,7 +145,7 @@ fn is_meant(e: &AttnInfo, p: &Problem) -> bool {
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     has_tile(p)?;
-    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && e.takes_columns(p.columns());
+    let solves = |e: &&AttnInfo| is_of_front(e, p) && is_meant(e, p) && has_columns(e, p);
     let (split, solving): (Vec<_>, Vec<_>) = kernels(p).filter(solves).partition(|e| e.splits);
     let runs = |e: &&&AttnInfo| !e.has_maps() && on.runs(&e.contract).is_ok();
     // The kernel with the fewest columns comes first, then the kernel with this mask before a more general
@@ -260,8 +266,9 @@ fn none(p: &Problem) -> Error {
     }
     let of_front = || spec::attention().filter(|e| is_of_front(e, p));
     let largest = of_front().filter(|e| is_meant(e, p)).map(|e| e.head_dim).max();
-    if p.head_dim != p.head_dim_v {
-        let reason = "kernels with this mask and these scores take k and v of equal numbers of columns";
+    if !p.has_equal_rows() {
+        let reason = "kernels with this mask and these scores take k and v of equal numbers of columns, and \
+                      equal strides in a KV cache";
         return Error::unsupported(p, reason);
     }
     if let Some(largest) = largest {

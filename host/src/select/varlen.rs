@@ -1,7 +1,7 @@
 //! Selection for varlen problems.
 use super::hopper::{Answer, NO_MAPS};
 use super::{Choice, Query};
-use crate::{AttnInfo, Capabilities, DType, Error, MaskKind, Problem};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use spec::{Contract, HOPPERS_PACKED, PACKED};
 
 const HOPPER: &str = "warpgroups and TMA; sequences of a tile or more, or few queries on many keys, fill \
@@ -21,10 +21,10 @@ const SHORT: &str = "too few queries or keys per sequence, or too few tiles for 
 pub(super) fn choose(q: &Query<'_>, mask: MaskKind) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     let (portable, reason) = portable(p, mask, on)?;
-    let want = (p.dtype, mask, portable.columns());
-    let entry = HOPPERS_PACKED.iter().find(|e| is_meant(e, want, on));
+    let entry = hoppers(p, mask, HOPPERS_PACKED, portable, on);
     let takes = |entry: &AttnInfo| q.takes(entry).and(Ok(HOPPER));
-    Ok(match answer(entry, least(mask, portable.head_dim), p, on, takes) {
+    let least = least(mask, entry.map_or(0, |entry| entry.head_dim));
+    Ok(match answer(entry, least, p, on, takes) {
         Answer::Taken(kernel, reason) => Choice { fallback: Some(portable), ..Choice::new(kernel, reason) },
         Answer::Refused(reason) => Choice::new(portable, reason),
         Answer::Slower(_) | Answer::Portable => Choice::new(portable, reason),
@@ -38,8 +38,8 @@ pub(super) fn portable(
     mask: MaskKind,
     on: &Capabilities,
 ) -> Result<(&'static AttnInfo, &'static str), Error> {
-    let columns = super::columns(p, PACKED)?;
-    let solves = |e: &&AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns);
+    let (of_mask, columns) = super::columns(p, mask, PACKED)?;
+    let solves = |e: &&AttnInfo| (e.dtype, e.mask, e.columns()) == (p.dtype, of_mask, columns);
     let mut candidates = PACKED.iter().filter(solves).filter(|e| on.runs(&e.contract).is_ok());
     let Some(first) = candidates.next() else {
         let (dtype, mask) = (p.dtype.name(), mask.name());
@@ -50,7 +50,9 @@ pub(super) fn portable(
         );
         return Err(Error::unsupported(feature, reason));
     };
-    let Some(second) = candidates.next() else { return Ok((first, ONLY)) };
+    let Some(second) = candidates.next() else {
+        return Ok((first, if of_mask == mask { ONLY } else { super::GENERAL }));
+    };
     let [rows, _] = p.totals();
     let tiles = rows.div_ceil(first.tile_m as usize) as u64 * p.heads_q as u64;
     let resident = u64::from(on.sms) * u64::from(on.blocks_per_sm(&first.contract));
@@ -83,10 +85,22 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
     }
 }
 
-/// Returns whether a kernel has the wanted type, mask and columns, and the device can run it.
-pub(super) fn is_meant(e: &AttnInfo, want: (DType, MaskKind, [u32; 2]), on: &Capabilities) -> bool {
-    let Contract { target, smem_bytes, .. } = e.contract;
-    (e.dtype, e.mask, e.columns()) == want && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
+/// Returns the first of Hopper's kernels with this mask and the smallest columns for the problem that the
+/// device can run. If the portable kernel has fewer columns of K, Hopper's kernels would compute more.
+pub(super) fn hoppers(
+    p: &Problem,
+    mask: MaskKind,
+    kernels: &'static [AttnInfo],
+    portable: &AttnInfo,
+    on: &Capabilities,
+) -> Option<&'static AttnInfo> {
+    let columns = super::smallest(p, mask, kernels).filter(|columns| columns[0] <= portable.head_dim)?;
+    kernels.iter().find(|e| {
+        let Contract { target, smem_bytes, .. } = e.contract;
+        (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns)
+            && target.runs_on(on.arch())
+            && smem_bytes <= on.smem_per_block
+    })
 }
 
 /// Returns the answer for one of Hopper's kernels. The planner takes the kernel if mean queries and mean keys

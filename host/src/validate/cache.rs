@@ -28,13 +28,14 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         let expected = format_args!("[pages, page, heads, ..] must be those of keys, {:?}", keys.shape);
         return Err(Error::invalid(VALUES.shape, format!("{:?}", values.shape), expected));
     }
-    let differ = |dim: usize| keys.shape[dim] > 1 && keys.strides[dim] != values.strides[dim];
-    if (0..3).any(differ) {
+    let has_one_index = used == Use::Written || pages.latent_columns().is_some();
+    if has_one_index && !pages.has_equal_strides() {
         let feature =
             format_args!("{} {:?} beside {:?} of keys", VALUES.strides, values.strides, keys.strides);
         return Err(Error::unsupported(
             feature,
-            "keys and values must have equal strides: one index addresses both",
+            "one index addresses keys and values of an append, and of a latent cache; append keys and values \
+             of other strides one after the other, with Append::latent",
         ));
     }
     if keys.dtype == DType::F32 {

@@ -95,10 +95,12 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all.push(("alibi", p.alibi.to_string()));
     all.push(("mask", p.mask.to_string()));
     all.push(("alignment", format!("{:?}", p.alignment)));
-    if let Some(CacheShape { dtype, page, tiled, total_k, latent }) = p.cache {
+    if let Some(CacheShape { dtype, page, tiled, total_k, latent, equal_strides }) = p.cache {
         all.push(("cache.keys.dtype", dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
         all.push(("cache.values.shape", optional(latent.then(|| "a latent cache's".to_owned()))));
+        let strides = if equal_strides { "the keys'" } else { "of their own" };
+        all.push(("cache.values.strides", strides.to_owned()));
         all.push(("cache.total_k", optional(total_k.map(|keys| keys.to_string()))));
         let pages = if tiled { "dense, or pages of multiples of 16 keys" } else { "of other sizes" };
         all.push(("cache.paged", pages.to_owned()));

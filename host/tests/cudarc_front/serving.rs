@@ -155,6 +155,26 @@ fn caches_of_any_kind() {
 }
 
 #[test]
+fn values_of_half_the_columns() {
+    in_fake_cuda("cudarc_front::serving::values_of_half_the_columns", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (keys, values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 64));
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let q = zeros(&stream, 4 * 8 * 64);
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let pages = Pages::new(&keys, &values, [40, 16, 2, 64]).values(32, [1024, 64, 32, 1]);
+        let inputs = Inputs::cached(q, Cache::paged(pages, &table, 10, &lengths));
+        cuda.calls();
+        let o = front.attend(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
+        assert_eq!((o.len(), launched(cuda)), (4 * 8 * 32, vec!["paged".to_owned()]));
+        cuda.faults();
+    });
+}
+
+#[test]
 fn latent_caches() {
     in_fake_cuda("cudarc_front::serving::latent_caches", |cuda| {
         let context = CudaContext::new(0).expect("a device");

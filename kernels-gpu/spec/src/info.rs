@@ -138,17 +138,19 @@ impl AttnInfo {
         [self.head_dim, self.head_dim_v]
     }
 
+    /// Whether values have their own number of columns, and in a KV cache their own strides. The other
+    /// kernels save the registers. At head dim 256, the general kernel has registers left.
+    pub const fn has_own_values(&self) -> bool {
+        let general = matches!((self.schedule, self.mask), (Schedule::Sequential, MaskKind::Local));
+        self.head_dim != self.head_dim_v
+            || self.has_maps()
+            || general && self.head_dim == 256 && !self.has_scales()
+    }
+
     /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`.
     pub const fn takes_columns(&self, [head_dim, head_dim_v]: [usize; 2]) -> bool {
         let fits = head_dim <= self.head_dim as usize && head_dim_v <= self.head_dim_v as usize;
-        fits && match self.keys {
-            // The kernel has one bound, which is the keys'. Values therefore fill all of its columns.
-            Keys::Cache(_) if self.head_dim != self.head_dim_v => {
-                head_dim_v == self.head_dim_v as usize && head_dim_v <= head_dim
-            }
-            _ if self.head_dim != self.head_dim_v => true,
-            _ => head_dim == head_dim_v,
-        }
+        fits && (self.has_own_values() || head_dim == head_dim_v)
     }
 
     /// Whether the kernel reads tensors through tensor maps.

@@ -33,6 +33,9 @@ pub struct PagedParams<S = ()> {
     pub max_keys: u32,
     /// Scales of keys and of values.
     pub scales: S,
+    /// The layout of values, for kernels whose keys and values differ in their maxima of columns. Other
+    /// kernels read values as `cache` says.
+    pub values: Cache,
 }
 
 /// Parameters of a [`Paged`] Hopper kernel.
@@ -63,8 +66,8 @@ pub struct HopperPagedParams {
     pub reserved: [u32; 12],
 }
 contract::no_padding! {
-    PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
-    PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
+    PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
+    PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved }
 }
 
@@ -80,8 +83,8 @@ impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
 impl PagedParams {
     /// The parameters with these scales.
     pub const fn scales<S: Copy>(self, scales: S) -> PagedParams<S> {
-        let PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales: () } = self;
-        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales }
+        let PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, values, .. } = self;
+        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     }
 }
 

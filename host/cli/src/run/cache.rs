@@ -44,6 +44,8 @@ pub(crate) struct Input {
     /// row and key head, `[pages, page, heads]`.
     scales: [Option<Vec<f32>>; 2],
     pages: TensorView,
+    /// The layout of values in their pages.
+    values: TensorView,
     /// Page indices, and their number per sequence.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
@@ -80,7 +82,7 @@ impl Input {
         let is_packed = !starts.iter().copied().eq(even(batch, rows));
         let keys = file.elements("k_cache", CACHES)?;
         let pages = pages(file, layout, &keys)?;
-        let values = values(file, &keys, v_width)?;
+        let (values, value_bytes) = values(file, layout, &keys, &pages, v_width)?;
         let [count, page, heads_k, _] = pages.shape;
         let table = table(file, batch)?;
         if table.is_none() && count < batch {
@@ -93,6 +95,7 @@ impl Input {
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
+        let problem = problem.head_dim_v(if v_width.is_some() { head_dim } else { values.shape[3] });
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
@@ -104,7 +107,7 @@ impl Input {
         let mut extras = extras::read(file, &problem, longest_k, scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
-        let (q, pool) = (q.halves(), [keys.bytes, values]);
+        let (q, pool) = (q.halves(), [keys.bytes, value_bytes]);
         let input = Input {
             problem,
             shape,
@@ -114,6 +117,7 @@ impl Input {
             v_width,
             scales,
             pages,
+            values,
             table,
             lengths,
             shared,
@@ -128,7 +132,7 @@ impl Input {
 
     /// Returns the number of columns of values and of O.
     fn columns(&self) -> usize {
-        self.v_width.unwrap_or(self.problem.head_dim)
+        self.values.shape[3]
     }
 
     /// Returns the number of rows of O: the rows of `q`, over all heads.
@@ -268,9 +272,15 @@ fn starts(file: &File<'_>, shape: &[usize], batch: usize, rows: usize) -> Result
     Ok(starts)
 }
 
-/// Returns the bytes of values. A latent cache has no separate values: `v_width` columns of its keys are the
-/// values.
-fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Vec<u8>, Error> {
+/// Returns the layout and the bytes of values. A latent cache has no separate values: `v_width` columns of
+/// its keys are the values.
+fn values(
+    file: &File<'_>,
+    layout: FileLayout,
+    keys: &Elements,
+    pages: &TensorView,
+    v_width: Option<usize>,
+) -> Result<(TensorView, Vec<u8>), Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
         None if !file.has("v_cache") => Err(file.invalid(
@@ -283,14 +293,18 @@ fn values(file: &File<'_>, keys: &Elements, v_width: Option<usize>) -> Result<Ve
         Some(width) if width == 0 || width > head_dim => Err(Error::Invalid(format!(
             "--v-width {width}: it must be 1 to {head_dim}, the columns of `k_cache`"
         ))),
-        Some(_) => Ok(vec![]),
+        Some(width) => {
+            let [count, page, heads, _] = pages.shape;
+            Ok((TensorView { shape: [count, page, heads, width], ..*pages }, vec![]))
+        }
         None => {
             let values = file.elements("v_cache", CACHES)?;
-            if (values.dtype, &values.shape) == (keys.dtype, &keys.shape) {
-                return Ok(values.bytes);
+            let is_alike = values.shape.len() == 4 && values.shape[..3] == keys.shape[..3];
+            if is_alike && values.dtype == keys.dtype && values.shape[3] > 0 {
+                return Ok((self::pages(file, layout, &values)?, values.bytes));
             }
             let [v, k] = [&values, keys].map(|tensor| format!("{} {:?}", tensor.dtype.name(), tensor.shape));
-            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; they must be equal");
+            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; only head_dim may differ");
             Err(file.invalid(what))
         }
     }

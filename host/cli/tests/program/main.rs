@@ -2,6 +2,7 @@
 #[cfg(target_os = "linux")]
 mod bench;
 mod cache;
+mod cache_widths;
 mod common;
 #[cfg(target_os = "linux")]
 mod ended;

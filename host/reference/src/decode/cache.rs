@@ -60,6 +60,7 @@ impl DecodeMemory {
         for (which, view) in self.views(&[0; 2]).into_iter().enumerate() {
             for (b, rows) in rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
+                    let row = &row[..view.shape[3]];
                     let row: Vec<u8> =
                         row.iter().flat_map(|x| case.stored(*x, case.scale(which, i))).collect();
                     pool[which % buffers][self.place(&view, b, i)..][..row.len()].copy_from_slice(&row);
@@ -69,14 +70,17 @@ impl DecodeMemory {
         pool
     }
 
-    /// Returns the rows of sequence `b` in `pool`.
+    /// Returns the rows of sequence `b` in `pool`, each with as many columns as a key. Values that have fewer
+    /// columns end in zeros.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
         let (case, views) = (&self.case, self.views(&[0; 2]));
         let bytes = case.cache.bytes();
         [0, 1].map(|which| {
             let row = |i| {
                 let row = &pool[which % pool.len()][self.place(&views[which], b, i)..];
-                row.chunks(bytes).take(case.head_dim).map(move |x| case.read(x, case.scale(which, i)))
+                let columns = views[which].shape[3];
+                let row = row.chunks(bytes).take(columns).map(move |x| case.read(x, case.scale(which, i)));
+                row.chain(std::iter::repeat_n(0, case.head_dim - columns))
             };
             (0..case.filled[b] * case.heads[1]).flat_map(row).collect()
         })
@@ -115,23 +119,27 @@ impl DecodeMemory {
     pub(super) fn views(&self, at: &[u64]) -> [TensorView; 2] {
         let case = &self.case;
         let (page, _) = case.paging();
-        let (shape, dtype) = ([self.table.count, page, case.heads[1], case.head_dim], case.cache);
-        let elements = shape.iter().product::<usize>() as u64;
+        let dtype = case.cache;
+        let shapes =
+            [case.head_dim, case.columns()].map(|columns| [self.table.count, page, case.heads[1], columns]);
+        let elements = |shape: [usize; 4]| shape.iter().product::<usize>() as u64;
         let both = |view: fn(u64, u64, DType, [usize; 4]) -> TensorView| {
-            [0, 1].map(|i| view(at[i % at.len()], elements, dtype, shape))
+            [0, 1].map(|i| view(at[i % at.len()], elements(shapes[i]), dtype, shapes[i]))
         };
+        let keys = elements(shapes[0]);
         if case.latent {
-            let pages = KvPages::latent(TensorView::bshd(at[0], elements, dtype, shape), case.columns());
+            let pages = KvPages::latent(TensorView::bshd(at[0], keys, dtype, shapes[0]), case.columns());
             return [pages.keys, pages.values];
         }
-        let [keys, mut values] = match case.pages {
+        match case.pages {
             Pages::Dense | Pages::Rows | Pages::Nhd(_) => both(TensorView::bshd),
             Pages::DenseHnd | Pages::Hnd(_) => both(TensorView::bhsd),
-            Pages::Interleaved(_) => TensorView::interleaved(at[0], 2 * elements, dtype, shape, false),
-        };
-        // Values may have fewer columns than keys. Only the shape changes: rows of values keep the strides of
-        // rows of keys, because one index addresses both.
-        values.shape[3] = case.columns();
-        [keys, values]
+            // Rows of values have the strides of rows of keys, even if they have fewer columns.
+            Pages::Interleaved(_) => {
+                let [keys, mut values] = TensorView::interleaved(at[0], 2 * keys, dtype, shapes[0], false);
+                values.shape = shapes[1];
+                [keys, values]
+            }
+        }
     }
 }

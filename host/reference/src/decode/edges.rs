@@ -80,6 +80,11 @@ fn apart(entry: &AttnInfo) -> Option<usize> {
     (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize)
 }
 
+/// Returns fewer columns than an entry's values have, if values have their own number of columns.
+fn fewer(entry: &AttnInfo) -> Option<usize> {
+    entry.has_own_values().then_some(entry.head_dim_v as usize - 48)
+}
+
 /// Returns problems that hit a paged prefill entry's edges: decoding sequences beside whole prompts and
 /// chunks of prompts, sequences without queries or keys, fewer keys than queries. A portable entry gets pages
 /// of any size, a Hopper entry pages that TMA accepts.
@@ -107,7 +112,12 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let [hnd, interleaved] = if entry.has_maps() { [48, 8] } else { [3, 1] };
     let cases = [
         DecodeCase { pages: Pages::Nhd(16), ..mixed([2, 1]) },
-        DecodeCase { pages: Pages::Hnd(hnd), head_dim: less(entry), ..mixed([1, 1]) },
+        DecodeCase {
+            pages: Pages::Hnd(hnd),
+            head_dim: less(entry),
+            head_dim_v: fewer(entry),
+            ..mixed([1, 1])
+        },
         DecodeCase {
             pages: Pages::Interleaved(interleaved),
             told,

@@ -40,7 +40,8 @@ impl Input {
             let elements = (self.rows() * columns) as u64;
             TensorView::bshd(address, elements, dtype, [batches, rows, heads, columns])
         };
-        let pages = at.pool.map(|address| TensorView { address, ..self.pages });
+        let pages = [(at.pool[0], self.pages), (at.pool[1], self.values)]
+            .map(|(address, view)| TensorView { address, ..view });
         let [k_scale, v_scale] = [0, 1].map(|i| self.scale(i, at.scales[i]));
         let pages = match self.v_width {
             None => KvPages::new(pages[0], pages[1]),

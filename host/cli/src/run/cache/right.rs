@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::results::{Results, Took};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
+use ferroflash::request::TensorView;
 use rayon::prelude::*;
 use reference::{
     HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3, widen_int8,
@@ -62,7 +63,7 @@ impl Input {
 
     /// Returns the expected results of a key head's query heads. Each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
+        let Problem { dtype, heads_q, heads_k, head_dim, head_dim_v, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
         let [k, v] = [0, 1].map(|which| self.rows_in(which, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
@@ -78,7 +79,8 @@ impl Input {
         let strides = [each, row, head_dim, 1].map(|elements| elements as i64);
         let first = queries.start * row + head * group * head_dim;
         let q = HostTensor::new(&self.q, first, dtype, [1, queries.len(), group, head_dim], strides)?;
-        let [k, v] = [&k, &v].map(|rows| HostTensor::bshd(rows, dtype, [1, keys, 1, head_dim]));
+        let rows_of = |rows, columns| HostTensor::bshd(rows, dtype, [1, keys, 1, columns]);
+        let [k, v] = [rows_of(&k[..], head_dim), rows_of(&v[..], head_dim_v)];
         let own = |slopes: &Slopes| (head * group..(head + 1) * group).map(|m| slopes.of(b, m)).collect();
         let slopes =
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
@@ -92,28 +94,29 @@ impl Input {
         Ok(reference.scale_values(dtype, v_scale))
     }
 
-    /// Returns the pages of keys and of values. In a latent cache, the pages of keys are also the pages of
-    /// values.
-    fn pools(&self) -> [&[u8]; 2] {
+    /// Returns the pages of keys and of values, with their layouts. In a latent cache, the pages of keys are
+    /// also the pages of values.
+    fn pools(&self) -> [(&[u8], &TensorView); 2] {
         let [keys, values] = &self.pool;
-        [keys, if self.v_width.is_some() { keys } else { values }]
+        let keys = (&keys[..], &self.pages);
+        [keys, if self.v_width.is_some() { keys } else { (values, &self.values) }]
     }
 
     /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. The
     /// rows of an int8 cache are multiplied by their scales; the rows of an e4m3 cache are not.
     fn rows_in(&self, which: usize, b: usize, head: usize) -> Vec<u16> {
-        let (dtype, [_, page, heads, head_dim]) = (self.problem.dtype, self.pages.shape);
-        let (pool, scales, bytes) =
-            (self.pools()[which], self.scales[which].as_deref(), self.pages.dtype.bytes());
+        let (pool, view) = self.pools()[which];
+        let (dtype, [_, page, heads, columns]) = (self.problem.dtype, view.shape);
+        let (scales, bytes) = (self.scales[which].as_deref(), self.pages.dtype.bytes());
         let row = |key: usize| {
             let [number, within] = [self.page(b, key / page) as usize, key % page];
-            let at = [number, within, head].into_iter().zip(self.pages.strides);
+            let at = [number, within, head].into_iter().zip(view.strides);
             let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
             let scale = match (self.pages.dtype, scales) {
                 (DType::Int8, Some(all)) => all[(number * page + within) * heads + head],
                 _ => 1.0,
             };
-            let elements = pool[at * bytes..][..head_dim * bytes].chunks_exact(bytes);
+            let elements = pool[at * bytes..][..columns * bytes].chunks_exact(bytes);
             elements.map(move |bytes| match (self.pages.dtype, bytes) {
                 (_, [low, high]) => u16::from_le_bytes([*low, *high]),
                 (DType::Int8, _) => widen_int8(bytes[0], scale, dtype),

@@ -1,0 +1,60 @@
+//! Tests `ferroflash run` on caches in files whose values have another head dim than keys.
+use crate::cache::{Tensors, integers, results, write};
+use crate::common::{Folder, check as refused, report};
+use ferroflash::DType;
+use reference::Random;
+use safetensors::Dtype;
+
+/// Two sequences of 3 queries of 4 heads, with 40 and 17 keys in shuffled pages of 16. Each pool is
+/// `[pages, page, heads, columns]`.
+fn tensors(columns: [usize; 2]) -> Tensors {
+    let mut random = Random::new(5);
+    let mut halves = |name, shape: &[usize]| {
+        let bits = random.normals(DType::F16, shape.iter().product());
+        (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
+    };
+    vec![
+        halves("q", &[2, 3, 4, columns[0]]),
+        halves("k_cache", &[9, 16, 2, columns[0]]),
+        halves("v_cache", &[9, 16, 2, columns[1]]),
+        integers("block_table", &[2, 3], &[7, 2, 5, 0, 8, -1]),
+        integers("seqused_k", &[2], &[40, 17]),
+    ]
+}
+
+#[test]
+fn values_of_another_head_dim() {
+    let folder = Folder::new("cache-widths");
+    for (columns, options, kernel) in [
+        ([192, 128], &["--causal"][..], "paged_f16_d192x128_causal_64x48"),
+        ([64, 128], &["--window", "9,0"], "paged_f16_d192x128_local_64x32"),
+        ([248, 72], &["--causal"], "paged_f16_d256_local_64x32"),
+    ] {
+        let input = write(&folder, "cache.safetensors", &tensors(columns));
+        let output = folder.path("o");
+        let run = ["run", "--device", "sim", "--input", &input, "--output", &output, "--check"];
+        let report = report(&[&run[..], options].concat());
+        assert_eq!(report["check"]["passed"].as_bool(), Some(true), "{report}");
+        assert_eq!(report["kernel"].as_str(), Some(kernel), "{report}");
+        assert_eq!(results(&output)[0].0, [2, 3, 4, columns[1]]);
+    }
+}
+
+#[test]
+fn values_that_fit_no_keys() {
+    let folder = Folder::new("cache-widths-refused");
+    let path = write(&folder, "cache.safetensors", &tensors([264, 128]));
+    let mut pages = tensors([64, 128]);
+    pages[2].2 = vec![9, 8, 4, 128];
+    let pages = write(&folder, "pages.safetensors", &pages);
+    for (path, words) in [
+        (&path, "head_dim 264/128"),
+        (&path, "at most 256 columns of k and 256 of v"),
+        (
+            &pages,
+            "`v_cache` is f16 [9, 8, 4, 128] and `k_cache` is f16 [9, 16, 2, 64]; only head_dim may differ",
+        ),
+    ] {
+        refused(&["run", "--device", "sim", "--input", path], 2, words);
+    }
+}
