@@ -255,8 +255,7 @@ impl Values<'_, '_> {
         let (pages, page, heads, head_dim) = keys.1.shape().dims4()?;
         let strides: [usize; 4] = keys.1.stride().try_into().unwrap_or_default();
         let keys_at = keys.1.start_offset();
-        let (mut keys, mut values) =
-            (written(keys.0, keys_at)?, written(values.0, values.1.start_offset())?);
+        let (mut keys, mut values) = (written(keys.0, keys_at)?, written(values.0, values.1.start_offset())?);
         let (mut keys, mut values) = (C::view_mut(&mut keys), C::view_mut(&mut values));
         let mut pages = PagesMut::new(&mut keys, &mut values, [pages, page, heads, head_dim])
             .strides(strides.map(|stride| stride as i64));
