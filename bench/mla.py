@@ -9,11 +9,9 @@ with float64. The L2 cache is cold. `bytes` is the time to move the cache, queri
 the time of the products at --tflops, the highest throughput of mma.sync.
 """
 import argparse
-import json
+import functools
 import random
-import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -89,21 +87,9 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     calls, launch = contenders(q, pages, table, lengths, dense)
     want, rounded = exact(q, dense), naive(q, dense)
     tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
-    errors = {}
-    for name, call in list(calls.items()):
-        try:
-            errors[name] = (call().double() - want).abs().max().item()
-        except Exception as reason:
-            if name == "ferroflash":
-                raise
-            print(f"{name} is not available: {repr(reason)[:140]}", file=sys.stderr)
-            del calls[name]
+    errors = report.judged(calls, lambda _, o: (o.double() - want).abs().max().item())
     del want, rounded
-    times = {name: [] for name in calls}
-    for _ in range(args.rounds):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(compare.measure(calls[name], "cold")[0])
-    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     size = 2 * batch * (keys * WIDTH + queries * heads * (WIDTH + VALUES))
     flops = 2 * batch * heads * queries * keys * (WIDTH + VALUES)
     us = medians["ferroflash"]
@@ -131,28 +117,12 @@ def main():
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    rng, begun, rows = random.Random(args.seed), time.time(), []
-    todo = [(b, n, h, q, dtype) for dtype in args.dtypes for h in args.heads for q in args.queries for b, n in SHAPES]
-    for i, (batch, keys, heads, queries, dtype) in enumerate(todo):
-        if time.time() - begun > args.seconds:
-            print(f"--seconds {args.seconds}: {len(todo) - i} shapes were not measured", file=sys.stderr)
-            break
-        try:
-            rows += run(batch, keys, heads, queries, dtype, args, rng)
-        except Exception as reason:
-            print(f"{dtype} h{heads} q{queries} {batch}x{keys}: FAILED {repr(reason)[:300]}", flush=True)
-            rows.append({"suite": f"mla{heads}", "failed": repr(reason)[:300], "passed": False})
-        torch.cuda.empty_cache()
-    found = report.summary(rows)
-    for entry in found:
-        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
-              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
-    if args.out:
-        command = " ".join(["python3 mla.py", *sys.argv[1:]])
-        with open(args.out, "w") as file:
-            json.dump({"command": command, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": args.seed,
-                       "rows": rows, "summary": found}, file, indent=1)
-    sys.exit(1 if any(not row.get("passed") and row.get("peer", "ferroflash") == "ferroflash" for row in rows) else 0)
+    rng = random.Random(args.seed)
+    todo = [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
+             functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
+            for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]
+    rows = report.rows_of(todo, args.seconds, torch.cuda.empty_cache)
+    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
 
 
 if __name__ == "__main__":

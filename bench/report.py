@@ -1,5 +1,9 @@
-"""Rows of compare.py as tables, figures of merit, and a plot."""
+"""Rows of compare.py as tables, figures of merit, and a plot. The loops of scripts that time calls beside one another."""
+import json
 import math
+import statistics
+import sys
+import time
 from html import escape
 
 COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
@@ -8,6 +12,60 @@ NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN"
          "fa2_causal": "FA2, all causal", "base": "the base"}
 # Relative differences below this number are noise.
 NOISE = 0.02
+
+
+def judged(calls, judge, needed=("ferroflash",)):
+    """Returns {name: judge(name, result)}. Drops calls that fail from `calls` and says why, but raises for `needed` ones."""
+    verdicts = {}
+    for name, call in list(calls.items()):
+        try:
+            verdicts[name] = judge(name, call())
+        except Exception as reason:
+            if name in needed:
+                raise
+            print(f"{name} is not available: {repr(reason)[:140]}", file=sys.stderr)
+            del calls[name]
+    return verdicts
+
+
+def timed(calls, rounds, rng, measure):
+    """Returns {name: median} and {name: [us]}. Each round measures every call once, in random order."""
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name in rng.sample(list(calls), len(calls)):
+            times[name].append(measure(calls[name]))
+    return {name: statistics.median(samples) for name, samples in times.items()}, times
+
+
+def rows_of(todo, seconds, after):
+    """Returns the rows of all (suite, label, run) in `todo` that begin within this time. `after` runs behind each."""
+    begun, rows = time.time(), []
+    for suite, label, run in todo:
+        if time.time() - begun > seconds:
+            print(f"--seconds {seconds}: {label} and all after it were not measured", file=sys.stderr)
+            break
+        try:
+            rows += run()
+        except Exception as reason:
+            print(f"{label}: FAILED {repr(reason)[:300]}", flush=True)
+            rows.append({"suite": suite, "failed": repr(reason)[:300], "passed": False})
+        after()
+    return rows
+
+
+def finish(rows, args, about):
+    """Prints the summary, writes it with the rows to `args.out`, and returns the exit code: 1 if FerroFlash was wrong."""
+    found = summary(rows)
+    print("suite          dtype timing peer: the peer's time divided by FerroFlash's")
+    for entry in found:
+        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
+              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
+    if args.out:
+        command = " ".join(["python3", sys.argv[0].rpartition("/")[2], *sys.argv[1:]])
+        with open(args.out, "w") as file:
+            json.dump({"command": command, **about, "seed": args.seed, "rows": rows, "summary": found}, file, indent=1)
+    passed = lambda row: row["check"]["passed"] if "check" in row else row.get("passed")
+    return int(any(row.get("peer", "ferroflash") == "ferroflash" and not passed(row) for row in rows))
 
 
 def groups(rows):

@@ -12,12 +12,10 @@ compare.py's timers measure in shuffled rounds. A ratio is the peer's time divid
 flex_attention with its FlashAttention-4 backend, which needs a GPU and a Python that FlashAttention-4 supports. After --seconds, the script ends with the rows that it has.
 """
 import argparse
-import json
+import itertools
 import math
 import random
-import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -222,21 +220,11 @@ def run(v, batch, keys, dim, dtype, args, rng):
     queries, (heads, kv_heads) = v.queries or keys, v.heads
     tensor = lambda h, n: torch.randn(batch, n, h, dim, dtype=DTYPES[dtype], device="cuda").transpose(1, 2)
     q, k, values = tensor(heads, queries), tensor(kv_heads, keys), tensor(kv_heads, keys)
-    calls, verdicts = contenders(v, q, k, values, args.fa4), {}
-    for name, call in list(calls.items()):
-        try:
-            verdicts[name] = check(v, q, k, values, call()) if name != "without" else None
-        except Exception as reason:
-            if name in ("ferroflash", "without"):
-                raise
-            print(f"{v.name}: {name} is not available: {repr(reason)[:140]}", file=sys.stderr)
-            del calls[name]
+    calls = contenders(v, q, k, values, args.fa4)
+    judge = lambda name, o: check(v, q, k, values, o) if name != "without" else None
+    verdicts = report.judged(calls, judge, ("ferroflash", "without"))
     timing = "hot" if 4e-12 * batch * heads * queries * keys * dim < 0.2 else "cold"
-    times = {name: [] for name in calls}
-    for _ in range(args.rounds):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(compare.measure(calls[name], timing)[0])
-    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, timing)[0])
     described = v.documents is None and v.own is None
     entry = ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0].describe()["entry"] if described else None
     entry = getattr(calls["ferroflash"], "entry", entry)
@@ -246,6 +234,15 @@ def run(v, batch, keys, dim, dtype, args, rng):
     return [{"suite": v.name, "label": label, "inputs": "normal", "dtype": dtype, "timing": timing, "peer": name, "us": us,
              "rounds_us": times[name], "ratio": us / medians["ferroflash"], "check": verdicts[name],
              "entry": entry if name == "ferroflash" else None} for name, us in medians.items()]
+
+
+def todo(args, rng):
+    """Yields the suite, the label and the call of each variant on each shape."""
+    for dtype, keys, dim in itertools.product(args.dtypes, args.seqlens, args.dims):
+        for name, make in variants(args.batch, 16, keys, dim, DTYPES[dtype], "cuda").items():
+            if not (args.only and name not in args.only or dim == 128 and name.startswith("sinks") and not args.only):
+                work = lambda make=make: run(make(), args.batch, keys, dim, dtype, args, rng)
+                yield name, f"{name} {dtype} {keys} {dim}", work
 
 
 def main():
@@ -262,33 +259,8 @@ def main():
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    rng, begun, rows = random.Random(args.seed), time.time(), []
-    shapes = [(dtype, keys, dim) for dtype in args.dtypes for keys in args.seqlens for dim in args.dims]
-    for dtype, keys, dim in shapes:
-        for name, make in variants(args.batch, 16, keys, dim, DTYPES[dtype], "cuda").items():
-            if args.only and name not in args.only or dim == 128 and name.startswith("sinks") and not args.only:
-                continue
-            if time.time() - begun > args.seconds:
-                print(f"--seconds {args.seconds}: {name} {dtype} {keys} {dim} and all after it were not measured", file=sys.stderr)
-                break
-            try:
-                rows += run(make(), args.batch, keys, dim, dtype, args, rng)
-            except Exception as reason:
-                print(f"{name} {dtype} {keys} {dim}: FAILED {repr(reason)[:300]}", flush=True)
-                rows.append({"suite": name, "failed": repr(reason)[:300], "passed": False})
-            torch.cuda.empty_cache()
-    found = report.summary(rows)
-    print("suite          dtype timing peer: the peer's time divided by FerroFlash's")
-    for entry in found:
-        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
-              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
-    if args.out:
-        command = " ".join(["python3 variants.py", *sys.argv[1:]])
-        with open(args.out, "w") as file:
-            json.dump({"command": command, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": args.seed,
-                       "rows": rows, "summary": found}, file, indent=1)
-    wrong = [row for row in rows if row.get("passed") is False or row.get("peer") == "ferroflash" and not row["check"]["passed"]]
-    sys.exit(1 if wrong else 0)
+    rows = report.rows_of(todo(args, random.Random(args.seed)), args.seconds, torch.cuda.empty_cache)
+    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
 
 
 if __name__ == "__main__":

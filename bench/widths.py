@@ -8,11 +8,9 @@ and values of 128 columns.
 The L2 cache is cold. The check compares some rows of every head with float64. A ratio is the peer's time divided by FerroFlash's.
 """
 import argparse
-import json
+import functools
 import random
-import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -58,20 +56,8 @@ def run(heads, keys, causal, dtype, args, rng):
     rows = torch.tensor([0, 1, keys // 2, keys - 1], device="cuda")
     want = attend(q, k, v, rows, causal, torch.float64)
     tolerance = 2 * (attend(q, k, v, rows, causal, kind).double() - want).abs().max().item() + 1e-5
-    errors = {}
-    for name, call in list(calls.items()):
-        try:
-            errors[name] = (call()[:, rows, :, :VALUES].double() - want).abs().max().item()
-        except Exception as reason:
-            if name == "ferroflash":
-                raise
-            print(f"{name} is not available: {repr(reason)[:140]}", file=sys.stderr)
-            del calls[name]
-    times = {name: [] for name in calls}
-    for _ in range(args.rounds):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(compare.measure(calls[name], "cold")[0])
-    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    errors = report.judged(calls, lambda _, o: (o[:, rows, :, :VALUES].double() - want).abs().max().item())
+    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     flops = 2 * args.batch * heads * keys * keys * (KEYS + VALUES) / (2 if causal else 1)
     label = f"{dtype} h{heads} {args.batch}x{keys} {'causal' if causal else 'full'}"
     launch, _, _ = ferroflash.prepare(q, k, v, causal=causal)
@@ -98,28 +84,11 @@ def main():
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    rng, begun, rows = random.Random(args.seed), time.time(), []
-    todo = [(heads, keys, dtype) for dtype in args.dtypes for heads in args.heads for keys in args.seqlens]
-    for i, (heads, keys, dtype) in enumerate(todo):
-        if time.time() - begun > args.seconds:
-            print(f"--seconds {args.seconds}: {len(todo) - i} shapes were not measured", file=sys.stderr)
-            break
-        try:
-            rows += run(heads, keys, not args.full, dtype, args, rng)
-        except Exception as reason:
-            print(f"{dtype} h{heads} {keys}: FAILED {repr(reason)[:300]}", flush=True)
-            rows.append({"suite": f"widths{heads}", "failed": repr(reason)[:300], "passed": False})
-        torch.cuda.empty_cache()
-    found = report.summary(rows)
-    for entry in found:
-        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
-              f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
-    if args.out:
-        command = " ".join(["python3 widths.py", *sys.argv[1:]])
-        with open(args.out, "w") as file:
-            json.dump({"command": command, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": args.seed,
-                       "rows": rows, "summary": found}, file, indent=1)
-    sys.exit(1 if any(not row.get("passed") and row.get("peer", "ferroflash") == "ferroflash" for row in rows) else 0)
+    rng = random.Random(args.seed)
+    todo = [(f"widths{heads}", f"{dtype} h{heads} {keys}", functools.partial(run, heads, keys, not args.full, dtype, args, rng))
+            for dtype in args.dtypes for heads in args.heads for keys in args.seqlens]
+    rows = report.rows_of(todo, args.seconds, torch.cuda.empty_cache)
+    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
-    HopperPagedParams, HopperParams, ManyParams, MergeParams, PagedParams, PerHead, Plain, PrefixParams,
-    RaggedMap, RotaryAppendParams, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    HopperPagedParams, HopperParams, ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain,
+    PrefixParams, RaggedMap, RotaryAppendParams, SinkParams, SplitParams, TensorMap, TmaBiasParams,
+    VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -15,9 +16,9 @@ pub struct Launch {
     first: Kernel,
     /// The kernels after the first kernel, in launch order.
     others: [Option<Kernel>; OTHERS],
-    /// Descriptions of Q, K, V and O. The parameters of one kernel begin with their tensor maps, which only a
-    /// driver encodes.
-    maps: Option<[MapDescription; 4]>,
+    /// Descriptions of Q, K, V and O, or of K alone. The parameters of one kernel begin with their tensor
+    /// maps, which only a driver encodes.
+    maps: [Option<MapDescription>; MAPS],
     /// The description of the bias that the first kernel reads through a tensor map, and the map's offset
     /// among the kernel's parameters behind `maps`.
     bias: Option<(MapDescription, u16)>,
@@ -47,18 +48,20 @@ const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>() 
 /// Bytes of the parameters of a mixed batch's prefill kernel.
 const MANY: usize = {
     let [portable, hopper] =
-        [size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), size_of::<HopperPagedParams>() - MAPS];
+        [size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), size_of::<HopperPagedParams>() - MAP_BYTES];
     if portable > hopper { portable } else { hopper }
 };
-/// Bytes of four tensor maps.
-const MAPS: usize = 4 * size_of::<TensorMap>();
+/// Maximum number of tensor maps at the start of a kernel's parameters.
+const MAPS: usize = 4;
+/// Bytes of these tensor maps.
+const MAP_BYTES: usize = MAPS * size_of::<TensorMap>();
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(8))]
 struct Bytes([u8; MOST]);
 
 #[repr(align(64))]
-struct WithMaps([u8; MAPS + MOST]);
+struct WithMaps([u8; MAP_BYTES + MOST]);
 
 /// The parameter struct of a kernel.
 pub(crate) trait Params: Plain {
@@ -66,11 +69,11 @@ pub(crate) trait Params: Plain {
     const MAPS: usize = 0;
 }
 macro_rules! params {
-    ($($plain:ty),*; with maps: $($mapped:ty),*) => {
+    ($($plain:ty),*; $(with $maps:literal maps: $($mapped:ty),*);*) => {
         $(impl Params for $plain {})*
-        $(impl Params for $mapped {
-            const MAPS: usize = 4;
-        })*
+        $($(impl Params for $mapped {
+            const MAPS: usize = $maps;
+        })*)*
     };
 }
 params! {
@@ -78,41 +81,42 @@ params! {
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, TmaBiasParams;
-    with maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
-    HopperPagedParams
+    with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
+    HopperPagedParams;
+    with 1 maps: MlaHopperParams
 }
 
 impl Launch {
     /// Creates a launch of one kernel, without tensor maps.
     pub(crate) fn new<P: Params>(place: Place, grid: [u32; 3], params: &P) -> Self {
         const { assert!(P::MAPS == 0) }
-        Self::from_params(place, grid, params, None)
+        Self::from_params(place, grid, params, [None; MAPS])
     }
 
-    /// Creates a launch of one kernel with tensor maps of Q, K, V and O. `params` contains placeholders for
-    /// them.
-    pub(crate) fn with_maps<P: Params>(
+    /// Creates a launch of one kernel with tensor maps of Q, K, V and O, or of K alone. `params` contains
+    /// placeholders for them.
+    pub(crate) fn with_maps<P: Params, const N: usize>(
         place: Place,
         grid: [u32; 3],
         params: &P,
-        maps: [MapDescription; 4],
+        maps: [MapDescription; N],
     ) -> Self {
-        const { assert!(P::MAPS == 4) }
-        Self::from_params(place, grid, params, Some(maps))
+        const { assert!(P::MAPS == N) }
+        Self::from_params(place, grid, params, std::array::from_fn(|i| maps.get(i).copied()))
     }
 
     fn from_params<P: Params>(
         place: Place,
         grid: [u32; 3],
         params: &P,
-        maps: Option<[MapDescription; 4]>,
+        maps: [Option<MapDescription>; MAPS],
     ) -> Self {
-        let mut all = WithMaps([0; MAPS + MOST]);
+        let mut all = WithMaps([0; MAP_BYTES + MOST]);
         params.write(&mut all.0[..size_of::<P>()]);
         let (from, own) = (P::MAPS * size_of::<TensorMap>(), size_of::<P>());
         let mut bytes = Bytes([0; MOST]);
         bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
-        let first = Kernel { place, grid, params: [0, (own - from) as u16], mapped: maps.is_some() };
+        let first = Kernel { place, grid, params: [0, (own - from) as u16], mapped: P::MAPS > 0 };
         Launch { first, others: [None; OTHERS], maps, bias: None, params: bytes, reason: "" }
     }
 
@@ -123,8 +127,10 @@ impl Launch {
 
     /// Adds all kernels of `next`. One of the two launches may have tensor maps, but no bias among them.
     pub(crate) fn then_all(mut self, next: Launch) -> Self {
-        debug_assert!(self.maps.is_none() || next.maps.is_none(), "two launches with tensor maps");
-        self.maps = self.maps.or(next.maps);
+        debug_assert!(self.maps[0].is_none() || next.maps[0].is_none(), "two launches with tensor maps");
+        if self.maps[0].is_none() {
+            self.maps = next.maps;
+        }
         let own = next.end();
         let start = self.append(own.into(), |to| to.copy_from_slice(&next.params.0[..own.into()])).0;
         for kernel in std::iter::once(next.first).chain(next.others.into_iter().flatten()) {
@@ -254,8 +260,8 @@ impl Launch {
             let (Kernel { place, grid, .. }, own) = (*kernel, self.bytes(kernel));
             match self.maps.iter().flatten() {
                 maps if kernel.mapped => {
-                    let mut all = WithMaps([0; MAPS + MOST]);
-                    let (places, rest) = all.0.split_at_mut(MAPS);
+                    let mut all = WithMaps([0; MAP_BYTES + MOST]);
+                    let (places, rest) = all.0.split_at_mut(maps.clone().count() * size_of::<TensorMap>());
                     for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
                         encode(map)?.write(bytes);
                     }
@@ -263,7 +269,8 @@ impl Launch {
                     if let Some((map, at)) = &self.bias {
                         encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
                     }
-                    launch(place, grid, &all.0[..MAPS + own.len()])?;
+                    let end = places.len() + own.len();
+                    launch(place, grid, &all.0[..end])?;
                 }
                 _ => launch(place, grid, own)?,
             }
@@ -292,7 +299,7 @@ mod tests {
         ];
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
-        let alone = size_of::<DecodeParams>() + variant;
+        let alone = (size_of::<MlaHopperParams>() - size_of::<TensorMap>()) + variant;
         let many = size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
         let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams>() - maps);
         let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();

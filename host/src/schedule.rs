@@ -12,7 +12,7 @@ pub(crate) use tiles::Tiles;
 
 use crate::place::Place;
 use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo, Schedule as Order};
+use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,10 +79,10 @@ impl Scheduled {
         allows: impl Fn(u64) -> bool,
     ) -> Result<Self, Error> {
         let most = few.map(|few| most(p, few));
-        let schedule = match (kernel.schedule, kernel.keys) {
-            (Order::Transposed, _) => Schedule::Decode(Decode::new(p, kernel, on, &allows)?),
-            (_, Keys::Cache(_) | Keys::Latent) => Schedule::Tiles(Tiles::on_cache(p, kernel, most, on)?),
-            (_, Keys::Batched | Keys::Varlen) => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
+        let schedule = match kernel.keys {
+            _ if kernel.decodes() => Schedule::Decode(Decode::new(p, kernel, on, &allows)?),
+            Keys::Cache(_) | Keys::Latent => Schedule::Tiles(Tiles::on_cache(p, kernel, most, on)?),
+            Keys::Batched | Keys::Varlen => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
         let few = few.zip(most).map(|(entry, most)| {
             let few = Problem { seqlen_q: most as usize, varlen: None, ..*p };

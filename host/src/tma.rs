@@ -10,6 +10,7 @@ const MAX_STRIDE: u64 = 1 << 40;
 const ALIGNMENT: u32 = 16;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
+const SMALL_PAGES: &str = "a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels";
 
 /// Returns the tensor maps of Q, K, V and O of a valid request, or none if the kernel takes none.
 ///
@@ -42,7 +43,7 @@ pub(crate) fn maps(
         }
         KeysValues::Cache(cache) => {
             let Some(rows) = box_rows(cache, keys) else {
-                return Err("a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels");
+                return Err(SMALL_PAGES);
             };
             let [Some(q), Some(o)] = [q, o].map(one_batch) else {
                 return Err("batches are not contiguous; a varlen tensor map has one batch only");
@@ -50,21 +51,46 @@ pub(crate) fn maps(
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
-            let boxes = |view, kind, box_shape| MapDescription { box_shape, kind, ..whole(view) };
-            let [k, v] = [&k, &v].map(|view| boxes(view, MapKind::Paged, [panel, rows]));
-            if ![&k, &v].into_iter().all(MapDescription::is_of_rows) {
-                return Err(
-                    "pages are not a whole number of rows apart, have more than 2^30 rows in all, or have \
-                            rows 2^34 bytes apart",
-                );
-            }
+            let [k, v] = [pages(&k, [panel, rows])?, pages(&v, [panel, rows])?];
             if k.pitch() != v.pitch() {
                 return Err("pages of keys and pages of values are different numbers of rows apart");
             }
-            let [q, o] = [&q, &o].map(|view| boxes(view, MapKind::Ragged, queries));
+            let [q, o] = [&q, &o].map(|view| MapDescription {
+                box_shape: queries,
+                kind: MapKind::Ragged,
+                ..whole(view)
+            });
             Ok(Some([q, k, v, o]))
         }
     }
+}
+
+/// Returns the tensor map of the keys of a latent cache, or none if the kernel reads them without a map.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the pages.
+pub(crate) fn latent(cache: &KvCache, kernel: &AttnInfo) -> Result<Option<MapDescription>, &'static str> {
+    if !kernel.has_maps() {
+        return Ok(None);
+    }
+    let Some(rows) = box_rows(cache, kernel.tile_n) else { return Err(SMALL_PAGES) };
+    takes(&cache.pages.keys)?;
+    pages(&cache.pages.keys, [kernel.panel(), rows]).map(Some)
+}
+
+/// Returns the tensor map of the rows of pages.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the pages.
+fn pages(view: &TensorView, box_shape: [u32; 2]) -> Result<MapDescription, &'static str> {
+    let map = MapDescription { box_shape, kind: MapKind::Paged, ..whole(view) };
+    if !map.is_of_rows() {
+        return Err(
+            "pages are not a whole number of rows apart, have more than 2^30 rows in all, or have rows 2^34 \
+             bytes apart",
+        );
+    }
+    Ok(map)
 }
 
 /// Returns the tensor map of a valid request's bias, or none if the kernel reads the bias without a map.

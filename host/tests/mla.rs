@@ -51,13 +51,14 @@ const PLANS: &[Planned] = &[
     ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, places(132, 32)),
     ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, places(108, 32)),
     ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, places(58, 32)),
-    // 64 rows and more run in blocks of 64 rows if shared memory allows, otherwise in blocks of 32.
-    ("h200", [8, 1, 64], "mla_f16_d576_causal_64x32_s4", 132, places(132, 64)),
+    // More than 32 rows run in blocks of 64 rows if shared memory allows, otherwise in blocks of 32.
+    ("h200", [8, 1, 33], "hopper_mla_f16_d576_causal_64x64", 132, places(132, 33)),
+    ("h200", [8, 1, 64], "hopper_mla_f16_d576_causal_64x64", 132, places(132, 64)),
     ("a100", [8, 1, 64], "mla_f16_d576_causal_32x32_s4", 108, places(54, 64)),
-    ("h200", [8, 1, 128], "mla_f16_d576_causal_64x32_s4", 132, places(66, 128)),
+    ("h200", [8, 1, 128], "hopper_mla_f16_d576_causal_64x64", 132, places(66, 128)),
     ("l4", [8, 1, 128], "mla_f16_d576_causal_32x32", 56, places(14, 128)),
     // The rows of 4 queries of 128 heads fill 8 blocks of 64 rows.
-    ("h200", [2, 4, 128], "mla_f16_d576_causal_64x32_s4", 128, places(16, 512)),
+    ("h200", [2, 4, 128], "hopper_mla_f16_d576_causal_64x64", 128, places(16, 512)),
 ];
 
 #[test]
@@ -91,6 +92,37 @@ fn widths_in_between_and_every_batch_take_the_same_kernel() {
     let mut equal = decode(DType::F16, [3, 1, 16], [512, 512]);
     equal.scores.scale = None;
     assert_eq!(plan(&equal, on).expect("valid").contract().symbol, "decode_f16_d512_local_8_rows");
+}
+
+#[test]
+fn pages_that_tma_does_not_take_keep_the_portable_kernel() {
+    let on = card("h200");
+    let paged = |page: usize| {
+        let mut request = decode(DType::Bf16, [8, 1, 128], DEEPSEEK);
+        let rows = TensorView::bshd(4 * FAR, 1 << 26, DType::Bf16, [1000, page, 1, 576]);
+        let (table, lengths) = (Index::new(6 * FAR, 8 * 128), Index::new(3 * FAR, 8));
+        *cache(&mut request) = KvCache::paged(KvPages::latent(rows, 512), table, 128, lengths);
+        request
+    };
+    for (page, symbol) in [(1, "mla_bf16"), (3, "mla_bf16"), (8, "hopper_mla_bf16"), (16, "hopper_mla_bf16")]
+    {
+        let planned = plan(&paged(page), on).expect("valid");
+        let chosen = planned.contract().symbol;
+        assert!(chosen.starts_with(symbol), "pages of {page}: {chosen}");
+        assert_eq!(planned.reason().contains("8 keys"), page % 8 > 0, "{}", planned.reason());
+    }
+    // A plan for large pages binds a request with small ones. The portable kernel then runs.
+    let planned = plan(&paged(64), on).expect("valid");
+    let bound = planned.bind(&paged(1)).expect("another kernel");
+    assert!(bound.contract().symbol.starts_with("mla_bf16"), "{}", bound.contract().symbol);
+    // Without tensor maps, and with chunks, the portable kernel runs too.
+    let mut old = on.clone();
+    old.tensor_maps = false;
+    let chunks = paged(64).splits(Splits::Chunk(256));
+    for planned in [plan(&paged(64), &old), plan(&chunks, on)] {
+        let chosen = planned.expect("valid").contract().symbol;
+        assert!(chosen.starts_with("mla_bf16"), "{chosen}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
 //!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
 //!   split-KV.
+//! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
 //!   [`staged`]: numbers that scores read from shared memory.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
@@ -15,8 +16,10 @@
 
 pub mod forward;
 pub mod mainloop;
+pub mod mla;
 pub mod paged;
 pub mod scheduler;
+pub mod shared_softmax;
 pub mod softmax;
 pub mod split;
 pub mod staged;

@@ -40,7 +40,8 @@ pub trait ScoreMod: ScoreMarker {
     /// The number that [`ScoreMod::score`] adds to every score of the queries at positions `p` and the keys
     /// `k`; `None` if it changes some of these scores in another way. If a block has such a number, the
     /// kernel adds it once per row and does not call `score`. Only kernels of the sequential schedule
-    /// ([`spec::Fwd`], [`spec::FwdSpecialised`]) call this function, once per warp and key block.
+    /// ([`spec::Fwd`], [`spec::FwdSpecialised`], [`spec::FwdDequant`]) call this function, once per warp and
+    /// key block.
     #[inline(always)]
     fn block_bias(&self, _p: Range<i32>, _k: Range<i32>) -> Option<f32> {
         None

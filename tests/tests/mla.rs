@@ -1,11 +1,14 @@
 //! Tests MLA decode in the simulator: sequences of every length in one batch, invalid integers, and bits that
 //! do not depend on the batch. `simulated.rs` runs each kernel on its edge cases.
+use ferroflash::Attention;
+use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::MLAS;
+use ferroflash::spec::{AttnInfo, HOPPER_MLAS, MLAS};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_lengths};
+use ferroflash_tests::on_cache::{attention, check_lengths_on, check_on};
+use ptx_sim::Options;
 use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
 
 /// A case with DeepSeek's widths and approximately its scale, and with one query of 4 heads on one latent
@@ -15,10 +18,42 @@ fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
     DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
 }
 
-/// The first MLA kernel in this build. The sample may lack the kernel that the planner would select.
-fn carried() -> &'static str {
-    let mut symbols = MLAS.iter().map(|entry| entry.contract.symbol);
-    symbols.find(|symbol| is_carried(symbol)).expect("a build carries one")
+/// An MLA kernel, and a simulated card with 16 SMs that runs it.
+struct On {
+    kernel: &'static AttnInfo,
+    attention: Box<Attention<SimDriver>>,
+}
+
+impl On {
+    /// The first portable and the first Hopper kernel in this build. The sample may lack the kernels that the
+    /// planner would select.
+    fn each() -> Vec<Self> {
+        let hopper = SimDriver::of_multiprocessors("h200", Options::default(), Some(16));
+        let hopper = Attention::new(hopper.expect("a known card"));
+        let on = |list: &'static [AttnInfo], attention| {
+            let kernel = list.iter().find(|entry| is_carried(entry.contract.symbol));
+            On { kernel: kernel.expect("a build carries one"), attention: Box::new(attention) }
+        };
+        vec![on(MLAS, attention()), on(HOPPER_MLAS, hopper)]
+    }
+
+    fn symbol(&self) -> Option<&'static str> {
+        Some(self.kernel.contract.symbol)
+    }
+
+    /// A case on pages that the kernel reads. TMA copies boxes of at least 8 rows.
+    fn fit(&self, case: &DecodeCase) -> DecodeCase {
+        let pages = match case.pages {
+            Pages::Nhd(rows) if self.kernel.has_maps() && rows % 8 > 0 => Pages::Nhd(8 * rows),
+            pages => pages,
+        };
+        DecodeCase { pages, dtype: self.kernel.dtype, cache: self.kernel.kv_dtype, ..case.clone() }
+    }
+
+    #[track_caller]
+    fn check(&self, case: &DecodeCase) {
+        check_on(&self.attention, &self.fit(case), self.symbol())
+    }
 }
 
 /// Tests every length up to three stages. In one batch, each warp finds its sequence alone; in the other
@@ -26,7 +61,8 @@ fn carried() -> &'static str {
 #[test]
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
-        check(&DecodeCase { pages, ..latent(lengths.collect::<Vec<_>>()) }, Some(carried()));
+        let case = DecodeCase { pages, ..latent(lengths.collect::<Vec<_>>()) };
+        On::each().iter().for_each(|on| on.check(&case));
     }
 }
 
@@ -36,7 +72,9 @@ fn other_lengths_under_one_plan() {
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
         let case = DecodeCase { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
         let lengths: [[i32; 5]; 4] = [[300, 40, 200, 1, 64], [0; 5], [1, 0, 199, 0, 16], [17, 40, 0, 1, 63]];
-        check_lengths(&case, Some(carried()), &lengths.map(Vec::from));
+        for on in On::each() {
+            check_lengths_on(&on.attention, &on.fit(&case), on.symbol(), &lengths.map(Vec::from));
+        }
     }
 }
 
@@ -46,10 +84,8 @@ fn other_lengths_under_one_plan() {
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
         let case = DecodeCase { heads: [16, 1], ..latent([260, 96]) };
-        check(
-            &DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed),
-            Some(carried()),
-        );
+        let case = DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed);
+        On::each().iter().for_each(|on| on.check(&case));
     }
 }
 
@@ -90,21 +126,27 @@ const SUPERFLUOUS: &[&[&str]] = &[
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    let symbol = carried();
-    let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
-    let unnoticed = unnoticed(&subject, &garbage(), SUPERFLUOUS);
-    assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
+    for on in On::each() {
+        let symbol = on.kernel.contract.symbol;
+        let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
+        let unnoticed = unnoticed(&subject, &garbage(), SUPERFLUOUS);
+        assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
+    }
 }
 
 /// With a fixed number of keys per split, the bits of a sequence do not depend on other sequences, on its
 /// place in the batch, or on its pages.
 #[test]
 fn chunks_make_sequences_independent() {
-    let (mut random, attention) = (Random::new(11), attention());
+    On::each().iter().for_each(are_independent);
+}
+
+fn are_independent(on: &On) {
+    let mut random = Random::new(11);
     let one = |case: &DecodeCase, b: usize| {
-        let memory = DecodeMemory::new(case);
+        let memory = DecodeMemory::new(&on.fit(case));
         let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
-        let mut loaded = LoadedDecode::new(&attention, &memory, Some(carried())).expect("a plan");
+        let mut loaded = LoadedDecode::new(&on.attention, &memory, on.symbol()).expect("a plan");
         let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
         let (o, lse) = outcome.bits(b);
         (o.to_vec(), lse.to_vec())

@@ -1,7 +1,7 @@
 //! Tests that the sample that represents all kernels (`cargo xtask test`) has every trait of the table.
 use ferroflash::plan::{Problem, supports};
 use ferroflash::request::Mask;
-use ferroflash::spec::{Schedule, attention};
+use ferroflash::spec::attention;
 use ferroflash::{Capabilities, DType};
 use reference::subjects;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ fn every_order_of_work_type_and_head_dim_appears() {
         |entry| entry.contract.symbol,
         |entry| {
             let keys = format!("{:?}", entry.keys);
-            let decodes = entry.schedule == Schedule::Transposed;
+            let decodes = entry.decodes();
             vec![
                 format!("{}: {:?}", entry.family(), entry.dtype),
                 format!("{:?}, decodes {decodes}: head dim {}", entry.isa, entry.head_dim),

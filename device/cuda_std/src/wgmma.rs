@@ -111,7 +111,7 @@ pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator
 }
 
 macro_rules! products {
-    ($($abt:ident $ab:ident $element:ident $type:literal;)*) => {$(
+    ($($abt:ident $ab:ident $ab_shared:ident $element:ident $type:literal;)*) => {$(
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
         /// One k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true. Descriptors select both
         /// tiles, whose rows run along k.
@@ -146,11 +146,24 @@ macro_rules! products {
             // SAFETY: the caller keeps the preconditions.
             unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b)) }
         }
+
+        #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
+        /// One k-step of `d += a b`. Descriptors select `a`, whose rows run along k, and `b`, whose columns
+        /// run along k.
+        ///
+        /// # Safety
+        /// - The preconditions of the first function hold.
+        #[inline(always)]
+        #[gpu_only]
+        pub unsafe fn $ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+            // SAFETY: the caller keeps the preconditions.
+            unsafe { widths!(N, |w| w::$element::add_columns(flat(d), a, b)) }
+        }
     )*};
 }
 products! {
-    mma_async_abt_f16 mma_async_ab_f16 f16 "f16";
-    mma_async_abt_bf16 mma_async_ab_bf16 bf16 "bf16";
+    mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16 f16 "f16";
+    mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16 bf16 "bf16";
 }
 
 /// The accumulator's registers, in order.
@@ -220,6 +233,18 @@ macro_rules! product {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
                             " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, 0, 0;"),
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn add_columns(d: &mut [f32; $registers], a: u64, b: u64) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, 0, 1;"),
                         inout(reg32) d[$first], $(inout(reg32) d[$i],)*
                         a = in(reg64) a, b = in(reg64) b, options(nostack))
                 }

@@ -27,7 +27,7 @@ pub struct Warp {
 
 /// All of the block's dynamic shared memory. `Smem` is not `Copy`: a kernel splits its shared memory once.
 pub struct Smem<K> {
-    base: u32,
+    pub(crate) base: u32,
     contract: PhantomData<K>,
 }
 
@@ -126,6 +126,12 @@ impl Warp {
     #[inline(always)]
     pub fn lane(self) -> u32 {
         self.lane
+    }
+
+    /// Hides this thread's lane from the compiler, as [`Block::forget_thread`] does.
+    #[inline(always)]
+    pub fn forget_lane(self) -> Self {
+        Warp { lane: math::opaque(self.lane), ..self }
     }
 
     /// The value of `x` in lane `lane`.

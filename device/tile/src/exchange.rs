@@ -2,6 +2,7 @@
 
 mod columns;
 mod joint_b;
+mod parts;
 mod scratch;
 mod shares;
 mod sums;
@@ -9,6 +10,7 @@ mod tally;
 
 pub use columns::ExchangedColumns;
 pub use joint_b::JointB;
+pub use parts::{ExchangedParts, PartOfRows};
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
 pub use shares::ExchangedShares;
 pub use sums::Sums;

@@ -1,15 +1,19 @@
 //! Stages of shared memory, which are filled and read again and again.
 
 mod converter;
+mod kept;
 pub(crate) mod mbarrier;
 pub(crate) mod ring;
 mod specialize;
 mod stage_guard;
 mod stream;
+mod warpgroups;
 
 pub use converter::{Conversion, Converter};
+pub use kept::{Kept, Published, Refilled};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;
 pub use stage_guard::StageGuard;
 pub use stream::{OwnRing, PerWarp, Stream};
+pub use warpgroups::Phased;

@@ -13,6 +13,12 @@ use cuda_std::math::opaque_b64;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
+mod baton;
+mod kept;
+
+pub use baton::{AbPassed, Baton};
+pub use kept::{AbKept, AbtOfTwo};
+
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
 /// of a pipeline.
 pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
@@ -229,22 +235,38 @@ impl<const W: usize> Warpgroup<W> {
         // SAFETY: the reason for `first` holds for `second` too.
         unsafe { second.issue(self.index) };
         self.ping_pong.arrive();
-        // SAFETY: as above; the first product's steps come in order.
-        unsafe {
-            first.settle::<1>();
-            first.release();
-        }
-        let (rare, value) = meanwhile(state, first.acc());
-        if rare {
-            cold_path();
-            // SAFETY: `rare` is the same in all lanes, so all lanes reach this barrier.
-            unsafe { warp::sync() }
-        }
-        // SAFETY: all lanes of a warp take the same branch, so the warpgroup is still converged.
-        unsafe { second.settle::<0>() };
-        let result = then(state, first.acc(), second.acc(), value, rare);
-        // SAFETY: the second product's steps come in order.
-        unsafe { second.release() };
-        result
+        // SAFETY: both products were issued, in this order.
+        unsafe { overlapped::<W, _, _, _, _, _>(first, second, state, meanwhile, then) }
     }
+}
+
+/// Settles and releases two products in flight, as [`Warpgroup::overlap`] describes.
+///
+/// # Safety
+/// - The warpgroup is converged. Both products were issued, the first one first, and no product since.
+#[inline(always)]
+unsafe fn overlapped<const W: usize, A: Product<W>, B: Product<W>, State, R, T>(
+    mut first: A,
+    mut second: B,
+    state: &mut State,
+    meanwhile: impl FnOnce(&mut State, &mut A::Acc) -> (bool, R),
+    then: impl FnOnce(&mut State, &A::Acc, &mut B::Acc, R, bool) -> T,
+) -> T {
+    // SAFETY: the caller keeps the preconditions; the first product's steps come in order.
+    unsafe {
+        first.settle::<1>();
+        first.release();
+    }
+    let (rare, value) = meanwhile(state, first.acc());
+    if rare {
+        cold_path();
+        // SAFETY: `rare` is the same in all lanes, so all lanes reach this barrier.
+        unsafe { warp::sync() }
+    }
+    // SAFETY: all lanes of a warp take the same branch, so the warpgroup is still converged.
+    unsafe { second.settle::<0>() };
+    let result = then(state, first.acc(), second.acc(), value, rare);
+    // SAFETY: the second product's steps come in order.
+    unsafe { second.release() };
+    result
 }

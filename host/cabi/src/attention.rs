@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn latent_caches() {
-        assert_eq!(chosen(&latent()), "mla_f16_d576_causal_64x32_s4");
+        assert_eq!(chosen(&latent()), "hopper_mla_f16_d576_causal_64x64");
         let (r, c) = (valid(&latent()), in_cache(&latent()));
         assert_eq!((r.o.shape, r.o.elements), ([16, 1, 128, 512], 16 * 128 * 512));
         assert_eq!((c.pages.latent_columns(), c.pages.values.address), (Some(512), c.pages.keys.address));

@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, KERNELS, Keys,
-    MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries, Schedule,
+    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPER_MLAS,
+    KERNELS, Keys, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries,
     TileScheduler,
 };
 use ferroflash::{DType, lineage};
@@ -109,14 +109,14 @@ impl From<&AttnInfo> for Row {
             dtype: Some(e.dtype.name()),
             head_dim: Some(e.head_dim),
             mask: Some(e.mask.name()),
-            sinks: Some(e.scores.sink || e.schedule == Schedule::Transposed),
+            sinks: Some(e.scores.sink || e.decodes()),
             bias: e.scores.bias.map(DType::name),
             tile_m: Some(e.tile_m),
             ..Row::new(e.family(), &e.contract)
         };
         let persistent = e.scheduler == TileScheduler::Persistent;
         match e.keys {
-            Keys::Cache(pages) if e.schedule == Schedule::Transposed => Row {
+            Keys::Cache(pages) if e.decodes() => Row {
                 cache: Some(e.kv_dtype.name()),
                 what: Some(format!(
                     "{} warps share keys, {}{}",
@@ -218,7 +218,7 @@ fn rows() -> Vec<Row> {
     }
     let forward = ferroflash::kernels::entries().map(Row::from);
     let paged = ferroflash::kernels::paged().map(Row::from);
-    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(MIXED_FEW));
+    let on_cache = of(DECODES).chain(of(MLAS)).chain(of(HOPPER_MLAS)).chain(paged).chain(of(MIXED_FEW));
     let others = on_cache.chain(of(APPENDS)).chain(of(MERGES)).chain(of(MIXED_MANY));
     forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).chain(of(MIXED_COMBINES)).collect()
 }

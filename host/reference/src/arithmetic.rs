@@ -101,11 +101,23 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     }
 }
 
-/// Returns the bits of `x`, rounded to `dtype`.
+/// Returns `x` rounded to an f32 whose last bit says whether the rounding was exact: an inexact result is the
+/// neighbour with an odd mantissa. A further rounding to fewer bits then gives the nearest number to `x`. A
+/// conversion of `x` by its upper bits, or by the nearest f32, rounds twice.
+fn to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let back = f64::from(nearest);
+    if back == x || x.is_nan() {
+        return nearest;
+    }
+    f32::from_bits((nearest.to_bits() - u32::from(back.abs() > x.abs())) | 1)
+}
+
+/// Returns the bits of `x`, rounded once to `dtype`.
 pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     match dtype {
-        DType::F16 => f16::from_f64(x).to_bits(),
-        DType::Bf16 => bf16::from_f64(x).to_bits(),
+        DType::F16 => f16::from_f32(to_odd(x)).to_bits(),
+        DType::Bf16 => bf16::from_f32(to_odd(x)).to_bits(),
         DType::E4m3 => u16::from(e4m3::encode(x)),
         DType::Int8 => u16::from(x.round_ties_even().clamp(-127.0, 127.0) as i8 as u8),
         other => not_computed(other),
@@ -126,4 +138,29 @@ pub fn widen_int8(bits: u8, scale: f32, to: DType) -> u16 {
 /// `ferroflash` refuses to read one.
 fn not_computed(dtype: DType) -> ! {
     unreachable!("attention in {}", dtype.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two neighbours, the nearest number wins, and the even one in the middle.
+    #[test]
+    fn encode_rounds_once() {
+        for (dtype, infinity) in [(DType::F16, 0x7c00), (DType::Bf16, 0x7f80)] {
+            for bits in 0..infinity - 1 {
+                let [low, high] = [bits, bits + 1].map(|bits| f64::from(decode(dtype, bits)));
+                let middle = (low + high) / 2.0;
+                let even = bits + bits % 2;
+                for (x, expected) in
+                    [(low, bits), (middle.next_down(), bits), (middle, even), (middle.next_up(), bits + 1)]
+                {
+                    assert_eq!(encode(dtype, x), expected, "{} {x:e}", dtype.name());
+                    assert_eq!(encode(dtype, -x), expected | 0x8000, "{} -{x:e}", dtype.name());
+                }
+            }
+            assert_eq!([f64::MAX, f64::INFINITY].map(|x| encode(dtype, x)), [infinity; 2]);
+            assert!(decode(dtype, encode(dtype, f64::NAN)).is_nan());
+        }
+    }
 }

@@ -12,8 +12,8 @@ use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries, Schedule,
-    beside, combine_of,
+    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries,
+    Schedule, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
@@ -73,7 +73,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     }
     let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
     let paged = ferroflash::kernels::paged().map(|entry| entry as &dyn Subject);
-    let on_cache = of(DECODES).chain(of(MLAS)).chain(paged).chain(of(MIXED_FEW));
+    let on_cache = of(DECODES).chain(of(MLAS)).chain(of(HOPPER_MLAS)).chain(paged).chain(of(MIXED_FEW));
     forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
 }
 

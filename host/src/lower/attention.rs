@@ -1,18 +1,21 @@
 //! Parameters of attention kernels.
+mod decode;
+
 use super::tensors::{
-    NO_LSE, UNSCALED, cache, cache_of_values, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales,
-    slopes, tensor, varlen_cache, varlen_keys,
+    UNSCALED, cache, cache_of_values, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes,
+    tensor, varlen_cache, varlen_keys,
 };
 use super::{Refusal, merge, variant};
 use crate::launch::{Launch, Params};
 use crate::place::Place;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State, TensorView};
-use crate::schedule::{Decode, Few, Schedule, Scheduled, Tiles};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, LseView, State};
+use crate::schedule::{Few, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
+use decode::single_queries;
 use spec::{
-    Cache, CombineParams, DecodeOrder, DecodeParams, FastDiv, FewParams, FwdParams, HopperPagedParams,
-    HopperParams, Integers, Lse, ManyParams, ManySequences, PageBoxes, PagedMap, PagedParams, PerHead,
-    RaggedMap, Schedule as Order, Sequences, SplitParams, TensorMap, VarlenParams, Window,
+    CombineParams, DecodeOrder, FastDiv, FewParams, FwdParams, HopperPagedParams, HopperParams, Integers,
+    Lse, ManyParams, ManySequences, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams,
+    TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
@@ -21,11 +24,12 @@ use spec::{
 /// Returns the reason why the kernel does not accept the tensors.
 pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
     let nowhere = integers(None, 0);
-    match (&r.kv, kernel.schedule) {
-        (KeysValues::Tensors { k, v }, Order::Transposed) => dense_cache(k, v).map(|_| ()),
-        (KeysValues::Varlen { k, v, keys }, Order::Transposed) => {
+    match &r.kv {
+        KeysValues::Tensors { k, v } if kernel.decodes() => dense_cache(k, v).map(|_| ()),
+        KeysValues::Varlen { k, v, keys } if kernel.decodes() => {
             varlen_cache(k, v, &nowhere, keys.max_seqlen_k).map(|_| ())
         }
+        KeysValues::Cache(kv) if kernel.decodes() => tma::latent(kv, kernel).map(|_| ()),
         _ => tma::bias(r, kernel).and(tma::maps(r, kernel)).map(|_| ()),
     }
 }
@@ -58,7 +62,11 @@ fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal>
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
             let order = DecodeOrder { lengths, ..decode.order };
-            Ok(lowering.decode(decode, order, cache(kv), scales(&kv.pages)))
+            let map = tma::latent(kv, s.kernel).map_err(Refusal::Tensors)?;
+            Ok(match map {
+                None => lowering.decode(decode, order, cache(kv), scales(&kv.pages)),
+                Some(map) => lowering.latent(decode, order, cache(kv), map),
+            })
         }
         (Schedule::Decode(decode), KeysValues::Tensors { k, v }) => {
             // Lengths without an address mean that each sequence has the maximum number of keys.
@@ -98,16 +106,6 @@ fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
 
-/// Returns a request with varlen queries, one per sequence, as a batch of one query each.
-fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
-    let batched = |view: TensorView| {
-        let ([_, batch, heads, head_dim], [_, row, head, column]) = (view.shape, view.strides);
-        TensorView { shape: [batch, 1, heads, head_dim], strides: [row, 0, head, column], ..view }
-    };
-    let lse = r.lse.map(|view| LseView { strides: [view.row_stride, view.strides[1]], ..view });
-    AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
-}
-
 /// A request and its kernel.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
@@ -125,7 +123,12 @@ impl Lowering<'_> {
     }
 
     /// Returns the launch of the kernel alone, with tensor maps.
-    fn with_maps<P: Params>(&self, blocks: u32, params: &P, maps: [MapDescription; 4]) -> Launch {
+    fn with_maps<P: Params, const N: usize>(
+        &self,
+        blocks: u32,
+        params: &P,
+        maps: [MapDescription; N],
+    ) -> Launch {
         self.with_variant(Launch::with_maps(self.place, [blocks, 1, 1], params, maps))
     }
 
@@ -282,47 +285,6 @@ impl Lowering<'_> {
                 first.then(self.place, blocks, &ManyParams { paged, many })
             }
             false => first.then(self.place, blocks, &ManyParams { paged, many }),
-        }
-    }
-
-    /// Returns the launch of a decode kernel: few queries on a KV cache, or on keys and values in tensors.
-    fn decode(&self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) -> Launch {
-        let params = self.decode_params(decode, order, cache, scales);
-        let launch = self.launch(decode.order.blocks, &params);
-        let combines = decode.workspace > 0 && params.counters.count == 0;
-        if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
-    }
-
-    /// Returns the parameters of decode kernels.
-    fn decode_params(
-        &self,
-        decode: &Decode,
-        order: DecodeOrder,
-        cache: Cache,
-        scales: [PerHead; 2],
-    ) -> DecodeParams {
-        let (r, p) = (self.r, &self.p);
-        let (scale_log2, softcap) = p.base_two();
-        let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
-        DecodeParams {
-            q: tensor(&r.q),
-            o: tensor(&r.o),
-            lse: lse(r.lse.as_ref()),
-            sinks: r.scores.sinks.map_or(NO_LSE, |sinks| Lse {
-                base: sinks.address,
-                head_bytes: 4,
-                ..NO_LSE
-            }),
-            cache,
-            scales,
-            order,
-            partials: decode.partials(r.scratch.address()),
-            counters,
-            group: FastDiv::new((p.heads_q / p.heads_k) as u32).unwrap_or(FastDiv::ONE),
-            // The last query aligns with the last key.
-            window: Window { shift: 0, ..p.window() },
-            scale_log2,
-            softcap,
         }
     }
 

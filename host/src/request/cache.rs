@@ -152,7 +152,7 @@ impl KvPages {
     ///     .scratch(Scratch::Fastest);
     ///
     /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
-    /// assert_eq!(plan(&request, h200)?.contract().symbol, "mla_bf16_d576_causal_64x32_s4");
+    /// assert_eq!(plan(&request, h200)?.contract().symbol, "hopper_mla_bf16_d576_causal_64x64");
     /// # Ok(())
     /// # }
     /// ```

@@ -29,7 +29,7 @@ const MANY: &str = "more than 64 rows per key head: work tiles per query head";
 pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     if p.latent().is_some() {
-        return mla::choose(p, on, config);
+        return mla::choose(q, config);
     }
     if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
         return mixed::named(q, few);

@@ -5,7 +5,7 @@ use crate::request::Splits;
 use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use core::cmp::Reverse;
-use spec::{Keys, MAX_SEQUENCES, PageKind, Schedule};
+use spec::{Keys, MAX_SEQUENCES, PageKind};
 
 /// A KV cache with pages of any size.
 const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
@@ -64,7 +64,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
 
 /// Returns the decode kernels of a problem's variant, or the table's decode kernels.
 fn list(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    variant::kernels(p).filter(|e| e.schedule == Schedule::Transposed && e.keys != Keys::Latent)
+    variant::kernels(p).filter(|e| e.decodes() && e.keys != Keys::Latent)
 }
 
 /// Returns the decode kernel with this symbol.

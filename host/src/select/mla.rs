@@ -1,14 +1,21 @@
 //! Selection of MLA decode kernels: few queries on a latent cache.
-use super::{ASKED, Choice};
+use super::hopper::NO_MAPS;
+use super::{ASKED, Choice, Query};
+use crate::request::Splits;
 use crate::schedule::row_blocks;
-use crate::{AttnInfo, Capabilities, Error, Problem};
+use crate::{AttnInfo, Error, Problem};
 use core::cmp::Reverse;
-use spec::MLAS;
+use spec::{HOPPER_MLAS, MLAS};
 
 const FEW: &str = "a latent cache, read once for keys and values: the smallest block that holds all rows of \
                    a latent head";
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
+
+const HOPPER: &str = "a latent cache, read once for keys and values: warpgroups and TMA for blocks of 64 \
+                      rows, whose products take longer than their bytes with mma.sync";
+const CHUNKED: &str = "a latent cache; batch-invariant splits (`Splits::Chunk`): one kernel for pages of all \
+                       sizes";
 
 /// Returns whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
@@ -16,23 +23,48 @@ fn solves(e: &AttnInfo, p: &Problem) -> bool {
 }
 
 /// Returns the named entry, or the best one. The best entry has the fewest thread blocks, then the fewest
-/// rows, then the most stages. The choice does not depend on the batch, so chunks are batch-invariant.
+/// rows, then the most stages. The choice does not depend on the batch, so chunks are batch-invariant. Where
+/// this is a block of 64 rows, a Hopper kernel replaces it if it takes the tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if
 /// the named kernel does not solve it.
-pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
+pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
     if let Some(name) = config {
-        let entry = MLAS.iter().find(|e| e.contract.symbol == name && solves(e, p));
+        let mut all = MLAS.iter().chain(HOPPER_MLAS);
+        let entry = all.find(|e| e.contract.symbol == name && solves(e, p));
         let entry = entry.ok_or_else(|| {
             let expected = format_args!(
-                "it must be a kernel for latent caches of {}: `ferroflash kernels --family mla`",
+                "it must be a kernel for latent caches of {}: `ferroflash kernels --family mla` and \
+                 `--family 'hopper mla'`",
                 p.dtype.name()
             );
             Error::invalid("config", name, expected)
         })?;
         return on.runs(&entry.contract).and(Ok(Choice::new(entry, ASKED)));
     }
+    let portable = portable(q)?;
+    let replaces =
+        |e: &&AttnInfo| solves(e, p) && e.tile_m == portable.kernel.tile_m && on.runs(&e.contract).is_ok();
+    let Some(entry) = HOPPER_MLAS.iter().find(replaces) else { return Ok(portable) };
+    let takes = match p.splits {
+        Splits::Chunk(_) => Err(CHUNKED),
+        _ if !on.tensor_maps => Err(NO_MAPS),
+        _ => q.takes(entry),
+    };
+    Ok(match takes {
+        Ok(()) => Choice { kernel: entry, reason: HOPPER, fallback: Some(portable.kernel), ..portable },
+        Err(reason) => Choice { reason, ..portable },
+    })
+}
+
+/// Returns the best portable entry.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if no entry solves the problem on this device.
+fn portable(q: &Query<'_>) -> Result<Choice, Error> {
+    let (p, on) = (q.problem, q.on);
     let size = |e: &&AttnInfo| (row_blocks(e, p), e.tile_m, Reverse(e.stages));
     let fitting = MLAS.iter().filter(|e| solves(e, p));
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();

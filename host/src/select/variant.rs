@@ -6,7 +6,7 @@ use super::{Choice, Query, attention, hopper_variant, portable};
 use crate::request::Scratch;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Contract, Error, MaskKind, Problem};
-use spec::{Keys, Schedule, ScoreKinds};
+use spec::{Keys, ScoreKinds};
 
 const LARGE: &str = "the largest tile with this mask and these scores: there are enough queries to fill the \
                      device";
@@ -118,7 +118,7 @@ fn is_of_front(e: &AttnInfo, p: &Problem) -> bool {
         Keys::Latent => p.latent().is_some(),
     };
     let kv_dtype = p.cache.map_or(p.dtype, |cache| cache.dtype);
-    keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && e.schedule != Schedule::Transposed
+    keys && [e.dtype, e.kv_dtype] == [p.dtype, kv_dtype] && !e.decodes()
 }
 
 /// Returns the request's kind of tensors, in words.

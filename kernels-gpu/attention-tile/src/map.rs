@@ -25,6 +25,32 @@ impl PagedRow {
     pub fn new(cache: &Cache, boxes: PageBoxes, sequence: u32, head: u32, row: u32, rows: u32) -> Self {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
+
+    /// Starts the copies of the box that begins with row `first` of a tile, in page `number`, from column
+    /// `FIRST` on.
+    ///
+    /// # Safety
+    /// - The preconditions of [`MapKind::load`] hold. The tile has a box at row `first`.
+    #[inline(always)]
+    unsafe fn copy_box<const FIRST: u32>(
+        &self,
+        number: u32,
+        first: u32,
+        (to, map, tile, full): (u32, u64, Panels, u32),
+    ) {
+        let row = self.row + first;
+        let (_, within) = self.cache.page.div_rem(row);
+        // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
+        let rest = self.rows.saturating_sub(row - within).min(self.cache.page.get());
+        let own = if number < self.cache.pages { rest } else { 0 };
+        let (row, end) =
+            (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 });
+        tile.each(to + first * tile.row_bytes(), |to, column| {
+            let at = [FIRST + column, row, self.head, end, RaggedMap::END];
+            // SAFETY: the caller keeps the preconditions, and the host has encoded the box's rows.
+            unsafe { tma::load_5d(to, map, at, full) }
+        })
+    }
 }
 
 /// The map kind of [`PagedMap`]. Such a map describes the keys, or the values, in the pages of a cache.
@@ -57,18 +83,66 @@ unsafe impl MapKind for InPages {
     unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
         let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
         for first in (Steps { at: begin, step, end: tile.rows() }) {
-            let row = at.row + first;
-            let (number, (_, within)) = (page(&at.cache, at.sequence, row), at.cache.page.div_rem(row));
-            // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
-            let rest = at.rows.saturating_sub(row - within).min(at.cache.page.get());
-            let own = if number < at.cache.pages { rest } else { 0 };
-            let (row, end) =
-                (RaggedMap::END - own + within, if own > 0 { number * at.boxes.pitch() + own } else { 0 });
-            tile.each(to + first * tile.row_bytes(), |to, column| {
-                // SAFETY: the caller keeps the preconditions of `load`, and the host has encoded the box's
-                // rows.
-                unsafe { tma::load_5d(to, map, [column, row, at.head, end, RaggedMap::END], full) }
-            })
+            let number = page(&at.cache, at.sequence, at.row + first);
+            // SAFETY: the caller keeps the preconditions.
+            unsafe { at.copy_box::<0>(number, first, (to, map, tile, full)) }
         }
+    }
+}
+
+/// A [`PagedRow`] whose page each lane of a warp has looked up: lane `i` the page of the tile's box `i`.
+#[derive(Clone, Copy)]
+pub struct FoundRow {
+    at: PagedRow,
+    page: Page,
+}
+
+/// A lane's page of a [`FoundRow`].
+#[derive(Clone, Copy)]
+pub struct Page(u32);
+
+impl PagedRow {
+    /// Looks up the page of box `lane` of the tile that begins with this row.
+    #[inline(always)]
+    pub fn find(&self, lane: u32) -> Page {
+        Page(page(&self.cache, self.sequence, self.row + lane * self.boxes.rows()))
+    }
+
+    /// This row, with the page that [`PagedRow::find`] returned for it.
+    #[inline(always)]
+    pub fn within(self, page: Page) -> FoundRow {
+        FoundRow { at: self, page }
+    }
+}
+
+/// The map kind of [`PagedMap`], as [`InPages`], for a warp that looks up pages long before it copies them.
+/// Tiles of at most 64 rows begin with column `FIRST`, which is the first column of a panel.
+#[derive(Clone, Copy)]
+pub struct InFoundPages<const FIRST: u32>;
+
+// SAFETY: lane `i` copies box `i` of each panel. A box has at least 8 rows, so the boxes of eight lanes cover
+// a tile of 64 rows, and the panels cover the tile.
+unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
+    type Data = PagedMap;
+    type At = FoundRow;
+    #[inline(always)]
+    fn encoded(data: &PagedMap) -> &TensorMap {
+        &data.map
+    }
+    /// The lane's page stays that of the first tile.
+    #[inline(always)]
+    fn down(at: FoundRow, rows: u32) -> FoundRow {
+        FoundRow { at: InPages::down(at.at, rows), ..at }
+    }
+    const PRODUCERS: u32 = 8;
+    #[inline(always)]
+    fn has_some(found: &FoundRow, rows: u32, lane: u32) -> bool {
+        lane * found.at.boxes.rows() < rows
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, found: FoundRow, full: u32, lane: u32) {
+        let first = lane * found.at.boxes.rows();
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { found.at.copy_box::<FIRST>(found.page.0, first, (to, map, tile, full)) }
     }
 }

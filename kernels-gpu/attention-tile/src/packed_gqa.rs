@@ -1,7 +1,10 @@
 //! Packed GQA: one tile holds rows of all query heads that share a key head.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
-use spec::{FastDiv, Lse, Tensor};
+use spec::{Element, FastDiv, Lse, Tensor};
+use tile::copy::{TileWalk, Walk};
+use tile::group::ThreadGroup;
 use tile::mma::WordRows;
+use tile::shared::SharedTile;
 
 /// Packed GQA: the rows of the `group` query heads that share a key head, in one batch. Row `i` is head `i %
 /// group` of the tensor's row `i / group`.
@@ -107,5 +110,34 @@ impl WordRows for PackedRows<'_> {
             // as `Tensor` promises. Kernels do not write memory that they read through this instruction.
             unsafe { ld_global_nc_b32_or_zero(at.wrapping_add(i as u64 * 4), (i as i32) < left) }
         }
+    }
+}
+
+/// The tile of the first rows. Rows and columns that do not exist are zero.
+// SAFETY: rows and columns of the chunks exist, and base and strides are multiples of 16, as `Tensor`
+// promises.
+unsafe impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileWalk<E, R, C, W>
+    for PackedRows<'_>
+{
+    #[inline(always)]
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
+        let (row, chunk) = Walk::<E, R, C, W>::place(group);
+        for i in 0..Walk::<E, R, C, W>::GROUPS {
+            let first = i * Walk::<E, R, C, W>::GROUP;
+            if first + row < SharedTile::<E, R, C>::ROWS {
+                let from = self.at(first + row);
+                for panel in 0..Walk::<E, R, C, W>::PANELS {
+                    let chunk = panel * Walk::<E, R, C, W>::ACROSS + chunk;
+                    let exists = first + row < self.rows && chunk < self.words / 4;
+                    copy(first, panel, from.wrapping_add(chunk as u64 * 16), exists)
+                }
+            }
+        }
+    }
+
+    /// Goes to another tile of the rows.
+    #[inline(always)]
+    fn seek(&mut self, tile: u32, _: &W) {
+        *self = self.part(tile * SharedTile::<E, R, C>::ROWS, u32::MAX)
     }
 }

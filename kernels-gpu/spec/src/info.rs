@@ -33,7 +33,7 @@ pub struct AttnInfo {
     pub mask: MaskKind,
     /// The score modifications beside the mask.
     pub scores: ScoreKinds,
-    /// Rows per block: queries, or, with packed GQA ([`Schedule::Transposed`]), queries x query heads per key
+    /// Rows per block: queries, or, with packed GQA ([`AttnInfo::decodes`]), queries x query heads per key
     /// head.
     pub tile_m: u32,
     /// Keys per stage.
@@ -80,6 +80,10 @@ pub enum Schedule {
     /// The steps of each key block run one after another, on the transposed products S^T = K Q^T and O^T =
     /// V^T P^T. Each warp has its own stream of keys, or, on a latent cache, its share of V's columns.
     Transposed,
+    /// Two warpgroups take turns at key blocks, and each has half of O's columns. The owner of block `n`
+    /// passes P(n) to the other warpgroup. S(n + 1) and O += P(n) V(n) of one warpgroup run beside the
+    /// softmax of the other.
+    Seesaw,
 }
 impl Schedule {
     /// The schedule's name in tables.
@@ -90,6 +94,7 @@ impl Schedule {
             Schedule::Specialised => "specialised",
             Schedule::PingPong => "ping-pong",
             Schedule::Transposed => "transposed",
+            Schedule::Seesaw => "seesaw",
         }
     }
 }
@@ -153,6 +158,12 @@ impl AttnInfo {
         fits && (self.has_own_values() || head_dim == head_dim_v)
     }
 
+    /// Whether the kernel takes few queries per sequence, with lengths on the device
+    /// ([`crate::DecodeOrder`]).
+    pub const fn decodes(&self) -> bool {
+        matches!(self.scheduler, TileScheduler::Lengths)
+    }
+
     /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
@@ -171,7 +182,8 @@ impl AttnInfo {
     /// The family's name in tables and reports.
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
-            _ if matches!(self.keys, Keys::Latent) => "mla",
+            (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
+            (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",
             (_, Queries::Mixed, _) => "mixed many",
             (_, _, Schedule::Transposed) => "decode",

@@ -38,6 +38,7 @@ kernels!(
     DECODES,
     DECODE_COMBINES,
     MLAS,
+    HOPPER_MLAS,
     MERGES,
     PAGED,
     HOPPERS,
@@ -62,7 +63,7 @@ pub fn kernels() -> impl Iterator<Item = Contract> {
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     let plain = [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
     let portable = [VARIANTS, PAGED_VARIANTS, MIXED_FEW, MIXED_MANY];
-    let hopper = [HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
+    let hopper = [HOPPER_MLAS, HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
     plain.into_iter().chain(portable).chain(hopper).flatten()
 }
 
@@ -70,8 +71,8 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
 /// splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
-    match entry.schedule {
-        Schedule::Transposed => {
+    match entry.scheduler {
+        TileScheduler::Lengths => {
             let list = if entry.queries == Queries::Mixed { MIXED_COMBINES } else { DECODE_COMBINES };
             let combine = list.iter().find(|c| is_its_own(c.dtype, c.head_dim));
             combine.map(|combine| combine.contract)
@@ -130,6 +131,7 @@ mod tests {
                 "forward" | "packed" | "split" => "fwd",
                 "hopper packed" => "hopper_packed",
                 "hopper paged" => "hopper_paged",
+                "hopper mla" => "hopper_mla",
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
                 family => family,
@@ -149,7 +151,7 @@ mod tests {
             };
             let symbol = e.contract.symbol;
             assert!(symbol.starts_with(&name), "{symbol} should start with {name}");
-            let splits = e.splits && e.schedule != Schedule::Transposed;
+            let splits = e.splits && !e.decodes();
             assert_eq!(symbol.ends_with("_split"), splits, "{symbol}");
             let varlen = e.is_varlen() && e.isa == Isa::Sm80;
             assert_eq!(symbol.ends_with("_packed"), varlen, "{symbol}");

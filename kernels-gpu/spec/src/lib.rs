@@ -75,6 +75,7 @@ pub use mask::{
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
+pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
@@ -87,7 +88,7 @@ pub use scores::{
 };
 pub use split::{Split, SplitParams};
 pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
+    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_MLAS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
     HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
     MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
 };

@@ -161,6 +161,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d576 [Causal] 64x32_s4: Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>;
     }
     $crate::lines! { $emit
+    /// Every compiled [`MlaHopper`] kernel.
+    HOPPER_MLAS: AttnInfo, hopper_mla [F16 Bf16]
+    d576 [Causal] 64x64: MlaHopper<E, Mask>;
+    }
+    $crate::lines! { $emit
     /// Every compiled [`Merge`].
     MERGES: MergeInfo,
     merge_f16: Merge<F16, F16>;

@@ -1,7 +1,7 @@
 //! The queries of each sequence: equal counts, or, in a mixed batch, the queries of sequences that have few.
 use crate::lengths::{Span, Unchecked};
 use core::ops::Deref;
-use spec::{DecodeParams, FewParams, Lse, Tensor, WithParams};
+use spec::{DecodeParams, FewParams, Lse, MlaHopperParams, Tensor, WithParams};
 
 /// The parameters of decode, with the queries of each sequence.
 pub trait Batch {
@@ -37,6 +37,27 @@ impl Batch for DecodeParams {
     #[inline(always)]
     fn own(&self, _: u32) -> &DecodeParams {
         self
+    }
+}
+
+impl Batch for MlaHopperParams {
+    type Own<'a> = &'a DecodeParams;
+
+    #[inline(always)]
+    fn decode(&self) -> &DecodeParams {
+        &self.decode
+    }
+    #[inline(always)]
+    fn keys(&self, i: u32) -> Unchecked {
+        self.decode.keys(i)
+    }
+    #[inline(always)]
+    fn takes(&self, i: u32) -> bool {
+        self.decode.takes(i)
+    }
+    #[inline(always)]
+    fn own(&self, i: u32) -> &DecodeParams {
+        self.decode.own(i)
     }
 }
 

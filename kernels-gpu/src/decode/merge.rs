@@ -40,6 +40,28 @@ pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32,
     }
 }
 
+/// Stores an item's results, or leaves them in the workspace if the item is one of several splits. The last
+/// block of these splits merges them, if the launch has counters. `all(row, quad)` are four columns of a row.
+#[inline(always)]
+pub fn finish<E: TensorCore, K: Kernel, const D: usize>(
+    p: &DecodeParams,
+    item: &Item,
+    all: impl Fn(u32, u32) -> Partial<4>,
+    block: &mut Block<K>,
+) {
+    block.deal_quads::<D>(item.rows_of(p, &p.q).count(), |row, quad| {
+        if item.splits == 1 {
+            store::<E>(p, item, row, quad, all(row, quad))
+        } else {
+            leave::<D>(p, item, row, quad, all(row, quad))
+        }
+    });
+    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
+    {
+        merge_splits::<E, _, D, 16>(p, item, [0, 1], block)
+    }
+}
+
 /// The partial results of all splits of a row.
 #[inline(always)]
 fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D> {

@@ -4,8 +4,8 @@
 //! The warps of a block share each stage of keys. For S^T = K Q^T, each warp takes 16 of the stage's keys and
 //! some of the queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, for
 //! all keys.
-use super::merge::{leave, merge_splits, store, store_empty};
-use super::schedule::{Item, in_window};
+use super::merge::{finish, store_empty};
+use super::schedule::{Item, in_window, items};
 use super::softmax::Softmax;
 use crate::entries::Run;
 use crate::lengths::Unchecked;
@@ -42,7 +42,7 @@ impl<
     /// Processes a block's work items, whose indices differ by the grid size.
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
-        let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
+        let items = items(&block);
         let few = Unchecked::load(&p, block.warp().lane());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             block.forget_thread();
@@ -52,11 +52,7 @@ impl<
             if item.counts {
                 attend::<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>(p, &item, block, smem);
             }
-            if index + block.count() < item.items {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            item.next(index, block)
         });
         store_empty::<E, _, DV>(&p, &block);
     }
@@ -147,18 +143,9 @@ fn attend<
         share,
         block,
     );
-    block.deal_quads::<DV>(queries.count(), |row, quad| {
+    let all = |row, quad| {
         let (o, states) = left.quad(row, quad);
-        let sum = states.iter().fold(0.0, |sum, x| sum + x[1]);
-        let all = Partial { max: states[0][0], sum, o };
-        if item.splits == 1 {
-            store::<E>(p, item, row, quad, all)
-        } else {
-            leave::<DV>(p, item, row, quad, all)
-        }
-    });
-    if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
-    {
-        merge_splits::<E, _, DV, 16>(p, item, [0, 1], block)
-    }
+        Partial { max: states[0][0], sum: states.iter().fold(0.0, |sum, x| sum + x[1]), o }
+    };
+    finish::<E, _, DV>(p, item, all, block)
 }

@@ -6,7 +6,7 @@ use crate::mask::keys_of;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
 use attention_tile::PackedRows;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use cuda_std::math::rcp;
 use spec::{DecodeParams, Kernel, LEAST_KEYS, MaskKind, TALLY, Tensor, Window};
 use tile::exchange::Tally;
@@ -241,6 +241,12 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     None
 }
 
+/// The numbers of a block's work items, which differ by the grid size.
+#[inline(always)]
+pub fn items<K: Kernel>(block: &Block<K>) -> Steps {
+    Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 }
+}
+
 impl Item {
     /// The item of the first sequence's first key head, with 0 keys.
     const FIRST: Self = Item {
@@ -283,6 +289,20 @@ impl Item {
         let splits = if fits { item.splits } else { 1 };
         let items = item.items * p.order.kv_heads.get() * p.order.row_blocks.get();
         Some(Item { kv_head, row_block, splits, items, counts: fits || item.split == 0, ..item })
+    }
+
+    /// The item in registers that ptxas may make uniform. Kernels with large accumulators have no others.
+    #[inline(always)]
+    pub fn uniform(self, warp: Warp) -> Self {
+        let [sequence, keys, kv_head] = [self.sequence, self.keys, self.kv_head].map(|x| warp.uniform(x));
+        let [split, splits, slot] = [self.split, self.splits, self.slot].map(|x| warp.uniform(x));
+        Item { sequence, keys, kv_head, row_block: warp.uniform(self.row_block), split, splits, slot, ..self }
+    }
+
+    /// Whether this block has another item behind this one, which is number `index`.
+    #[inline(always)]
+    pub fn next<K: Kernel>(&self, index: u32, block: &Block<K>) -> ControlFlow<()> {
+        if index + block.count() < self.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
     /// The item for block `of` of a sequence without keys. Blocks of rows are counted over all key heads.

@@ -3,30 +3,14 @@
 #![no_std]
 pub mod block_bias;
 pub mod block_sparse;
+mod causal_mask;
 
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernels_gpu::exact;
 use kernels_gpu::prelude::*;
 
-/// [`Causal`], as a caller would write it.
-#[derive(Clone, Copy)]
-pub struct OwnCausal;
-
-impl MaskMarker for OwnCausal {
-    type Params = ();
-}
-
-impl MaskMod for OwnCausal {
-    const LEFT: bool = false;
-    const HOLES: bool = false;
-    fn load(_: &(), _: &Sequence) -> Self {
-        OwnCausal
-    }
-    fn keys(&self, p: i32) -> Range<i32> {
-        0..p + 1
-    }
-}
+pub use causal_mask::OwnCausal;
 
 /// [`Chunked`], as a caller would write it.
 #[derive(Clone, Copy)]

@@ -2,32 +2,16 @@
 #![no_std]
 use kernels_gpu::prelude::*;
 
+#[path = "../../../../tests/own-kernels/src/causal_mask.rs"]
+mod causal_mask;
 #[path = "../../../../examples/your-own-attention/kernels/src/masks.rs"]
 mod masks;
 #[path = "../../../../examples/your-own-attention/kernels/src/scores.rs"]
 mod scores;
 
+pub use causal_mask::OwnCausal;
 pub use masks::*;
 pub use scores::*;
-
-/// [`Causal`], as a caller would write it.
-#[derive(Clone, Copy)]
-pub struct OwnCausal;
-
-impl MaskMarker for OwnCausal {
-    type Params = ();
-}
-
-impl MaskMod for OwnCausal {
-    const LEFT: bool = false;
-    const HOLES: bool = false;
-    fn load(_: &(), _: &Sequence) -> Self {
-        OwnCausal
-    }
-    fn keys(&self, p: i32) -> Range<i32> {
-        0..p + 1
-    }
-}
 
 // The tiles are those of FerroFlash's kernels with the same mask or score, if the function does not spill.
 type D64<E, Mask> = With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;

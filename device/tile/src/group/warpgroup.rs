@@ -1,5 +1,6 @@
 //! Warpgroups that compute, and the ping-pong schedule between them.
 use crate::Warp;
+use crate::group::{ThreadGroup, sealed};
 use cuda_std::barrier;
 
 /// A whole, converged warpgroup: one of `W` consumer warpgroups. `Warpgroup` is not `Copy`: a product takes
@@ -16,6 +17,12 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub fn warp(&self) -> Warp {
         self.warp
+    }
+
+    /// The warpgroup's index, below `W`.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.index
     }
 
     /// The warp's first row in a tile that has 64 rows per warpgroup.
@@ -42,6 +49,40 @@ impl<const W: usize> Warpgroup<W> {
         const { assert!(W <= 3, "ping-pong uses named barriers 1 to 3") }
         // SAFETY: only this warpgroup uses this barrier; `Warpgroup` stands for 128 converged threads.
         unsafe { barrier::sync_named(8 + self.index, 128) }
+    }
+}
+
+/// All `W` consumer warpgroups together, each of which is whole and converged.
+pub struct Team<const W: usize> {
+    warp: Warp,
+}
+
+impl<const W: usize> Warpgroup<W> {
+    /// All consumer warpgroups, of which this warpgroup is one. Every consumer warpgroup must call this
+    /// function.
+    #[inline(always)]
+    pub fn team(&mut self) -> Team<W> {
+        Team { warp: self.warp }
+    }
+}
+
+impl<const W: usize> sealed::Sealed for Team<W> {}
+impl<const W: usize> sealed::Synchronize for Team<W> {
+    #[inline(always)]
+    fn sync_group(&mut self) {
+        // SAFETY: only the consumer warps use this barrier, and `Team` stands for all of them, converged.
+        unsafe { barrier::sync_named(7, Self::THREADS) }
+    }
+}
+impl<const W: usize> ThreadGroup for Team<W> {
+    const THREADS: u32 = 128 * W as u32;
+    #[inline(always)]
+    fn member(&self) -> u32 {
+        self.warp.index * 32 + self.warp.lane
+    }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        self.warp
     }
 }
 

@@ -66,10 +66,15 @@ pub trait WarpgroupCore: Mma {
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
     unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
+    /// Issues one k-step of `d += a b`, with `a` in shared memory.
+    ///
+    /// # Safety
+    /// - The preconditions of the products in `cuda_std::wgmma` hold.
+    unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
 }
 
 macro_rules! warpgroup_core {
-    ($($element:ident: $abt:ident $ab:ident;)*) => {$(
+    ($($element:ident: $abt:ident $ab:ident $ab_shared:ident;)*) => {$(
         impl WarpgroupCore for $element {
             #[inline(always)]
             unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
@@ -81,12 +86,17 @@ macro_rules! warpgroup_core {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab(d, a, b) }
             }
+            #[inline(always)]
+            unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe { wgmma::$ab_shared(d, a, b) }
+            }
         }
     )*};
 }
 warpgroup_core! {
-    F16: mma_async_abt_f16 mma_async_ab_f16;
-    Bf16: mma_async_abt_bf16 mma_async_ab_bf16;
+    F16: mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16;
+    Bf16: mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16;
 }
 
 /// Computes `acc += a b^T`; `a` returns the registers of each k-step.

@@ -53,7 +53,7 @@ pub struct Unfilled<T, By> {
 /// Shared memory whose copies are in flight.
 #[must_use = "the copies can be used only after they have landed"]
 pub struct InFlight<T, By> {
-    base: u32,
+    pub(crate) base: u32,
     what: PhantomData<(T, By)>,
 }
 

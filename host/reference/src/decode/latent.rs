@@ -27,7 +27,7 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
 ///
 /// | property | edges |
 /// |---|---|
-/// | keys | no key; lengths around tiles and stages; invalid lengths; pages of every kind |
+/// | keys | no key; lengths around tiles and stages; invalid lengths; pages of every kind that the entry reads |
 /// | splits | all kinds of splits and of combining them |
 /// | rows | several blocks of rows; missing rows; up to four queries |
 /// | columns and heads | fewer columns; two latent heads |
@@ -35,7 +35,7 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
-    vec![
+    let cases = vec![
         DecodeCase { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
         DecodeCase { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
@@ -56,7 +56,13 @@ pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
         DecodeCase { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
         DecodeCase { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
-    ]
+    ];
+    // TMA copies boxes of at least 8 rows.
+    let pages = |pages| match pages {
+        Pages::Nhd(rows) if entry.has_maps() && rows % 8 > 0 => Pages::Nhd(8 * rows),
+        _ => pages,
+    };
+    cases.into_iter().map(|case| DecodeCase { pages: pages(case.pages), ..case }).collect()
 }
 
 /// Returns larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan,

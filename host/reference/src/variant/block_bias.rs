@@ -10,12 +10,16 @@ use kernels_gpu::variant::Scores;
 /// Queries of a warp and keys of a block.
 const BLOCKS: [[i32; 2]; 3] = [[16, 32], [32, 32], [32, 64]];
 
+/// The first position behind near blocks.
+const NEAR: i32 = 256;
+
 /// The first positions and the first keys of blocks: near ones, and then powers of two.
 fn starts() -> impl Iterator<Item = i32> + Clone {
-    (0..16).map(|i| 16 * i).chain((8..20).map(|bits| 1 << bits))
+    (0..NEAR).step_by(16).chain((8..20).map(|bits| 1 << bits))
 }
 
-/// Checks that a block's bias is what each score of the block gets.
+/// Checks that a block's bias is what each score of the block gets: all scores of near blocks, and the scores
+/// at the corners of other blocks.
 pub(super) fn is_right<M: MaskFn>(
     case: &Case,
     params: &M::Params,
@@ -30,8 +34,12 @@ pub(super) fn is_right<M: MaskFn>(
             for [queries, keys] in BLOCKS {
                 let (p, k) = (first..first + queries, key..key + keys);
                 let Some(bias) = scores.of_block(p.clone(), k.clone()) else { continue };
-                let corners = [p.start, p.end - 1].into_iter().flat_map(|p| [(p, k.start), (p, k.end - 1)]);
-                for (p, k) in corners {
+                let is_near = first < NEAR && key < NEAR;
+                let [rows, columns] = if is_near { [1; 2] } else { [queries - 1, keys - 1] };
+                for (p, k) in p
+                    .step_by(rows as usize)
+                    .flat_map(|p| k.clone().step_by(columns as usize).map(move |k| (p, k)))
+                {
                     equals(case, of, scores, bias, [p, k])?;
                 }
             }

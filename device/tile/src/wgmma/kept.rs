@@ -1,0 +1,109 @@
+//! Products of kept stages: a stage outlives the product that reads it, so that another product can read it
+//! too.
+use crate::mma::{AFrag, Acc, WarpgroupCore};
+use crate::pipeline::{Kept, Published};
+use crate::shared::SharedTile;
+use crate::wgmma::sealed::Issue;
+use cuda_std::math::opaque_b64;
+use cuda_std::wgmma;
+
+/// The product `acc = a [l r]^T`. The rows of `l` and `r` are the first and the last columns of one tile,
+/// which two stages hold. The product starts when `l` is full, and waits for `r` in between.
+pub struct AbtOfTwo<'p, E, const N: usize, const K: usize, const L: usize, const R: usize>(
+    pub &'p mut Acc<1, N>,
+    pub &'p Published<SharedTile<E, 4, K>>,
+    pub &'p Kept<SharedTile<E, N, L>>,
+    pub &'p Kept<SharedTile<E, N, R>>,
+);
+
+/// The product `acc += a b`, where `b` is a kept stage.
+pub struct AbKept<'p, E, const N: usize, const K: usize>(
+    pub &'p mut Acc<1, N>,
+    pub &'p AFrag<E, 1, K>,
+    pub &'p Kept<SharedTile<E, K, N>>,
+);
+
+// SAFETY: `issue` starts one group, which accesses the accumulator, the tile of `a` and both stages.
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const L: usize, const R: usize, const W: usize>
+    Issue<W> for AbtOfTwo<'_, E, N, K, L, R>
+{
+    type Acc = Acc<1, N>;
+    #[inline(always)]
+    fn wait(&self) {
+        self.2.wait()
+    }
+    #[inline(always)]
+    unsafe fn issue(&mut self, _: u32) {
+        const { assert!(wgmma::has_width(N), "there is no product of this width") }
+        const { assert!(L + R == K, "the two parts must have the columns of `a`") }
+        let a = opaque_b64(self.1.descriptor());
+        let step = |k: usize| a + SharedTile::<E, 4, K>::along_rows(k);
+        let acc = &mut self.0.0[0];
+        // SAFETY: the caller keeps the preconditions. All three tiles may be read: `a` is published, and both
+        // stages have landed.
+        unsafe {
+            wgmma::fence();
+            for k in 0..L {
+                let b = self.2.descriptor() + SharedTile::<E, N, L>::along_rows(k);
+                E::abt(acc, step(k), b, k > 0);
+            }
+            self.3.wait();
+            // ptxas wants a fence in each basic block with products.
+            wgmma::fence();
+            for k in 0..R {
+                let b = self.3.descriptor() + SharedTile::<E, N, R>::along_rows(k);
+                E::abt(acc, step(L + k), b, L + k > 0);
+            }
+            wgmma::commit_group();
+        }
+    }
+    #[inline(always)]
+    unsafe fn settle<const LEFT: u32>(&mut self) {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
+    }
+    #[inline(always)]
+    unsafe fn release(&mut self) {}
+    #[inline(always)]
+    fn acc(&mut self) -> &mut Acc<1, N> {
+        self.0
+    }
+}
+
+// SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Issue<W>
+    for AbKept<'_, E, N, K>
+{
+    type Acc = Acc<1, N>;
+    #[inline(always)]
+    fn wait(&self) {
+        self.2.wait()
+    }
+    #[inline(always)]
+    unsafe fn issue(&mut self, _: u32) {
+        const { assert!(wgmma::has_width(N), "there is no product of this width") }
+        // SAFETY: the caller keeps the preconditions; the stage has landed.
+        unsafe {
+            wgmma::fence();
+            for k in 0..K {
+                let b = self.2.descriptor() + SharedTile::<E, K, N>::along_columns(k);
+                E::ab(&mut self.0.0[0], self.1.registers[k][0], b);
+            }
+            wgmma::commit_group();
+        }
+    }
+    #[inline(always)]
+    unsafe fn settle<const LEFT: u32>(&mut self) {
+        // SAFETY: the caller keeps the preconditions. The product reads `a` until this call.
+        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
+        for k in 0..K {
+            wgmma::hold(&self.1.registers[k][0]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn release(&mut self) {}
+    #[inline(always)]
+    fn acc(&mut self) -> &mut Acc<1, N> {
+        self.0
+    }
+}

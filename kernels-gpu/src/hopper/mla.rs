@@ -1,0 +1,221 @@
+//! MLA decode in FlashMLA's order (seesaw): two warpgroups take turns at the stages of keys. Each warpgroup
+//! has half of O's columns. The owner of a stage computes S and P, and passes P to the other warpgroup.
+//!
+//! Stage `n` belongs to warpgroup `n % 2`. Its turn is:
+//! 1. S(n) = Q K(n)^T starts. Meanwhile the warpgroup waits for P(n - 1) of the other warpgroup.
+//! 2. O += P(n - 1) V(n - 1) starts. Meanwhile the warpgroup computes P(n) from S(n).
+//! 3. The warpgroup passes P(n) with the maxima, then computes O += P(n) V(n).
+//!
+//! The maxima pass from turn to turn, as in a loop over all stages. The values are columns of the keys: a
+//! stage has two parts, which hold the values of one warpgroup each, and the keys' other columns.
+use crate::decode::merge::{finish, store_empty};
+use crate::decode::schedule::{Item, in_window, items};
+use crate::entries::Run;
+use crate::hopper::shared_softmax::SharedSoftmax;
+use crate::lengths::Unchecked;
+use crate::partial::Partial;
+use crate::variant::MaskFn;
+use attention_tile::{FoundRow, InFoundPages, PackedRows, Page, PagedRow};
+use core::ops::ControlFlow;
+use cuda_std::math::opaque;
+use spec::{DecodeParams, MlaHopper, MlaHopperParams};
+use tile::copy::CpAsync;
+use tile::exchange::PartOfRows;
+use tile::group::{Team, Warpgroup};
+use tile::mma::{Acc, RowBounds, TensorCore, WarpgroupCore};
+use tile::pipeline::{Refilled, Unfilled};
+use tile::shared::SharedTile;
+use tile::tma::TmaTensor;
+use tile::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton};
+use tile::{Block, Smem, Warp};
+
+/// Base tiles of columns: of keys, of one warpgroup's values, and of the second part of a stage.
+const D: usize = 36;
+const HALF: usize = 16;
+const REST: usize = D - HALF;
+/// Base tiles of keys per stage, and its keys.
+const N: usize = 4;
+const KEYS: u32 = N as u32 * 16;
+
+/// The tensor maps of a stage's two parts.
+type LeftMap = InFoundPages<0>;
+type RightMap = InFoundPages<{ HALF as u32 * 16 }>;
+/// Both parts of keys in global memory.
+type Keys<'b, E> = (&'b TmaTensor<E, N, HALF, LeftMap>, &'b TmaTensor<E, N, REST, RightMap>);
+/// The stages of both parts.
+type Lefts<E> = Refilled<SharedTile<E, N, HALF>, 2, LeftMap>;
+type Rights<E> = Refilled<SharedTile<E, N, REST>, 2, RightMap>;
+/// A block's shared memory: Q, keys, P.
+type Shared<E> = (Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>, (Lefts<E>, (Rights<E>, Baton<E, N>)));
+
+impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for MlaHopper<E, Mask> {
+    /// Processes a block's work items.
+    #[inline(always)]
+    fn run(p: MlaHopperParams, mut block: Block<Self>, smem: Smem<Self>) {
+        let items = items(&block);
+        let few = Unchecked::load(&p.decode, block.warp().lane());
+        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+            let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+                return ControlFlow::Break(());
+            };
+            if item.counts {
+                attend(p, &item.uniform(block.warp()), block, smem);
+            }
+            item.next(index, block)
+        });
+        store_empty::<E, _, { 2 * HALF }>(&p, &block);
+    }
+}
+
+/// The stages of a work item.
+struct Stages<'p> {
+    all: &'p MlaHopperParams,
+    p: &'p DecodeParams,
+    item: &'p Item,
+    queries: PackedRows<'p>,
+    /// Number of stages. A split without a key has one stage, whose keys do not exist.
+    count: u32,
+}
+
+impl Stages<'_> {
+    /// The first key of stage `n`. LLVM would keep one register for each stage that a loop mentions.
+    #[inline(always)]
+    fn key(&self, n: u32) -> u32 {
+        (self.item.split + opaque(n) * self.item.splits) * KEYS
+    }
+
+    /// Looks up the pages of stage `n`'s keys, in each lane another one.
+    #[inline(always)]
+    fn find(&self, n: u32, warp: Warp) -> Page {
+        self.row(n).find(warp.forget_lane().lane())
+    }
+
+    /// Stage `n`'s keys, in these pages.
+    #[inline(always)]
+    fn at(&self, n: u32, page: Page) -> FoundRow {
+        self.row(n).within(page)
+    }
+
+    /// The first of stage `n`'s keys.
+    #[inline(always)]
+    fn row(&self, n: u32) -> PagedRow {
+        let Item { sequence, kv_head, keys, .. } = *self.item;
+        PagedRow::new(&self.p.cache, self.all.boxes, sequence, kv_head, self.key(n), keys)
+    }
+
+    /// The first key that row `row` does not see.
+    #[inline(always)]
+    fn end<Mask: MaskFn>(&self, row: u32) -> i32 {
+        in_window::<Mask>(self.p, self.queries.unpack(row)[0], self.item.keys).end
+    }
+
+    /// Masks the scores of stage `n`. Each row sees at least the keys that earlier rows see.
+    #[inline(always)]
+    fn mask<Mask: MaskFn>(&self, s: &mut Acc<1, N>, n: u32, warp: Warp) {
+        let key = self.key(n);
+        if (key + KEYS) as i32 > self.end::<Mask>(0) {
+            let (warp, first) = (warp.forget_lane(), warp.index() % 4 * 16);
+            let end = |row| self.end::<Mask>(first + row) - key as i32;
+            s.keep_before(&RowBounds::new(end, warp));
+        }
+    }
+}
+
+/// Processes one work item.
+#[inline(always)]
+fn attend<E: TensorCore + WarpgroupCore, Mask: MaskFn>(
+    p: &MlaHopperParams,
+    item: &Item,
+    block: &mut Block<MlaHopper<E, Mask>>,
+    smem: Smem<MlaHopper<E, Mask>>,
+) {
+    let (all, warp) = (item.keys.div_ceil(KEYS), block.warp());
+    let count = warp.uniform(all.saturating_sub(item.split).div_ceil(item.splits).max(1));
+    let stages = Stages { all: p, p: &p.decode, item, queries: item.rows_of(&p.decode, &p.decode.q), count };
+    let lefts: TmaTensor<E, N, HALF, LeftMap> = block.tensor(|p| &p.k);
+    let rights: TmaTensor<E, N, REST, RightMap> = block.tensor(|p| &p.k);
+    let (part, scratch) = block
+        .in_warpgroups(smem, |group, shared| seesaw::<E, Mask>(&stages, shared, (&lefts, &rights), group));
+    let left = scratch.exchange_parts(part, block);
+    let all = |row, quad| {
+        let (o, [[max, a], [_, b]]) = left.quad(row, quad);
+        Partial { max, sum: a + b, o }
+    };
+    finish::<E, _, { 2 * HALF }>(&p.decode, item, all, block)
+}
+
+/// A warpgroup's turns. Returns its columns of O, with the maxima and with the sums of its stages.
+///
+/// The warpgroup refills the part that holds its values as soon as it has multiplied them.
+#[inline(always)]
+fn seesaw<E: WarpgroupCore, Mask: MaskFn>(
+    stages: &Stages<'_>,
+    (q, (left, (right, mut baton))): Shared<E>,
+    (lefts, rights): Keys<'_, E>,
+    mut group: Warpgroup<2>,
+) -> PartOfRows<HALF, 2> {
+    let (mut team, warp, mut n) = (group.team(), group.warp(), group.index());
+    let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
+    // The warpgroup looks up pages one stage ahead.
+    let mut page = stages.find(0, warp);
+    let mut fill = |n, group: &mut Warpgroup<2>| {
+        if n < stages.count {
+            match group.index() {
+                0 => left.fill(n, lefts, stages.at(n, page), group),
+                _ => right.fill(n, rights, stages.at(n, page), group),
+            }
+        }
+        page = stages.find(n + 1, warp);
+    };
+    fill(0, &mut group);
+    fill(1, &mut group);
+    let q = q.publish(&mut team);
+    // This warpgroup's values of stage `n`.
+    let values = |n, group: &Warpgroup<2>| group.own([left.keep(n), right.keep(n).first_columns()]);
+    let mut softmax = SharedSoftmax::new(stages.p.scale_log2);
+    let mut acc_o = Acc::cleared();
+    if n == 0 {
+        let scores = &mut Acc::unset();
+        let probs = group.first_turn(&mut baton, AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)), |s| {
+            stages.mask::<Mask>(s, n, warp);
+            softmax.observe(s, warp);
+            (softmax.exp(s), softmax.minus_max())
+        });
+        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
+        fill(n + 2, &mut group);
+        n = 2;
+    }
+    while n < stages.count {
+        let scores = &mut Acc::unset();
+        let probs = group.turn(
+            &mut baton,
+            AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)),
+            AbPassed(&mut acc_o, &values(n - 1, &group)),
+            &mut softmax,
+            |softmax, acc_o, minus_max| softmax.adopt(minus_max, acc_o, warp),
+            |softmax, s| {
+                stages.mask::<Mask>(s, n, warp);
+                let (grew, rescale) = softmax.observe(s, warp);
+                (grew, (softmax.exp(s), rescale))
+            },
+            |softmax, _, acc_o, (probs, rescale), grew| {
+                if grew {
+                    acc_o.scale_rows(&rescale);
+                }
+                (probs, softmax.minus_max())
+            },
+        );
+        fill(n + 1, &mut group);
+        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
+        fill(n + 2, &mut group);
+        n += 2;
+    }
+    if n == stages.count {
+        // The last stage was the other warpgroup's.
+        let last = AbPassed(&mut acc_o, &values(n - 1, &group));
+        group.last_turn(&baton, last, &mut softmax, |softmax, acc_o, minus_max| {
+            softmax.adopt(minus_max, acc_o, warp)
+        });
+    }
+    group.part(acc_o, softmax.state(warp))
+}
