@@ -1,7 +1,7 @@
 //! Append: writes new keys and values to a KV cache of the caller.
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
-use crate::inputs::{CacheNumber, Read, data, input, no_such_type};
+use crate::inputs::{Read, data, input, no_such_type};
 use crate::rotary::{Launched, Refusable, Turn};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
@@ -20,15 +20,6 @@ pub struct CacheScales {
     pub keys: f32,
     /// Scale of values, above 0.
     pub values: f32,
-}
-
-/// The scales of an append to a cache of eight bits.
-#[derive(Clone, Copy)]
-pub(crate) enum AppendScales<'a> {
-    /// Of an e4m3 cache.
-    Numbers(CacheScales),
-    /// Of the rows of an int8 cache, of keys and of values: the append writes them.
-    Tokens([&'a Tensor; 2]),
 }
 
 impl Default for CacheScales {
@@ -54,20 +45,7 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
-    write(k, v, [k_cache, v_cache], slots, scales.map(AppendScales::Numbers))
-}
-
-/// Like [`append`], with scales of any kind.
-pub(crate) fn write(
-    k: &Tensor,
-    v: &Tensor,
-    [k_cache, v_cache]: [&Tensor; 2],
-    slots: &Tensor,
-    scales: Option<AppendScales<'_>>,
-) -> Result<()> {
-    let inputs = [("k", k), ("v", v), ("slots", slots)];
-    separate([k_cache, v_cache], &inputs)?;
-    apart(scales, [k_cache, v_cache], &inputs)?;
+    separate([k_cache, v_cache], &[("k", k), ("v", v), ("slots", slots)])?;
     k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales, turn: None })
 }
 
@@ -95,18 +73,6 @@ pub(crate) fn outside(cache: &Tensor, others: &[(&'static str, &Tensor)]) -> Res
     }
 }
 
-/// Refuses scales that share storage with other tensors of an append.
-pub(crate) fn apart(
-    scales: Option<AppendScales<'_>>,
-    [k_cache, v_cache]: [&Tensor; 2],
-    inputs: &[(&'static str, &Tensor)],
-) -> Result<()> {
-    let Some(AppendScales::Tokens([k_scale, v_scale])) = scales else { return Ok(()) };
-    let others = [&[("k_cache", k_cache), ("v_cache", v_cache)], inputs].concat();
-    outside(k_scale, &[&others[..], &[("v_scale", v_scale)]].concat())?;
-    outside(v_scale, &others)
-}
-
 /// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
 /// address.
 fn storage(tensor: &Tensor) -> usize {
@@ -118,54 +84,17 @@ fn storage(tensor: &Tensor) -> usize {
 pub(crate) struct Keys<'a, 't> {
     pub v_cache: &'a Tensor,
     pub slots: &'a Tensor,
-    pub scales: Option<AppendScales<'a>>,
+    pub scales: Option<CacheScales>,
     pub turn: Option<&'a Turn<'t>>,
 }
 
-/// An append, second step. This step has all inputs. It launches the kernel, or begins [`OfRows`] if rows
-/// have scales.
+/// An append, second step. This step has all inputs, and launches the kernel.
 struct Values<'a, 't> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
     slots: &'a Tensor,
-    scales: Option<AppendScales<'a>>,
+    scales: Option<CacheScales>,
     turn: Option<&'a Turn<'t>>,
-}
-
-/// An append to an int8 cache, further steps: the first step gets the scales of keys, the second one the
-/// scales of values.
-struct OfRows<'a, 'v, 't> {
-    of: &'a Values<'v, 't>,
-    values: &'a Mutex<(&'a mut CudaStorage, &'a Layout)>,
-    keys: Option<Mutex<(&'a mut CudaStorage, &'a Layout)>>,
-    next: &'a Tensor,
-}
-
-impl InplaceOp1 for OfRows<'_, '_, '_> {
-    fn name(&self) -> &'static str {
-        "append"
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(&self, scales: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let OfRows { of, values, ref keys, next } = *self;
-        let Some(keys) = keys else {
-            let keys = Some(Mutex::new((scales, layout)));
-            return next.inplace_op1(&OfRows { of, values, keys, next });
-        };
-        let (mut keys, mut values) = (lock(keys), lock(values));
-        let keys = written::<f32>(keys.0, keys.1.start_offset())?;
-        let scales = Some([keys, written::<f32>(scales, layout.start_offset())?]);
-        let values = (&mut *values.0, values.1);
-        match of.tokens[0].0.dtype() {
-            DType::F16 => of.on::<f16, i8>(values, scales),
-            DType::BF16 => of.on::<bf16, i8>(values, scales),
-            other => Err(no_such_type("keys", other)),
-        }
-    }
 }
 
 impl InplaceOp3 for Keys<'_, '_> {
@@ -210,40 +139,34 @@ impl InplaceOp1 for Values<'_, '_> {
     }
 
     fn cuda_fwd(&self, values: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        if let Some(AppendScales::Tokens([keys, next])) = self.scales {
-            let values = Mutex::new((values, layout));
-            return keys.inplace_op1(&OfRows { of: self, values: &values, keys: None, next });
-        }
         let values = (values, layout);
         match (self.tokens[0].0.dtype(), values.0.dtype()) {
-            (DType::F16, DType::U8) => self.on::<f16, u8>(values, None),
-            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values, None),
-            (DType::F16, _) => self.on::<f16, f16>(values, None),
-            (DType::BF16, _) => self.on::<bf16, bf16>(values, None),
+            (DType::F16, DType::U8) => self.on::<f16, u8>(values),
+            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values),
+            (DType::F16, _) => self.on::<f16, f16>(values),
+            (DType::BF16, _) => self.on::<bf16, bf16>(values),
             (other, _) => Err(no_such_type("keys", other)),
         }
     }
 }
 
 impl Values<'_, '_> {
-    fn on<T: Element + CudaDType, C: CacheNumber>(
+    fn on<T: Element + CudaDType, C: Number + CudaDType>(
         &self,
         values: (&mut CudaStorage, &Layout),
-        scales: Option<[CudaViewMut<'_, f32>; 2]>,
     ) -> Result<()> {
         let slots = Read::of("slots", self.slots);
         match self.slots.dtype() {
-            DType::I64 => self.to::<T, C, i64>(values, &slots, scales),
-            DType::I32 => self.to::<T, C, i32>(values, &slots, scales),
+            DType::I64 => self.to::<T, C, i64>(values, &slots),
+            DType::I32 => self.to::<T, C, i32>(values, &slots),
             other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
         }
     }
 
-    fn to<T: Element + CudaDType, C: CacheNumber, N: SlotNumber + CudaDType>(
+    fn to<T: Element + CudaDType, C: Number + CudaDType, N: SlotNumber + CudaDType>(
         &self,
         values: (&mut CudaStorage, &Layout),
         slots: &Read<'_>,
-        mut scales: Option<[CudaViewMut<'_, f32>; 2]>,
     ) -> Result<()> {
         let [k, v] = self.tokens;
         let stream = k.0.device().cuda_stream();
@@ -255,15 +178,12 @@ impl Values<'_, '_> {
         let (pages, page, heads, head_dim) = keys.1.shape().dims4()?;
         let strides: [usize; 4] = keys.1.stride().try_into().unwrap_or_default();
         let keys_at = keys.1.start_offset();
-        let (mut keys, mut values) = (written(keys.0, keys_at)?, written(values.0, values.1.start_offset())?);
-        let (mut keys, mut values) = (C::view_mut(&mut keys), C::view_mut(&mut values));
+        let (mut keys, mut values) =
+            (written::<C>(keys.0, keys_at)?, written::<C>(values.0, values.1.start_offset())?);
         let mut pages = PagesMut::new(&mut keys, &mut values, [pages, page, heads, head_dim])
             .strides(strides.map(|stride| stride as i64));
-        if let Some(AppendScales::Numbers(CacheScales { keys, values })) = self.scales {
+        if let Some(CacheScales { keys, values }) = self.scales {
             pages = pages.scales(Scale::Value(keys), Scale::Value(values));
-        }
-        if let Some([keys, values]) = &mut scales {
-            pages = pages.token_scales(keys, values);
         }
         match self.turn {
             None => here.attention.append(&stream, k, v, pages, &slots).map_err(refused),

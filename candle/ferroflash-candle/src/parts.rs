@@ -12,8 +12,6 @@ pub(crate) struct LayerPages<'a> {
     /// In a latent cache, the first columns of the keys.
     pub values: &'a Tensor,
     pub scales: Option<CacheScales>,
-    /// The scales of the rows of an int8 cache.
-    pub token_scales: Option<[&'a Tensor; 2]>,
 }
 
 /// Refuses a step on pages of another size.
@@ -51,7 +49,7 @@ impl LayerPages<'_> {
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
             let mut kv = PagedKv::new(self.keys, self.values, &part.table, &part.lengths);
-            (kv.scales, kv.token_scales) = (self.scales, self.token_scales);
+            kv.scales = self.scales;
             let (q, queries) = match part.even {
                 // The reshape copies only if the tensor's rows are not contiguous.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
