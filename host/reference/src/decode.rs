@@ -163,10 +163,10 @@ impl DecodeMemory {
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// Returns whether sequence `b` has a defined result: whether each sequence has the keys of its prefix. A
-    /// varlen group has its own length, so that other sequences do not matter.
+    /// Returns whether sequence `b` has a defined result: whether all queries of each sequence see its
+    /// prefix. A varlen group has its own length, so that other sequences do not matter.
     fn is_defined(&self, b: usize, lengths: &[i32]) -> bool {
-        let has_prefix = |b: usize| lengths[b] >= self.case.prefix(b) as i32;
+        let has_prefix = |b: usize| lengths[b] >= self.case.least(b) as i32;
         let is_varlen = self.case.shared.as_ref().is_some_and(|shared| shared.varlen);
         if is_varlen { has_prefix(b) } else { (0..lengths.len()).all(has_prefix) }
     }

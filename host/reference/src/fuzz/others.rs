@@ -1,5 +1,5 @@
 //! Random problems of the families other than `forward`.
-use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
+use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick, shared};
 use crate::append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
@@ -19,7 +19,7 @@ use ferroflash::{Attention, DType, Error};
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
 /// The families that [`super::Fuzz`] does not draw, by name.
-pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
+pub const FAMILIES: [&str; 7] = ["packed", "decode", "paged", "append", "merge", "mla", "prefix"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
     |random, limits| on_cache(random, limits, false),
@@ -27,6 +27,7 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     append,
     merge,
     latent::draw,
+    shared::draw,
 ];
 
 /// A random valid problem of a family in [`FAMILIES`]. The problem consists of several launches of one plan.
