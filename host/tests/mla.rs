@@ -113,8 +113,8 @@ fn pages_that_tma_does_not_take_keep_the_portable_kernel() {
         assert_eq!(planned.reason().contains("8 keys"), page % 8 > 0, "{}", planned.reason());
     }
     // A plan binds a request whose pages do not lie whole rows apart. The portable kernel then runs.
-    let planned = plan(&paged(64), on).expect("valid");
-    let mut apart = paged(64);
+    let mut apart = paged(64).scratch(Scratch::None);
+    let planned = plan(&apart, on).expect("valid");
     cache(&mut apart).pages.keys.strides[0] += 8;
     cache(&mut apart).pages.values.strides[0] += 8;
     let bound = planned.bind(&apart).expect("another kernel");
