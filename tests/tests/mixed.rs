@@ -27,8 +27,9 @@ struct Pair {
     pages: [Pages; 4],
 }
 
-/// The kernels of mixed batches that every build carries: on KV caches of f16, of e4m3, and Hopper's.
-fn pairs() -> [Pair; 3] {
+/// The kernels of mixed batches that every build carries, on KV caches of f16 and of e4m3: portable kernels,
+/// then Hopper's.
+fn pairs() -> [Pair; 4] {
     let portable = |cache| {
         let of = |e: &&AttnInfo| {
             (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
@@ -46,11 +47,16 @@ fn pairs() -> [Pair; 3] {
         }
     };
     let pairs = [DType::F16, DType::E4m3].map(portable);
-    let of = |e: &&AttnInfo| e.contract.symbol == "hopper_paged_f16_d64_causal_128x128";
-    let many = HOPPERS_PAGED.iter().find(of).expect("in the table").contract;
     let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(24), Pages::Nhd(8)];
-    let hopper = Pair { many, paged: many.symbol, card: "h200", pages, ..pairs[0] };
-    [pairs[0], pairs[1], hopper]
+    let [sixteen, eight] = pairs.map(|pair| {
+        let of = |e: &&AttnInfo| {
+            let AttnInfo { dtype, kv_dtype, head_dim, mask, .. } = *pair.few;
+            (e.dtype, e.kv_dtype, e.head_dim, e.mask) == (dtype, kv_dtype, head_dim, mask)
+        };
+        let many = HOPPERS_PAGED.iter().find(of).expect("in the table").contract;
+        Pair { many, paged: many.symbol, card: "h200", pages, ..pair }
+    });
+    [pairs[0], pairs[1], sixteen, eight]
 }
 
 /// A simulator of a card with 16 SMs that runs the kernels.
@@ -142,7 +148,7 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    let rounds = if is_thorough() { [200, 60, 200] } else { [12, 6, 8] };
+    let rounds = if is_thorough() { [200, 60, 200, 60] } else { [12, 6, 8, 6] };
     for (pair, rounds) in pairs().into_iter().zip(rounds) {
         have_own_bits(&pair, rounds);
     }
@@ -298,7 +304,7 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
 /// takes too many or too few sequences: rows are then written twice, or not at all.
 #[test]
 fn a_kernel_that_takes_others_sequences_is_noticed() {
-    let [portable, _, hopper] = pairs();
+    let [portable, _, hopper, _] = pairs();
     let few = portable.few;
     let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
