@@ -1,5 +1,5 @@
-//! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference, and reads invalid
-//! files.
+//! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference, and reads
+//! invalid files.
 use crate::cache::{Tensors, check_on, floats, integers, tensors, write};
 use crate::common::{Folder, check as refused};
 use reference::Random;
