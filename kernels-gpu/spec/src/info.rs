@@ -171,7 +171,7 @@ impl AttnInfo {
 
     /// Whether the kernel takes scales of keys and values.
     pub const fn has_scales(&self) -> bool {
-        matches!(self.kv_dtype, DType::E4m3)
+        matches!(self.kv_dtype, DType::E4m3 | DType::Int8)
     }
 
     /// Whether the kernel's queries are always varlen.
