@@ -2,6 +2,7 @@
 //! converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys' scale
 //! is a factor of the scores' scale, the values' scale a factor of O. Scales of rows are a part of the
 //! conversion, which rounds each product.
+use crate::capped::times;
 use crate::forward::{ByBlock, QPlace, Tile};
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
@@ -65,15 +66,12 @@ impl<C: Kernel, E: Mma, S: ConvertTo<E>, Tiles: TileWalk<S, N, D, Block<C>>, con
     }
 }
 
-/// The problem for products of unscaled keys, which are scores divided by `factor`. A factor of 0 gives equal
-/// scores: a scale of 0 would give NaN where a mask has minus infinity.
+/// The problem for products of unscaled keys, which are scores divided by `factor`.
 #[inline(always)]
 fn scaled(p: &FwdParams, factor: f32) -> FwdParams {
-    let times =
-        |scale: f32| if scale * factor < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { scale * factor };
     match p.softcap == 0.0 {
-        true => FwdParams { scale_log2: times(p.scale_log2), ..*p },
-        false => FwdParams { softcap: times(p.softcap), ..*p },
+        true => FwdParams { scale_log2: times(p.scale_log2, factor), ..*p },
+        false => FwdParams { softcap: times(p.softcap, factor), ..*p },
     }
 }
 

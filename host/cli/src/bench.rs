@@ -71,7 +71,7 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
 )]
 pub(super) struct Args {
     /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,
-    /// mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
+    /// chunked, mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// Read the shapes from this file instead of the built-in suites.

@@ -13,8 +13,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const EIGHT: &str =
-    "an e4m3 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
+const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
+                     converts: portable work tiles per query head";
 const INTEGERS: &str =
     "an int8 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const APART: &str = "keys and values of different numbers of columns or different strides, which decode \
@@ -147,11 +147,11 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
-    if portable.kv_dtype != portable.dtype && on.arch() == 90 {
+    let entry = varlen::hoppers(p, portable.mask, HOPPERS_PAGED, portable, on);
+    if entry.is_none() && portable.kv_dtype != portable.dtype && on.arch() == 90 {
         let is_int8 = portable.kv_dtype == DType::Int8;
         return Answer::Refused(if is_int8 { INTEGERS } else { EIGHT });
     }
-    let entry = varlen::hoppers(p, portable.mask, HOPPERS_PAGED, portable, on);
     let least = least(portable.mask, entry.map_or(0, |entry| entry.head_dim));
     varlen::answer(entry, least, p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),

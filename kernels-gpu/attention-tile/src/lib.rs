@@ -30,7 +30,7 @@ mod walk;
 
 pub use angles::angles;
 pub use block_list::{BlockList, ListWalk, Next};
-pub use map::{FoundRow, InFoundPages, InPages, Page, PagedRow};
+pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
 pub use packed_gqa::PackedRows;
 pub use per_head::{LoadScales, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};

@@ -25,12 +25,15 @@ pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
 
 /// Scales of keys and of values, as a kernel's parameters have them.
 pub trait LoadScales: CacheScales {
+    /// Whether there are scales.
+    const ARE_SOME: bool;
     /// The scale of head `head` of a sequence: of keys (0) or of values (1).
     fn load(&self, which: usize, sequence: u32, head: u32) -> f32;
     /// The scales of keys and of values, if there are any.
     fn both(&self) -> Option<&[PerHead; 2]>;
 }
 impl LoadScales for () {
+    const ARE_SOME: bool = false;
     #[inline(always)]
     fn load(&self, _: usize, _: u32, _: u32) -> f32 {
         1.0
@@ -41,6 +44,7 @@ impl LoadScales for () {
     }
 }
 impl LoadScales for [PerHead; 2] {
+    const ARE_SOME: bool = true;
     #[inline(always)]
     fn load(&self, which: usize, sequence: u32, head: u32) -> f32 {
         load_per_head(&self[which], sequence, head)

@@ -277,14 +277,15 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. Few kernels suffice: causal kernels also run full masks, and
-    /// other head dims run on the kernel of the next larger head dim. (Kernels of head dim 256 spill at the
-    /// end of work tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
+    /// Every compiled [`Paged`] Hopper kernel. Causal kernels also run full masks, but no softcap. No kernel
+    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles.)
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
+    e4m3_d64 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
+    e4m3_d128 [Causal] 128x112: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 7, 8, 2, true>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
